@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
@@ -55,20 +56,6 @@ class UdpArgument(NamedTuple):
     shown_as: UdpAddress | None
 
 
-class UnixArgument(NamedTuple):
-    """--unix PORT=PATH."""
-
-    number: int
-    path: str
-
-
-class InterfaceArgument(NamedTuple):
-    """--interface PORT@NAME."""
-
-    number: int
-    name: str
-
-
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
     """Run a switch until SIGTERM or SIGINT. Return the exit status."""
     parser = build_parser(prog)
@@ -105,9 +92,9 @@ def parse_udp_port(text: str) -> UdpArgument:
     return UdpArgument(number, parse_udp_address(address), parse_udp_address(option[3:]) if comma else None)
 
 
-def parse_unix_port(text: str) -> UnixArgument:
+def parse_unix_port(text: str) -> tuple[int, str]:
     """Read PORT=PATH. Raises PortError: the message shows what is wrong."""
-    return UnixArgument(*_split_port(text, "--unix 1=/tmp/port1"))
+    return _split_port(text, "--unix 1=/tmp/port1")
 
 
 def parse_metrics_address(text: str) -> tuple[str, int]:
@@ -118,12 +105,12 @@ def parse_metrics_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def parse_interface_port(text: str) -> InterfaceArgument:
+def parse_interface_port(text: str) -> tuple[int, str]:
     """Read PORT@NAME, as simple_switch does. Raises PortError: the message shows what is wrong."""
     number, at, name = text.partition("@")
     if not at or not name:
         raise PortError(f"{text!r} is not PORT@NAME, as in -i 1@veth1")
-    return InterfaceArgument(_port_number(number), name)
+    return _port_number(number), name
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -150,8 +137,8 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
     def stop(signum: int, frame: FrameType | None) -> None:
         server.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, stop)
     signal.signal(signal.SIGHUP, lambda *_: _read_again(server.tls))
     # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
@@ -162,10 +149,10 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
             server.dataplane.bind(udp.number, bound)
             if udp.address.port == 0:
                 found.append(f"udp {udp.number}={bound.address}")
-        for unix in arguments.unix:
-            server.dataplane.bind(unix.number, UnixPort.bind(unix.path))
-        for interface in arguments.interface:
-            server.dataplane.bind(interface.number, InterfacePort(interface.name))
+        for number, path in arguments.unix:
+            server.dataplane.bind(number, UnixPort.bind(path))
+        for number, name in arguments.interface:
+            server.dataplane.bind(number, InterfacePort(name))
         if arguments.program is not None:
             server.load(arguments.p4info.read_text(), arguments.program.read_bytes())
         server.open()
@@ -225,12 +212,9 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--program", type=existing_file, metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss"
-    )
-    parser.add_argument(
-        "--p4info", type=existing_file, metavar="X.p4info.txtpb", help="P4Info of the program, in text format"
-    )
+    add_file = partial(parser.add_argument, type=existing_file)
+    add_file("--program", metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss")
+    add_file("--p4info", metavar="X.p4info.txtpb", help="P4Info of the program, in text format")
     parser.add_argument(
         "--backend",
         choices=[backend.value for backend in Backend],
@@ -277,31 +261,20 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         metavar="N",
         help="CPU port: its frames are packet-ins, and packet-outs enter there",
     )
-    parser.add_argument(
-        "--udp",
-        type=_checked(parse_udp_port),
-        action="append",
-        default=[],
-        metavar="PORT=HOST:PORT[,as=IP:UDPPORT]",
-        help="a switch port over UDP; may be repeated",
-    )
-    parser.add_argument(
-        "--unix",
-        type=_checked(parse_unix_port),
-        action="append",
-        default=[],
-        metavar="PORT=PATH",
-        help="a switch port over AF_UNIX datagrams; may be repeated",
-    )
-    parser.add_argument(
-        "-i",
-        "--interface",
-        type=_checked(parse_interface_port),
-        action="append",
-        default=[],
-        metavar="PORT@NAME",
-        help="network interface of a switch port, needs root; may be repeated",
-    )
+    udp = "PORT=HOST:PORT[,as=IP:UDPPORT]"
+    for options, parse, form, what in (
+        (["--udp"], _checked(parse_udp_port), udp, "a switch port over UDP"),
+        (["--unix"], _checked(parse_unix_port), "PORT=PATH", "a switch port over AF_UNIX datagrams"),
+        (
+            ["-i", "--interface"],
+            _checked(parse_interface_port),
+            "PORT@NAME",
+            "network interface of a switch port, needs root",
+        ),
+    ):
+        parser.add_argument(
+            *options, type=parse, action="append", default=[], metavar=form, help=f"{what}; may be repeated"
+        )
     parser.add_argument(
         "--metrics",
         type=_checked(parse_metrics_address),

@@ -34,11 +34,9 @@ class Engine(ProgramState):
     ) -> None:
         """Start with empty state.
 
-        Args:
-            program: the result of `hopsum_switch.program.load_program`.
-            ports: the ports that exist. Frames for other ports are discarded. Empty: every port exists.
-            seed: the seed of the program's `random()` calls, see `state.randomness`.
-            observer: the observer of every packet's events. Packets take several times longer with an observer.
+        `ports`: the ports that exist. Frames for other ports are discarded. Empty: every port exists.
+        `seed`: the seed of the program's `random()` calls, see `state.randomness`.
+        `observer`: the observer of every packet's events. Packets take several times longer with an observer.
         """
         super().__init__(program)
         self._ports = frozenset(ports)
@@ -47,14 +45,10 @@ class Engine(ProgramState):
         self._interpreter = Interpreter(self, self._rng, observer)
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
-        """Run one received frame through parser, ingress, replication, egress and deparser.
+        """Run a frame from ingress port `port` through parser, ingress, replication, egress and deparser.
 
-        Args:
-            port: ingress port.
-            frame: the whole frame, from the first byte of its first header.
-            now_us: time since the switch started, in microseconds, for the timestamps of the program.
-
-        Returns: the frames to send, in the order in which the copies were made.
+        Return the frames to send, in the order in which the copies were made. `now_us` is the time since the switch
+        started, for the timestamps of the program.
         """
         outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
         # Ports that do not exist are filtered here, not in the program: their egress has run and counted.

@@ -63,11 +63,9 @@ def _default_folder() -> Path:
 
 @contextmanager
 def _claimed(path: Path, *, in_private: bool) -> Iterator[None]:
-    """Hold a path while a socket is made there: gRPC itself would take the place of a switch that listens there.
-
-    In the private folder two switches that start at once come one after the other.
-    """
+    """Hold a path while a socket is made there."""
     with _locked_folder() if in_private else nullcontext():
+        # gRPC itself would take the place of a switch that listens there.
         if _answers(path):
             raise ServerError(
                 f"cannot listen on {_UNIX}{path}: another switch listens there;"
@@ -157,8 +155,11 @@ class _Content:
         return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
 
 
-class ServerTls:
-    """The credentials of a server, and what lets its calls pass. Raises ServerError for files that do not fit."""
+class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
+    """The credentials of a gRPC server, and the interceptor that refuses calls of clients that may not call.
+
+    Raises ServerError for files that do not fit.
+    """
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -178,9 +179,10 @@ class ServerTls:
             # A stream was allowed when it began. Unary calls end by themselves.
             context.cancel()
 
-    def interceptor(self) -> grpc.ServerInterceptor:
-        """Return what refuses calls of clients that may not call."""
-        return _Interceptor(self._guarded)
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the guarded handler of a call, or None for a method that is not served. Called by gRPC's threads."""
+        handler = continuation(handler_call_details)
+        return None if handler is None else self._guarded(handler)
 
     def _next(self) -> Any:
         """Return what a new connection is to be served with, None for what the one before was. A thread of gRPC's."""
@@ -210,15 +212,6 @@ class ServerTls:
             return answer(request, context)
 
         return make(guarded, handler.request_deserializer, handler.response_serializer)
-
-
-class _Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
-    def __init__(self, guard: Callable[[Any], Any]) -> None:
-        self._guard = guard
-
-    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        handler = continuation(handler_call_details)
-        return None if handler is None else self._guard(handler)
 
 
 def _common_name(context: Any) -> str:

@@ -24,10 +24,18 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") 
     """Run one command. Return the exit status."""
     arguments = build_parser(prog).parse_args(argv)
     try:
-        return _COMMANDS[arguments.command](arguments)
+        with _client(arguments) as client:
+            if arguments.command == "ports":
+                answer: object = client.list_ports()
+            elif arguments.command == "stats":
+                answer = client.stats()
+            else:
+                answer = client.snapshot(arguments.name, arguments.first, arguments.count)
     except (ManagementError, OSError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2
+    print(json.dumps(answer, indent=2))
+    return 0
 
 
 def _client(arguments: argparse.Namespace) -> ManagementClient:
@@ -36,24 +44,6 @@ def _client(arguments: argparse.Namespace) -> ManagementClient:
     contents = [None if file is None else file.read_bytes() for file in files]
     credentials = grpc.ssl_channel_credentials(*contents) if arguments.tls_ca else None
     return ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S, credentials=credentials)
-
-
-def _ports(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        print(json.dumps(client.list_ports(), indent=2))
-    return 0
-
-
-def _stats(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        print(json.dumps(client.stats(), indent=2))
-    return 0
-
-
-def _snapshot(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        print(json.dumps(client.snapshot(arguments.name, arguments.first, arguments.count), indent=2))
-    return 0
 
 
 def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
@@ -85,12 +75,6 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     snapshot.add_argument("--count", type=int, metavar="N", help="cells of each array, at most")
     return parser
 
-
-_COMMANDS = {
-    "ports": _ports,
-    "stats": _stats,
-    "snapshot": _snapshot,
-}
 
 if __name__ == "__main__":
     sys.exit(main(prog="python -m hopsum_switch.management_command"))

@@ -93,15 +93,12 @@ class SwitchServer:
         self._service.load(parse_text(p4info_text), program_json)
 
     def open(self) -> None:
-        """Serve gRPC. `grpc_address` is the real address from now on.
-
-        Raises ServerError: the address is not free.
-        """
+        """Serve gRPC. `grpc_address` is the real address from now on. Raises ServerError: the address is not free."""
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
             # Without so_reuseport a second switch at the address fails, instead of sharing its connections.
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
-            interceptors=[] if self.tls is None else [self.tls.interceptor()],
+            interceptors=[] if self.tls is None else [self.tls],
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)

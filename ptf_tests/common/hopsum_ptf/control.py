@@ -12,13 +12,7 @@ from google.protobuf import text_format
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
-from hopsum_controlplane.entries import (
-    CounterValue,
-    Modify,
-    MulticastGroup,
-    TableEntry,
-    Update,
-)
+from hopsum_controlplane.entries import CounterValue, Modify, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import encode_update

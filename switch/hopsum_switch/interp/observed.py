@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, overload
 from ..program import ir as p4
 from ..program.ir_expressions import BoolExpr, CompareHeaders, DataExpr, FieldIR, FieldRef, HeaderIR, IrNode, IsValid
 from ..program.p4_source import SourceInfo
-from ..state.cells import CounterCells, CounterStore, RegisterStore
+from ..state.cells import CounterCells, CounterStore, FixedCells, RegisterStore
 from ..state.table_store import TableState, TableStore
 from .expressions import ExpressionWriter
 from .observer import Observer
@@ -282,7 +282,7 @@ def _changes(operation: p4.Operation) -> _Changes:
     return _NONE
 
 
-class ObservedCells(MutableSequence[int]):
+class ObservedCells(FixedCells):
     """Cells that report reads and writes by index to the observer. Slices are not reported."""
 
     def __init__(
@@ -321,13 +321,6 @@ class ObservedCells(MutableSequence[int]):
         old = self._cells[index]
         self._cells[index] = value
         self._written(index, old, value)
-
-    def __delitem__(self, index: int | slice) -> None:
-        raise TypeError("the number of cells is fixed")
-
-    def insert(self, index: int, value: int) -> None:
-        """Refuse: the number of cells is fixed."""
-        raise TypeError("the number of cells is fixed")
 
 
 def observed_registers(program: p4.ProgramIR, store: RegisterStore, observer: Observer) -> RegisterStore:

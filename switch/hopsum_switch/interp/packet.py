@@ -8,6 +8,8 @@ invalid keep their values until the packet is replicated, and then become 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ..program.ir import STACK_STATE, DigestIR, ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 
@@ -31,7 +33,7 @@ class ValueLayout:
             if header.metadata:
                 self._template[self.valid(header)] = 1
                 if header.name != STACK_STATE:
-                    self._metadata += [field.slot for field in header.fields]
+                    self._metadata += [member.slot for member in header.fields]
             elif header.fields:
                 self._spans.append((self.valid(header), *self.span(header)))
 
@@ -74,45 +76,32 @@ class ValueLayout:
         return copy
 
 
+@dataclass(slots=True)
 class PacketState:
-    """The state of a packet that the constructs read and write.
+    """The state of a packet that the constructs read and write."""
 
-    `data` is the received frame, and after parsing the bytes after the parsed headers. `length` is the packet length
-    that the program sees in egress. `received` is the number of bytes that counters add. `limit` is the cut by
-    truncate(). `clone` is the requested (session, slots of preserved metadata). `digest` is the requested digest.
-    `resubmit` and `recirculate` are the slots of preserved metadata.
-    """
+    values: list[int]
+    data: bytes
+    """The received frame, and after parsing the bytes after the parsed headers."""
+    port: int
+    now_us: int
+    clone: tuple[int, Slots] | None = None
+    """The requested session, and the slots of the metadata that the copy preserves."""
+    digest: DigestIR | None = None
+    resubmit: Slots | None = None
+    """The slots of the metadata that a resubmit preserves, if one is requested."""
+    recirculate: Slots | None = None
+    position: int = 0
+    limit: int = NO_LIMIT
+    """The length to which truncate() cuts the frame."""
+    exited: bool = False
+    length: int = field(init=False)
+    """The packet length that the program sees in egress."""
+    received: int = field(init=False)
+    """The number of bytes that counters add."""
 
-    __slots__ = (
-        "clone",
-        "data",
-        "digest",
-        "exited",
-        "length",
-        "limit",
-        "now_us",
-        "port",
-        "position",
-        "received",
-        "recirculate",
-        "resubmit",
-        "values",
-    )
-
-    def __init__(self, values: list[int], data: bytes, port: int, now_us: int) -> None:
-        self.values = values
-        self.data = data
-        self.port = port
-        self.now_us = now_us
-        self.clone: tuple[int, Slots] | None = None
-        self.digest: DigestIR | None = None
-        self.resubmit: Slots | None = None
-        self.recirculate: Slots | None = None
-        self.position = 0
-        self.length = len(data)
-        self.received = len(data)
-        self.limit = NO_LIMIT
-        self.exited = False
+    def __post_init__(self) -> None:
+        self.length = self.received = len(self.data)
 
     def replicate(self, layout: ValueLayout) -> PacketState:
         """Return a copy for another egress port. The copy is not cut by truncate()."""

@@ -101,27 +101,24 @@ class OperationWriter:
         """Append the lines of one operation. The caller writes jumps."""
         _WRITERS[type(operation)](self, operation)
 
-    def assign(self, op: p4.Assign) -> None:
-        """Field = expression."""
+    def _assign(self, op: p4.Assign) -> None:
         self.lines.append(f"v[{op.target.slot}] = {self._expressions.stored(op.value, op.target)}")
 
-    def assign_element(self, op: p4.AssignElement) -> None:
-        """One of several fields = expression."""
+    def _assign_element(self, op: p4.AssignElement) -> None:
         slots = tuple(field.slot for field in op.targets)
         value = self._expressions.stored(op.value, op.targets[0])
         self.lines.append(f"i = {self.data(op.index)}")
         self.lines.append(f"if 0 <= i < {len(slots)}: v[{slots}[i]] = {value}")
 
-    def assign_header(self, op: p4.AssignHeader) -> None:
-        """Copy a header. An invalid source makes the target invalid and leaves its fields."""
+    def _assign_header(self, op: p4.AssignHeader) -> None:
+        # An invalid source makes the target invalid and leaves its fields.
         (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
         target, source = self._layout.valid(op.target), self._layout.valid(op.value)
         self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]{self._others(op.target)}")
         if not op.target.metadata:
             self.lines.append(f"else: v[{target}] = 0")
 
-    def add_header(self, op: p4.AddHeader) -> None:
-        """setValid()."""
+    def _add_header(self, op: p4.AddHeader) -> None:
         if op.header.metadata:
             return
         valid, (first, end) = self._layout.valid(op.header), self._layout.span(op.header)
@@ -129,8 +126,7 @@ class OperationWriter:
         body += self._others(op.header)
         self.lines.append(f"if not v[{valid}]: {body}")
 
-    def remove_header(self, op: p4.RemoveHeader) -> None:
-        """setInvalid()."""
+    def _remove_header(self, op: p4.RemoveHeader) -> None:
         if op.header.metadata:
             return
         valid = self._layout.valid(op.header)
@@ -139,8 +135,8 @@ class OperationWriter:
             size += f" + v[{op.header.variable.length.slot}] // 8"
         self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {size}")
 
-    def shift_stack(self, op: p4.ShiftStack) -> None:
-        """push_front() and pop_front(): elements change places, those that enter or leave become invalid."""
+    def _shift_stack(self, op: p4.ShiftStack) -> None:
+        # Elements change places. Those that enter or leave become invalid.
         if op.by == 0:
             return
         headers, size = op.stack.headers, len(op.stack.headers)
@@ -161,89 +157,76 @@ class OperationWriter:
             )
         self.lines += [f"v[{self._layout.valid(header)}] = 0" for header in entered]
 
-    def assign_stack(self, op: p4.AssignStack) -> None:
-        """Stack = stack."""
+    def _assign_stack(self, op: p4.AssignStack) -> None:
         self.lines.append(f"v[{op.target.next.slot}] = v[{op.value.next.slot}]")
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self.assign_header(p4.AssignHeader(target, value))
+            self._assign_header(p4.AssignHeader(target, value))
 
-    def assign_union(self, op: p4.AssignUnion) -> None:
-        """Union = union."""
+    def _assign_union(self, op: p4.AssignUnion) -> None:
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
-            self.assign_header(p4.AssignHeader(target, value))
+            self._assign_header(p4.AssignHeader(target, value))
 
-    def assign_variable(self, op: p4.AssignVariable) -> None:
-        """Field = field, with its length."""
+    def _assign_variable(self, op: p4.AssignVariable) -> None:
         self.lines.append(f"v[{op.target.field.slot}] = v[{op.value.field.slot}]")
         self.lines.append(f"v[{op.target.length.slot}] = v[{op.value.length.slot}]")
 
-    def log_message(self, op: p4.LogMessage) -> None:
-        """Write to the log of programs, if anybody listens."""
+    def _log_message(self, op: p4.LogMessage) -> None:
+        # The logger drops the line unless somebody listens, so the text is formatted there.
         log = self._bind("log", _log)
         parts = self._bind(f"text{len(self.namespace)}", "%s".join(part.replace("%", "%%") for part in op.parts))
         values = "".join(f", {self.data(value)}" for value in op.values)
         self.lines.append(f"{log}.info({parts}{values})")
 
-    def clone(self, op: p4.Clone) -> None:
-        """Note the clone. The architecture makes the copy."""
+    def _clone(self, op: p4.Clone) -> None:
+        # Noted only: the architecture makes the copy after the control.
         self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
 
-    def send_digest(self, op: p4.SendDigest) -> None:
-        """Note it."""
+    def _send_digest(self, op: p4.SendDigest) -> None:
         self.lines.append(f"p.digest = {self._bind(f'digest_{op.digest.id}', op.digest)}")
 
-    def resubmit(self, op: p4.Resubmit) -> None:
-        """Note it."""
+    def _resubmit(self, op: p4.Resubmit) -> None:
         self.lines.append(f"p.resubmit = {_slots(op.preserved)}")
 
-    def recirculate(self, op: p4.Recirculate) -> None:
-        """Note it."""
+    def _recirculate(self, op: p4.Recirculate) -> None:
         self.lines.append(f"p.recirculate = {_slots(op.preserved)}")
 
-    def execute_meter(self, op: p4.ExecuteMeter) -> None:
-        """Field = colour."""
+    def _execute_meter(self, op: p4.ExecuteMeter) -> None:
         cells = self._bind(f"meter_{op.meter.id}", self._environment.meters.cells(op.meter.name))
         amount = "p.received" if op.meter.counts_bytes else "1"
         colour = self._wrap_word(f"{cells}[i].execute(p.now_us, {amount})", op.target)
         self._indexed(op.index, "execute", op.meter, f"v[{op.target.slot}] = {colour}")
 
-    def mark_to_drop(self, op: p4.MarkToDrop) -> None:
-        """Egress to the drop port, no multicast."""
+    def _mark_to_drop(self, op: p4.MarkToDrop) -> None:
         self.lines.append(f"v[{op.egress_spec.slot}] = {DROP_PORT & ((1 << op.egress_spec.bits) - 1)}")
         if op.mcast_grp is not None:
             self.lines.append(f"v[{op.mcast_grp.slot}] = 0")
 
-    def exit(self, op: p4.Exit) -> None:
-        """End the control after this action."""
+    def _exit(self, op: p4.Exit) -> None:
         del op
         self.lines.append("p.exited = True")
 
-    def truncate(self, op: p4.Truncate) -> None:
-        """Cut the frame when it is emitted."""
+    def _truncate(self, op: p4.Truncate) -> None:
+        # The cut applies when the frame is emitted.
         self.lines.append(f"p.limit = min(p.limit, {self.data(op.length)})")
 
-    def register_read(self, op: p4.RegisterRead) -> None:
-        """Field = cell."""
+    def _register_read(self, op: p4.RegisterRead) -> None:
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = f"{cells}[i]"
         value = FieldRef(op.target, IntType(op.register.bits, False))  # only its type matters to the wrapping
         self._indexed(op.index, "read", op.register, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
 
-    def register_write(self, op: p4.RegisterWrite) -> None:
-        """Cell = expression."""
+    def _register_write(self, op: p4.RegisterWrite) -> None:
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = FieldIR("", op.register.name, op.register.bits, False, 0)
         self._indexed(op.index, "write", op.register, f"{cells}[i] = {self._expressions.stored(op.value, cell)}")
 
-    def count(self, op: p4.Count) -> None:
-        """One packet and its bytes."""
+    def _count(self, op: p4.Count) -> None:
         cells = self._environment.counters.cells(op.counter.name)
         packets = self._bind(f"packets_{op.counter.id}", cells.packets)
         octets = self._bind(f"bytes_{op.counter.id}", cells.bytes)
         self._indexed(op.index, "count", op.counter, f"{packets}[i] += 1; {octets}[i] += p.received")
 
-    def hash(self, op: p4.Hash) -> None:
-        """Field = base + hash % size, in 64 bits."""
+    def _hash(self, op: p4.Hash) -> None:
         index = self._environment.calculations.number(op.calculation)
         compute = self._bind(f"hash_{index}", self._environment.calculations.function(op.calculation))
         # Values are unbounded integers here, and hash() works in 64 bits. A size of 0 acts as 1, as in bmv2.
@@ -252,8 +235,7 @@ class OperationWriter:
         self.lines.append(f"h = {total}")
         self.lines.append(f"v[{op.target.slot}] = {self._wrap_word('h', op.target)}")
 
-    def random_uniform(self, op: p4.RandomUniform) -> None:
-        """Store a random number in [low, high] into a field. Store nothing if low > high."""
+    def _random_uniform(self, op: p4.RandomUniform) -> None:
         draw = self._bind("draw", self._environment.rng.draw)
         # The bounds are 64-bit words, as in machine code: both back ends draw the same numbers.
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
@@ -261,8 +243,7 @@ class OperationWriter:
         value = self._wrap_word(f"{draw}(low, high)", op.target)
         self.lines.append(f"if low <= high: v[{op.target.slot}] = {value}")
 
-    def no_op(self, op: p4.NoOp) -> None:
-        """Nothing."""
+    def _no_op(self, op: p4.NoOp) -> None:
         del op
 
     def _others(self, header: HeaderIR) -> str:
@@ -298,28 +279,28 @@ def _slots(preserved: p4.FieldListIR) -> Slots:
 
 
 _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
-    p4.Assign: OperationWriter.assign,
-    p4.AssignHeader: OperationWriter.assign_header,
-    p4.AddHeader: OperationWriter.add_header,
-    p4.RemoveHeader: OperationWriter.remove_header,
-    p4.ShiftStack: OperationWriter.shift_stack,
-    p4.AssignStack: OperationWriter.assign_stack,
-    p4.AssignElement: OperationWriter.assign_element,
-    p4.AssignUnion: OperationWriter.assign_union,
-    p4.AssignVariable: OperationWriter.assign_variable,
-    p4.LogMessage: OperationWriter.log_message,
-    p4.Clone: OperationWriter.clone,
-    p4.SendDigest: OperationWriter.send_digest,
-    p4.Resubmit: OperationWriter.resubmit,
-    p4.Recirculate: OperationWriter.recirculate,
-    p4.ExecuteMeter: OperationWriter.execute_meter,
-    p4.MarkToDrop: OperationWriter.mark_to_drop,
-    p4.Exit: OperationWriter.exit,
-    p4.Truncate: OperationWriter.truncate,
-    p4.RegisterRead: OperationWriter.register_read,
-    p4.RegisterWrite: OperationWriter.register_write,
-    p4.Count: OperationWriter.count,
-    p4.Hash: OperationWriter.hash,
-    p4.RandomUniform: OperationWriter.random_uniform,
-    p4.NoOp: OperationWriter.no_op,
+    p4.Assign: OperationWriter._assign,
+    p4.AssignHeader: OperationWriter._assign_header,
+    p4.AddHeader: OperationWriter._add_header,
+    p4.RemoveHeader: OperationWriter._remove_header,
+    p4.ShiftStack: OperationWriter._shift_stack,
+    p4.AssignStack: OperationWriter._assign_stack,
+    p4.AssignElement: OperationWriter._assign_element,
+    p4.AssignUnion: OperationWriter._assign_union,
+    p4.AssignVariable: OperationWriter._assign_variable,
+    p4.LogMessage: OperationWriter._log_message,
+    p4.Clone: OperationWriter._clone,
+    p4.SendDigest: OperationWriter._send_digest,
+    p4.Resubmit: OperationWriter._resubmit,
+    p4.Recirculate: OperationWriter._recirculate,
+    p4.ExecuteMeter: OperationWriter._execute_meter,
+    p4.MarkToDrop: OperationWriter._mark_to_drop,
+    p4.Exit: OperationWriter._exit,
+    p4.Truncate: OperationWriter._truncate,
+    p4.RegisterRead: OperationWriter._register_read,
+    p4.RegisterWrite: OperationWriter._register_write,
+    p4.Count: OperationWriter._count,
+    p4.Hash: OperationWriter._hash,
+    p4.RandomUniform: OperationWriter._random_uniform,
+    p4.NoOp: OperationWriter._no_op,
 }

@@ -79,10 +79,8 @@ class BoundControl:
         return call
 
     def _table(self, ir: TableIR, state: TableState) -> Node:
-        for action in ir.actions.values():
+        for action in ir.runnable:
             self._actions[action.id] = compile_action(action, self._environment)
-        if ir.default is not None:
-            self._actions[ir.default.action.id] = compile_action(ir.default.action, self._environment)
         actions = self._actions
         by_action = {action: self._number(name) for action, name in ir.by_action.items()}
         on_hit = self._number(ir.on_hit) if ir.branches_on_hit else None

@@ -46,7 +46,7 @@ from enum import IntEnum
 
 from ..program.frame_budget import OUT_OF_STEPS
 from ..program.ir import DeparserIR, DigestIR, ProgramIR
-from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_expressions import HeaderIR
 from ..state.copies import PortCopy
 from ..state.program_state import ProgramState
 from ..state.randomness import RandomStream
@@ -109,12 +109,7 @@ class Instance(IntEnum):
     RESUBMITTED = 6
 
 
-_QUEUEING = (
-    "queueing_metadata.enq_timestamp",
-    "queueing_metadata.enq_qdepth",
-    "queueing_metadata.deq_timedelta",
-    "queueing_metadata.deq_qdepth",
-)
+_QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
 
 
 @dataclass(slots=True)
@@ -170,7 +165,9 @@ class Interpreter:
 
     def _process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
         packet = PacketState(self._layout.fresh(), frame, port, now_us)
-        self._metadata.set_received(packet.values, port, len(frame), now_us)
+        self._metadata.set(packet.values, "ingress_port", port)
+        self._metadata.set(packet.values, "packet_length", len(frame))
+        self._metadata.set(packet.values, "ingress_global_timestamp", now_us, "intrinsic_metadata")
         work = _Work()
         self._steps.renew()
         try:
@@ -194,7 +191,8 @@ class Interpreter:
         meta, values, frame = self._metadata, packet.values, packet.data
         error = self._parser.run(packet)
         correct = [checksum.verify(packet) for checksum in self._verified]
-        meta.set_parsed(values, error, 0 if all(correct) else 1)
+        meta.set(values, "parser_error", error)
+        meta.set(values, "checksum_error", 0 if all(correct) else 1)
         if self._observer is not None:
             self._tell_parsed(self._observer, packet, error, correct)
         self._ingress.run(packet)
@@ -207,18 +205,18 @@ class Interpreter:
         if packet.digest is not None:
             self._send_digest(packet.digest, values, packet.now_us)
         # Read before the branches: a resubmit restarts the metadata.
-        group = meta.multicast_group(values)
+        group = meta.get(values, "mcast_grp", "intrinsic_metadata")
         if packet.resubmit is not None:
             self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
         elif group:
-            meta.set_instance_type(values, Instance.REPLICATION)
+            meta.set(values, "instance_type", Instance.REPLICATION)
             replicas = self._multicast.replicas(group)
             if self._observer is not None:
                 self._observer.multicast(group, replicas)
             self._replicate(packet, replicas, work)
-        elif meta.egress_spec(values) != DROP_PORT:
-            meta.set_instance_type(values, Instance.NORMAL)
-            work.leaving.append((packet, meta.egress_spec(values)))
+        elif meta.get(values, "egress_spec") != DROP_PORT:
+            meta.set(values, "instance_type", Instance.NORMAL)
+            work.leaving.append((packet, meta.get(values, "egress_spec")))
         elif self._observer is not None:
             self._observer.dropped("ingress")
 
@@ -226,8 +224,8 @@ class Interpreter:
         """Run egress and deparser on a packet."""
         meta, values = self._metadata, packet.values
         if self._observer is not None:
-            self._observer.copy_begins(port, meta.instance(values))
-        if meta.priority(values) != 0:
+            self._observer.copy_begins(port, meta.get(values, "egress_rid", "intrinsic_metadata"))
+        if meta.get(values, "priority", "intrinsic_metadata") != 0:
             self._tell_drop("priority")
             return
         meta.set_dequeued(values, port, packet.length, packet.now_us)
@@ -238,7 +236,7 @@ class Interpreter:
             copy = packet.replicate(self._layout)
             self._restart(copy, values, preserved, Instance.EGRESS_CLONE)
             self._send_clones(copy, session, work)
-        if meta.egress_spec(values) == DROP_PORT:
+        if meta.get(values, "egress_spec") == DROP_PORT:
             self._tell_drop("egress")
             return
         # The whole frame: a recirculated packet is not cut by truncate().
@@ -255,7 +253,7 @@ class Interpreter:
         """Return a copy of a packet as the parser leaves it."""
         # The clone of ingress is the frame as received: it is parsed again, without what ingress changed.
         copy = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
-        self._metadata.set_ingress_port(copy.values, packet.port)
+        self._metadata.set(copy.values, "ingress_port", packet.port)
         self._parser.run(copy)
         self._restart(copy, packet.values, preserved, Instance.INGRESS_CLONE)
         return copy
@@ -267,13 +265,13 @@ class Interpreter:
                 self._observer.starts_again(kind.name.lower())
             again = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
             self._restart(again, packet.values, preserved, kind)
-            self._metadata.set_packet_length(again.values, len(frame))
+            self._metadata.set(again.values, "packet_length", len(frame))
             work.arriving.append(again)
 
     def _restart(self, packet: PacketState, source: list[int], preserved: Slots, kind: Instance) -> None:
         """Reset the metadata of a packet except the preserved fields."""
         self._layout.reset_metadata(packet.values, source, preserved)
-        self._metadata.set_instance_type(packet.values, kind)
+        self._metadata.set(packet.values, "instance_type", kind)
 
     def _may_turn(self, work: _Work) -> bool:
         # Turns are counted for the received frame with all its copies, so copies cannot multiply them.
@@ -303,7 +301,7 @@ class Interpreter:
         for replica in replicas:
             copy = packet.replicate(self._layout)
             copy.limit = limit
-            self._metadata.set_replica(copy.values, replica.instance)
+            self._metadata.set(copy.values, "egress_rid", replica.instance, "intrinsic_metadata")
             work.leaving.append((copy, replica.port))
 
     def _tell_drop(self, reason: str) -> None:
@@ -325,67 +323,28 @@ class Interpreter:
 
 
 class _Metadata:
-    """The architecture's side of the metadata fields. Fields that a program lacks are skipped."""
+    """The architecture's metadata fields by the architecture's names. Fields that a program lacks are skipped."""
 
     def __init__(self, program: ProgramIR) -> None:
-        names = program.standard
-        self._ingress_port = names["standard_metadata.ingress_port"]
-        self._egress_port = names["standard_metadata.egress_port"]
-        self._egress_spec = names["standard_metadata.egress_spec"]
-        self._packet_length = names["standard_metadata.packet_length"]
-        self._instance_type = names["standard_metadata.instance_type"]
-        self._parser_error = names.get("standard_metadata.parser_error")
-        self._checksum_error = names.get("standard_metadata.checksum_error")
-        self._ingress_time = names.get("intrinsic_metadata.ingress_global_timestamp")
-        self._egress_time = names.get("intrinsic_metadata.egress_global_timestamp")
-        self._group = names.get("intrinsic_metadata.mcast_grp")
-        self._instance = names.get("intrinsic_metadata.egress_rid")
-        self._priority = names.get("intrinsic_metadata.priority")
-        queueing = [names.get(name) for name in _QUEUEING]
-        self._queueing = queueing if None not in queueing else [None] * len(queueing)
+        self._fields = program.standard
+        # As in bmv2: a program that lacks one of the queueing fields gets none of them.
+        self._has_queue = all(f"queueing_metadata.{name}" in self._fields for name in _QUEUEING)
 
-    def set_received(self, values: list[int], port: int, length: int, now_us: int) -> None:
-        _set(values, self._ingress_port, port)
-        _set(values, self._packet_length, length)
-        _set(values, self._ingress_time, now_us)
+    def set(self, values: list[int], name: str, value: int, group: str = "standard_metadata") -> None:
+        field = self._fields.get(f"{group}.{name}")
+        if field is not None:
+            values[field.slot] = value & ((1 << field.bits) - 1)
 
-    def set_ingress_port(self, values: list[int], port: int) -> None:
-        _set(values, self._ingress_port, port)
-
-    def set_packet_length(self, values: list[int], length: int) -> None:
-        _set(values, self._packet_length, length)
-
-    def set_parsed(self, values: list[int], parser_error: int, checksum_error: int) -> None:
-        _set(values, self._parser_error, parser_error)
-        _set(values, self._checksum_error, checksum_error)
-
-    def set_instance_type(self, values: list[int], kind: int) -> None:
-        _set(values, self._instance_type, kind)
-
-    def set_replica(self, values: list[int], instance: int) -> None:
-        _set(values, self._instance, instance)
+    def get(self, values: list[int], name: str, group: str = "standard_metadata") -> int:
+        field = self._fields.get(f"{group}.{name}")
+        return 0 if field is None else values[field.slot]
 
     def set_dequeued(self, values: list[int], port: int, length: int, now_us: int) -> None:
-        for queueing, value in zip(self._queueing, (now_us, 0, 0, 0), strict=True):
-            _set(values, queueing, value)
-        _set(values, self._egress_time, now_us)
-        _set(values, self._egress_port, port)
-        _set(values, self._egress_spec, DROP_PORT + 1)  # anything but the drop port
-        _set(values, self._packet_length, length)
-
-    def egress_spec(self, values: list[int]) -> int:
-        return values[self._egress_spec.slot]
-
-    def multicast_group(self, values: list[int]) -> int:
-        return 0 if self._group is None else values[self._group.slot]
-
-    def instance(self, values: list[int]) -> int:
-        return 0 if self._instance is None else values[self._instance.slot]
-
-    def priority(self, values: list[int]) -> int:
-        return 0 if self._priority is None else values[self._priority.slot]
-
-
-def _set(values: list[int], field: FieldIR | None, value: int) -> None:
-    if field is not None:
-        values[field.slot] = value & ((1 << field.bits) - 1)
+        if self._has_queue:
+            for name in _QUEUEING:
+                self.set(values, name, now_us if name == "enq_timestamp" else 0, "queueing_metadata")
+        self.set(values, "egress_global_timestamp", now_us, "intrinsic_metadata")
+        self.set(values, "egress_port", port)
+        # Anything but the drop port: a program that drops in egress sets that itself.
+        self.set(values, "egress_spec", DROP_PORT + 1)
+        self.set(values, "packet_length", length)

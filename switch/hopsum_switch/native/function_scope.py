@@ -207,11 +207,9 @@ class FunctionScope:
             self.builder.store(ir.Constant(VECTOR, None), self.at(self.state, at), align=64)
 
     def copy_words(self, target: Value, source: Value, words: Iterable[int]) -> None:
-        """Copy single words of one state to another.
-
-        The loads are atomic to stay single: most words were just stored one by one, and a processor that loads
-        several of them at once first waits until all its stores have reached the cache.
-        """
+        """Copy single words of one state to another."""
+        # The loads are atomic to stay single: most words were just stored one by one, and a processor that loads
+        # several of them at once first waits until all its stores have reached the cache.
         for at in words:
             value = self.builder.load_atomic(self.at(source, at), "monotonic", 8, typ=I64)
             self.store(value, target, at)

@@ -588,12 +588,10 @@ class Pieces:
         return self._with_carry(expr, piece, bits, builder.sub(left, right), left)
 
     def _with_carry(self, expr: ex.Binary, piece: int, bits: int, plain: Value, left: Value) -> Value:
-        """Add the carries between words, or subtract the borrows, all eight at once.
-
-        A word makes a carry if its own sum overflows, and passes one on if the sum is all ones. So the words that make
-        a carry are shifted up and added to the words that pass one on. This addition carries through runs of the
-        latter.
-        """
+        """Add the carries between words, or subtract the borrows, all eight at once."""
+        # A word makes a carry if its own sum overflows, and passes one on if the sum is all ones. So the words that
+        # make a carry are shifted up and added to the words that pass one on. This addition carries through runs of
+        # the latter.
         builder, wide = self._scope.builder, ir.IntType(16)
         adding = expr.op is ex.BinaryOp.ADD
         makes = builder.icmp_unsigned("<" if adding else ">", plain, left)

@@ -63,7 +63,7 @@ def egress_changes_validity(program: p4.ProgramIR) -> bool:
 
 
 def _operations(pipeline: p4.PipelineIR) -> Iterator[p4.Operation]:
-    for action in _actions(pipeline):
+    for action in pipeline.runnable():
         yield from action.body
 
 
@@ -71,19 +71,9 @@ def all_actions(program: p4.ProgramIR) -> list[p4.ActionIR]:
     """Return every action that control can reach, once."""
     found: dict[int, p4.ActionIR] = {}
     for pipeline in (program.ingress, program.egress):
-        for action in _actions(pipeline):
+        for action in pipeline.runnable():
             found[action.id] = action
     return list(found.values())
-
-
-def _actions(pipeline: p4.PipelineIR) -> Iterator[p4.ActionIR]:
-    for node in pipeline.nodes.values():
-        if isinstance(node, p4.TableIR):
-            yield from node.actions.values()
-            if node.default is not None:
-                yield node.default.action
-        elif isinstance(node, p4.ActionNodeIR):
-            yield node.action
 
 
 def _exposed(action: p4.ActionIR) -> set[int]:

@@ -290,8 +290,7 @@ def params(action: ActionIR) -> tuple[StoredInteger, ...]:
 
 def record_words(table: TableIR) -> int:
     """Return the size of a table's records."""
-    actions = [*table.actions.values(), *([] if table.default is None else [table.default.action])]
-    ends = [place.offset + place.words for action in actions for place in params(action)]
+    ends = [place.offset + place.words for action in table.runnable for place in params(action)]
     return RECORD_HEADER + round_up(max(ends, default=0), PIECE_WORDS)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, overload
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..errors import ProgramError
 from ..frame_batch import Batch, Outputs, address
 from ..program.frame_budget import OUT_OF_STEPS
 from ..program.ir import INDEX_OUT_OF_RANGE, ActionCall, MatchKind, ProgramIR
-from ..state.cells import CounterCells
+from ..state.cells import CounterCells, FixedCells
 from ..state.copies import MulticastStore
 from ..state.entry_lookup import Entry, Exact, Lpm, Match, Range, Ternary, prefix_mask
 from ..state.program_state import ProgramState
@@ -48,7 +48,7 @@ def put(target: Words, at: int, value: int, count: int) -> None:
     target[at : at + count] = np.frombuffer(value.to_bytes(8 * count, "little"), np.uint64)
 
 
-class Cells(MutableSequence[int]):
+class Cells(FixedCells):
     """A fixed number of unsigned integers of `stride` words each, in shared memory."""
 
     def __init__(self, memory: Words, start: int, size: int, stride: int) -> None:
@@ -91,13 +91,6 @@ class Cells(MutableSequence[int]):
         rows = self._rows[index]
         for row, item in zip(rows, value, strict=True):
             put(row, 0, item, stride)
-
-    def __delitem__(self, index: int | slice) -> None:
-        raise TypeError("the number of cells is fixed")
-
-    def insert(self, index: int, value: int) -> None:
-        """Refuse: the number of cells is fixed."""
-        raise TypeError("the number of cells is fixed")
 
 
 # The stores of the control plane as the arrays that native code searches. They are rebuilt after a write.

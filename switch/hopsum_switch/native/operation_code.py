@@ -58,10 +58,8 @@ def is_spent(scope: FunctionScope) -> Value:
 
 
 def may_go_on(scope: FunctionScope) -> Value:
-    """Add up the steps of a frame. Return whether this call may begin another frame.
-
-    Frames of one call take less than two budgets together, so a caller waits for a bounded time.
-    """
+    """Add up the steps of a frame. Return whether this call may begin another frame."""
+    # Frames of one call take less than two budgets together, so a caller waits for a bounded time.
     builder = scope.builder
     taken = builder.sub(word(MAX_STEPS), scope.shared(ControlWord.STEPS))
     total = builder.add(scope.shared(ControlWord.STEPS_TAKEN), taken)
@@ -99,7 +97,7 @@ def _next(scope: FunctionScope) -> Value:
     return builder.xor(value, builder.lshr(value, word(LAST_SHIFT)))
 
 
-# The methods push_front() and pop_front(), see `interp.primitives.OperationWriter.shift_stack`.
+# The methods push_front() and pop_front(), see `interp.primitives.OperationWriter._shift_stack`.
 
 
 def shift_stack(scope: FunctionScope, op: p4.ShiftStack) -> None:

@@ -116,9 +116,9 @@ def _runnable(table: p4.TableIR) -> Sequence[p4.ActionIR]:
     fixed = bool(default) and (table.const_default_action or table.const_default_entry)
     # The control plane may insert every action of the table, and make each one the default.
     if table.keys and not table.immutable:
-        return [*table.actions.values(), *default]
+        return table.runnable
     entries = [entry.call.action for entry in table.const_entries]
-    return [*entries, *(default if fixed else [*table.actions.values(), *default])]
+    return [*entries, *(default if fixed else table.runnable)]
 
 
 def _drops(action: p4.ActionIR) -> Iterator[str]:

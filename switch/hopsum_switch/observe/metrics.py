@@ -70,34 +70,27 @@ class Sample(NamedTuple):
     value: float
 
 
-class SwitchCollector(Collector):
-    """The metrics of a data plane, for a registry of prometheus_client."""
+def expose(dataplane: Dataplane) -> bytes:
+    """Return the body of a scrape, of CONTENT_TYPE."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(dataplane))
+    return _encode(registry)
 
+
+class _Collector(Collector):
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
 
     def collect(self) -> list[Metric]:
         """Return all metrics at about this moment."""
-        return collect(self._dataplane)
-
-
-def expose(dataplane: Dataplane) -> bytes:
-    """Return the body of a scrape, of CONTENT_TYPE."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SwitchCollector(dataplane))
-    return _encode(registry)
-
-
-def collect(dataplane: Dataplane) -> list[Metric]:
-    """Return all metrics at about this moment."""
-    stats = dataplane.stats()
-    families = [*_switch_families(stats), *_port_families(dataplane.ports(), stats["dropped"])]
-    # Ports and counts were read before, so these values are of about the same moment, not of one.
-    with dataplane.gate.control():
-        engine = dataplane.engine
-        if isinstance(engine, Engine):
-            families += _engine_families(engine)
-    return families
+        stats = self._dataplane.stats()
+        families = [*_switch_families(stats), *_port_families(self._dataplane.ports(), stats["dropped"])]
+        # Ports and counts were read before, so these values are of about the same moment, not of one.
+        with self._dataplane.gate.control():
+            engine = self._dataplane.engine
+            if isinstance(engine, Engine):
+                families += _engine_families(engine)
+        return families
 
 
 def _switch_families(stats: Mapping[str, Any]) -> Iterator[Metric]:

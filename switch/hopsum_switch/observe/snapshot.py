@@ -75,10 +75,7 @@ class Snapshot:
 
 
 def freeze(engine: Engine) -> Snapshot:
-    """Copy all register cells and all counters that belong to no table.
-
-    The caller keeps packets and writes away meanwhile.
-    """
+    """Copy all register cells and all counters that belong to no table. The caller holds the data plane's gate."""
     program = engine.program
     # Copies of memory and nothing else: packets wait for them.
     registers = {

@@ -8,28 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from p4.v1.p4data_pb2 import P4Data
-from p4.v1.p4runtime_pb2 import (
-    CloneSessionEntry,
-    CounterEntry,
-    DigestEntry,
-    DigestListAck,
-    MeterEntry,
-    MulticastGroupEntry,
-    PacketReplicationEngineEntry,
-    RegisterEntry,
-    StreamMessageResponse,
-    Update,
-)
-from p4.v1.p4runtime_pb2 import Replica as ReplicaMessage
 
 from hopsum_switch.p4runtime import table_entries
 from hopsum_switch.p4runtime.p4info_index import CounterInfo, DigestInfo, DigestShape, MeterInfo, RegisterInfo
 from hopsum_switch.p4runtime.pipeline_config import RunningPipeline
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode, invalid, unsupported
 from hopsum_switch.p4runtime.translate import (
     counter_from_proto,
     counter_to_proto,
-    invalid,
     meter_from_proto,
     meter_to_proto,
     store_refusals,
@@ -37,52 +23,52 @@ from hopsum_switch.p4runtime.translate import (
 from hopsum_switch.ports.port import DROP_PORT
 from hopsum_switch.state.copies import PortCopy
 from hopsum_switch.state.digest_store import DigestConfig, DigestList, Sample
-from hopsum_wire.p4runtime import p4runtime_pb2
+from hopsum_wire.p4runtime import p4runtime_pb2 as p4rt
 
 # Writing and reading DigestEntry, the configuration of a digest, and lists of digests as messages.
 #
 # The caller holds the data plane's gate.
 
 
-def write_digest(target: RunningPipeline, update: int, message: DigestEntry) -> None:
+def write_digest(target: RunningPipeline, update: int, message: p4rt.DigestEntry) -> None:
     """Switch a digest on, configure it otherwise or switch it off. Raises P4RuntimeError: nothing changed."""
-    name, store = target.pipeline.p4info.digest(message.digest_id).name, target.engine.digests
+    name, store = target.pipeline.p4info.digests.find(message.digest_id).name, target.engine.digests
     config = message.config
     with store_refusals():
-        if update == Update.DELETE:
+        if update == p4rt.Update.DELETE:
             store.delete(name)
         else:
-            write = store.insert if update == Update.INSERT else store.modify
+            write = store.insert if update == p4rt.Update.INSERT else store.modify
             write(name, DigestConfig(config.max_timeout_ns, config.max_list_size, config.ack_timeout_ns))
 
 
-def read_digests(target: RunningPipeline, query: DigestEntry) -> Iterator[DigestEntry]:
+def read_digests(target: RunningPipeline, query: p4rt.DigestEntry) -> Iterator[p4rt.DigestEntry]:
     """Yield the DigestEntry messages that `query` selects. Raises P4RuntimeError: no such digest, or not configured."""
     info, store = target.pipeline.p4info, target.engine.digests
+    digests, configs = info.digests.chosen(query.digest_id), store.configs()
     if query.digest_id:
         with store_refusals():
-            store.get(info.digest(query.digest_id).name)
-    configs = store.configs()
-    for digest in [info.digest(query.digest_id)] if query.digest_id else info.digests.values():
+            store.get(digests[0].name)
+    for digest in digests:
         if digest.name in configs:
-            message = DigestEntry(digest_id=digest.id)
+            message = p4rt.DigestEntry(digest_id=digest.id)
             config = message.config
             config.max_timeout_ns, config.max_list_size, config.ack_timeout_ns = configs[digest.name]
             yield message
 
 
-def acknowledge(target: RunningPipeline, ack: DigestListAck) -> None:
+def acknowledge(target: RunningPipeline, ack: p4rt.DigestListAck) -> None:
     """Note that the controller has a list, if the list is outstanding. Raises P4RuntimeError: no such digest."""
-    target.engine.digests.acknowledge(target.pipeline.p4info.digest(ack.digest_id).name, ack.list_id)
+    target.engine.digests.acknowledge(target.pipeline.p4info.digests.find(ack.digest_id).name, ack.list_id)
 
 
-def digest_message(target: RunningPipeline, complete: DigestList) -> StreamMessageResponse | None:
+def digest_message(target: RunningPipeline, complete: DigestList) -> p4rt.StreamMessageResponse | None:
     """Return a list as the message for the controller, or None if P4Info does not have the digest."""
     infos = (info for info in target.pipeline.p4info.digests.values() if info.name == complete.name)
     digest = next(infos, None)
     if digest is None:
         return None
-    message = StreamMessageResponse()
+    message = p4rt.StreamMessageResponse()
     message.digest.digest_id, message.digest.list_id = digest.id, complete.number
     message.digest.data.extend(_data(digest, sample) for sample in complete.samples)
     message.digest.timestamp = time.time_ns()
@@ -103,13 +89,13 @@ def _data(digest: DigestInfo, sample: Sample) -> P4Data:
 #
 # The caller holds the data plane's gate. A write that is refused has changed nothing.
 
-_Entry: TypeAlias = CounterEntry | MeterEntry | RegisterEntry
+_Entry: TypeAlias = p4rt.CounterEntry | p4rt.MeterEntry | p4rt.RegisterEntry
 _Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
 
 
-def write_counter(target: RunningPipeline, update: int, message: CounterEntry) -> None:
+def write_counter(target: RunningPipeline, update: int, message: p4rt.CounterEntry) -> None:
     """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
-    counter = target.pipeline.p4info.counter(message.counter_id)
+    counter = target.pipeline.p4info.counters.find(message.counter_id)
     cells = _cells(update, message, counter)
     if not message.HasField("data"):
         return
@@ -119,42 +105,33 @@ def write_counter(target: RunningPipeline, update: int, message: CounterEntry) -
             target.engine.counters.write(counter.name, index, value)
 
 
-def read_counters(target: RunningPipeline, query: CounterEntry) -> Iterator[CounterEntry]:
-    """Yield the CounterEntry messages that `query` selects.
-
-    Raises P4RuntimeError: no such counter or cell.
-    """
-    info = target.pipeline.p4info
-    counters = [info.counter(query.counter_id)] if query.counter_id else info.counters.values()
-    for counter in counters:
+def read_counters(target: RunningPipeline, query: p4rt.CounterEntry) -> Iterator[p4rt.CounterEntry]:
+    """Yield the CounterEntry messages that `query` selects. Raises P4RuntimeError: no such counter or cell."""
+    for counter in target.pipeline.p4info.counters.chosen(query.counter_id):
         for index in _selected(query, counter):
-            message = CounterEntry(counter_id=counter.id)
+            message = p4rt.CounterEntry(counter_id=counter.id)
             message.index.index = index
             message.data.CopyFrom(counter_to_proto(target.engine.counters.read(counter.name, index)))
             yield message
 
 
-def write_meter(target: RunningPipeline, update: int, message: MeterEntry) -> None:
+def write_meter(target: RunningPipeline, update: int, message: p4rt.MeterEntry) -> None:
     """Configure one cell, or all cells if the index is left out. Without a config the colour is always green.
 
     Raises P4RuntimeError.
     """
-    meter = target.pipeline.p4info.meter(message.meter_id)
+    meter = target.pipeline.p4info.meters.find(message.meter_id)
     config = meter_from_proto(message.config) if message.HasField("config") else None
     for index in _cells(update, message, meter):
         with store_refusals():
             target.engine.meters.write(meter.name, index, config)
 
 
-def read_meters(target: RunningPipeline, query: MeterEntry) -> Iterator[MeterEntry]:
-    """Yield the MeterEntry messages that `query` selects.
-
-    Raises P4RuntimeError: no such meter or cell.
-    """
-    info = target.pipeline.p4info
-    for meter in [info.meter(query.meter_id)] if query.meter_id else info.meters.values():
+def read_meters(target: RunningPipeline, query: p4rt.MeterEntry) -> Iterator[p4rt.MeterEntry]:
+    """Yield the MeterEntry messages that `query` selects. Raises P4RuntimeError: no such meter or cell."""
+    for meter in target.pipeline.p4info.meters.chosen(query.meter_id):
         for index in _selected(query, meter):
-            message = MeterEntry(meter_id=meter.id)
+            message = p4rt.MeterEntry(meter_id=meter.id)
             message.index.index = index
             config = target.engine.meters.read(meter.name, index)
             if config is not None:
@@ -162,9 +139,9 @@ def read_meters(target: RunningPipeline, query: MeterEntry) -> Iterator[MeterEnt
             yield message
 
 
-def write_register(target: RunningPipeline, update: int, message: RegisterEntry) -> None:
+def write_register(target: RunningPipeline, update: int, message: p4rt.RegisterEntry) -> None:
     """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
-    register = target.pipeline.p4info.register(message.register_id)
+    register = target.pipeline.p4info.registers.find(message.register_id)
     cells = _cells(update, message, register)
     _require_plain(register)
     if not message.HasField("data"):
@@ -177,24 +154,19 @@ def write_register(target: RunningPipeline, update: int, message: RegisterEntry)
             target.engine.registers.write(register.name, index, value)
 
 
-def read_registers(target: RunningPipeline, query: RegisterEntry) -> Iterator[RegisterEntry]:
-    """Yield the RegisterEntry messages that `query` selects.
-
-    Raises P4RuntimeError: no such register or cell.
-    """
-    info = target.pipeline.p4info
-    registers = [info.register(query.register_id)] if query.register_id else info.registers.values()
-    for register in registers:
+def read_registers(target: RunningPipeline, query: p4rt.RegisterEntry) -> Iterator[p4rt.RegisterEntry]:
+    """Yield the RegisterEntry messages that `query` selects. Raises P4RuntimeError: no such register or cell."""
+    for register in target.pipeline.p4info.registers.chosen(query.register_id):
         _require_plain(register)
         for index in _selected(query, register):
-            message = RegisterEntry(register_id=register.id)
+            message = p4rt.RegisterEntry(register_id=register.id)
             message.index.index = index
             message.data.bitstring = encode(target.engine.registers.read(register.name, index))
             yield message
 
 
 def _cells(update: int, message: _Entry, array: _Array) -> range:
-    if update != Update.MODIFY:
+    if update != p4rt.Update.MODIFY:
         raise invalid(f"the cells of {array.name} always exist: they can be modified only")
     return _selected(message, array)
 
@@ -212,9 +184,8 @@ def _selected(message: _Entry, array: _Array) -> range:
 
 def _require_plain(register: RegisterInfo) -> None:
     if not register.width:
-        raise P4RuntimeError(
-            RpcCode.UNIMPLEMENTED,
-            f"register {register.name} holds something else than bit<W>, which cannot be read or written here",
+        raise unsupported(
+            f"register {register.name} holds something else than bit<W>, which cannot be read or written here"
         )
 
 
@@ -226,7 +197,7 @@ def _require_plain(register: RegisterInfo) -> None:
 _PORT_BITS = 9
 
 
-def write_replication(target: RunningPipeline, update: int, message: PacketReplicationEngineEntry) -> None:
+def write_replication(target: RunningPipeline, update: int, message: p4rt.PacketReplicationEngineEntry) -> None:
     """Insert, modify or delete a multicast group or a clone session. Raises P4RuntimeError: nothing changed."""
     if _replication_kind(message) == "clone_session_entry":
         _write_session(target, update, message.clone_session_entry)
@@ -235,30 +206,30 @@ def write_replication(target: RunningPipeline, update: int, message: PacketRepli
 
 
 def read_replication(
-    target: RunningPipeline, query: PacketReplicationEngineEntry
-) -> Iterator[PacketReplicationEngineEntry]:
+    target: RunningPipeline, query: p4rt.PacketReplicationEngineEntry
+) -> Iterator[p4rt.PacketReplicationEngineEntry]:
     """Yield the PacketReplicationEngineEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such group or session.
     """
     if _replication_kind(query) == "clone_session_entry":
         for session in _read_sessions(target, query.clone_session_entry.session_id):
-            yield PacketReplicationEngineEntry(clone_session_entry=session)
+            yield p4rt.PacketReplicationEngineEntry(clone_session_entry=session)
     else:
         for group in _read_groups(target, query.multicast_group_entry.multicast_group_id):
-            yield PacketReplicationEngineEntry(multicast_group_entry=group)
+            yield p4rt.PacketReplicationEngineEntry(multicast_group_entry=group)
 
 
-def _replication_kind(message: PacketReplicationEngineEntry) -> str:
+def _replication_kind(message: p4rt.PacketReplicationEngineEntry) -> str:
     kind = message.WhichOneof("type")
     if kind is None:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "an empty packet_replication_engine_entry names nothing")
+        raise unsupported("an empty packet_replication_engine_entry names nothing")
     return str(kind)
 
 
-def _write_group(target: RunningPipeline, update: int, group: MulticastGroupEntry) -> None:
+def _write_group(target: RunningPipeline, update: int, group: p4rt.MulticastGroupEntry) -> None:
     number, store = group.multicast_group_id, target.engine.multicast
-    if update == Update.DELETE:
+    if update == p4rt.Update.DELETE:
         with store_refusals():
             store.delete(number)
         target.group_notes.pop(number, None)
@@ -266,61 +237,61 @@ def _write_group(target: RunningPipeline, update: int, group: MulticastGroupEntr
         return
     replicas = _replicas(f"multicast group {number}", group.replicas)
     with store_refusals():
-        (store.insert if update == Update.INSERT else store.modify)(number, replicas)
+        (store.insert if update == p4rt.Update.INSERT else store.modify)(number, replicas)
     target.group_notes[number] = group.metadata
     target.group_forms[number] = _forms(group.replicas)
 
 
-def _write_session(target: RunningPipeline, update: int, session: CloneSessionEntry) -> None:
+def _write_session(target: RunningPipeline, update: int, session: p4rt.CloneSessionEntry) -> None:
     number, store = session.session_id, target.engine.clones
-    if update == Update.DELETE:
+    if update == p4rt.Update.DELETE:
         with store_refusals():
             store.delete(number)
         target.clone_forms.pop(number, None)
         return
     if session.class_of_service:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"clone session {number}: there is one class of service, 0")
+        raise unsupported(f"clone session {number}: there is one class of service, 0")
     replicas = _replicas(f"clone session {number}", session.replicas)
     with store_refusals():
-        write = store.insert if update == Update.INSERT else store.modify
+        write = store.insert if update == p4rt.Update.INSERT else store.modify
         write(number, replicas, session.packet_length_bytes)
     # A read answers with each port in the form in which it was written.
     target.clone_forms[number] = _forms(session.replicas)
 
 
-def _read_groups(target: RunningPipeline, number: int) -> Iterator[MulticastGroupEntry]:
+def _read_groups(target: RunningPipeline, number: int) -> Iterator[p4rt.MulticastGroupEntry]:
     with store_refusals():
         groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.everything()
     for number, replicas in groups.items():
-        message = MulticastGroupEntry(multicast_group_id=number, metadata=target.group_notes.get(number, b""))
+        message = p4rt.MulticastGroupEntry(multicast_group_id=number, metadata=target.group_notes.get(number, b""))
         message.replicas.extend(_messages(replicas, target.group_forms[number]))
         yield message
 
 
-def _read_sessions(target: RunningPipeline, number: int) -> Iterator[CloneSessionEntry]:
+def _read_sessions(target: RunningPipeline, number: int) -> Iterator[p4rt.CloneSessionEntry]:
     with store_refusals():
         sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.everything()
     for number, session in sessions.items():
-        message = CloneSessionEntry(session_id=number, packet_length_bytes=session.length)
+        message = p4rt.CloneSessionEntry(session_id=number, packet_length_bytes=session.length)
         message.replicas.extend(_messages(session.replicas, target.clone_forms[number]))
         yield message
 
 
-def _replicas(owner: str, messages: Iterable[ReplicaMessage]) -> list[PortCopy]:
+def _replicas(owner: str, messages: Iterable[p4rt.Replica]) -> list[PortCopy]:
     return [_replica(owner, message) for message in messages]
 
 
-def _forms(messages: Iterable[ReplicaMessage]) -> tuple[str, ...]:
+def _forms(messages: Iterable[p4rt.Replica]) -> tuple[str, ...]:
     return tuple(str(message.WhichOneof("port_kind")) for message in messages)
 
 
-def _messages(replicas: Iterable[PortCopy], forms: Iterable[str]) -> Iterator[ReplicaMessage]:
+def _messages(replicas: Iterable[PortCopy], forms: Iterable[str]) -> Iterator[p4rt.Replica]:
     for replica, form in zip(replicas, forms, strict=True):
         port = encode(replica.port) if form == "port" else replica.port
-        yield ReplicaMessage(instance=replica.instance, **{form: port})
+        yield p4rt.Replica(instance=replica.instance, **{form: port})
 
 
-def _replica(owner: str, message: ReplicaMessage) -> PortCopy:
+def _replica(owner: str, message: p4rt.Replica) -> PortCopy:
     form = message.WhichOneof("port_kind")
     if form is None:
         raise invalid(f"{owner}: a replica names no port")
@@ -347,16 +318,16 @@ _KINDS = {
 }
 
 
-def write_update(target: RunningPipeline, update: p4runtime_pb2.Update) -> None:
+def write_update(target: RunningPipeline, update: p4rt.Update) -> None:
     """Apply one Update message. The caller holds the gate. Raises P4RuntimeError: nothing changed."""
     name, kind = _kind(update.entity)
     # The first value of the enumeration: a client that sets no type would otherwise insert.
-    if update.type == p4runtime_pb2.Update.UNSPECIFIED:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the update's type is not set: INSERT, MODIFY or DELETE")
+    if update.type == p4rt.Update.UNSPECIFIED:
+        raise invalid("the update's type is not set: INSERT, MODIFY or DELETE")
     kind.write(target, update.type, getattr(update.entity, name))
 
 
-def read_entity(target: RunningPipeline, query: p4runtime_pb2.Entity) -> list[tuple[str, Any]]:
+def read_entity(target: RunningPipeline, query: p4rt.Entity) -> list[tuple[str, Any]]:
     """Return the selection of one Entity of a ReadRequest: its field and its message. The caller holds the gate.
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
@@ -365,20 +336,18 @@ def read_entity(target: RunningPipeline, query: p4runtime_pb2.Entity) -> list[tu
     return [(name, message) for message in kind.read(target, getattr(query, name))]
 
 
-def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4runtime_pb2.Error]:
+def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4rt.Error]:
     """Return one p4.v1.Error for each element of a batch. None stands for success."""
     return [
-        p4runtime_pb2.Error()
-        if error is None
-        else p4runtime_pb2.Error(canonical_code=int(error.code), message=str(error))
+        p4rt.Error() if error is None else p4rt.Error(canonical_code=int(error.code), message=str(error))
         for error in errors
     ]
 
 
-def _kind(entity: p4runtime_pb2.Entity) -> tuple[str, _Kind]:
+def _kind(entity: p4rt.Entity) -> tuple[str, _Kind]:
     name = entity.WhichOneof("entity")
     if name is None:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the entity is empty")
+        raise invalid("the entity is empty")
     if name not in _KINDS:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"{name} is not supported: {', '.join(_KINDS)} are")
+        raise unsupported(f"{name} is not supported: {', '.join(_KINDS)} are")
     return name, _KINDS[name]

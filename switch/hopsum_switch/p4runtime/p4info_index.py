@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from google.protobuf import text_format
 from p4.config.v1 import p4types_pb2
 
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
+from hopsum_switch.p4runtime.status import invalid, unsupported
 from hopsum_wire.p4runtime import p4info_pb2
 
 T = TypeVar("T")
@@ -137,6 +137,29 @@ class DigestInfo:
     widths: tuple[int, ...]
 
 
+class P4InfoObjects(dict[int, T]):
+    """The objects of one kind in a P4Info, by id. `kind` names them in messages."""
+
+    def __init__(self, kind: str, objects: Iterable[T]) -> None:
+        super().__init__()
+        self._kind = kind
+        for item in objects:
+            number = item.id  # type: ignore[attr-defined]
+            if number == 0 or number in self:
+                raise invalid(f"P4Info: id {number} is 0 or used twice: {item}")
+            self[number] = item
+
+    def find(self, number: int) -> T:
+        """Return the object with this id. Raises P4RuntimeError (INVALID_ARGUMENT): the P4Info has no such id."""
+        if number not in self:
+            raise invalid(f"{self._kind} id {number} is not in the P4Info")
+        return self[number]
+
+    def chosen(self, number: int) -> list[T]:
+        """Return the object with this id, as `find` does, or all objects for id 0, the wildcard of a Read."""
+        return [self.find(number)] if number else list(self.values())
+
+
 class P4InfoIndex:
     """The objects of one P4Info message by id. `message` is kept unchanged."""
 
@@ -146,16 +169,23 @@ class P4InfoIndex:
         Raises P4RuntimeError where the message contradicts itself. Compile again.
         """
         self.message = message
-        self.actions = _by_id(_action(action) for action in message.actions)
-        self.counters = _by_id(CounterInfo(c.preamble.id, c.preamble.name, c.size) for c in message.counters)
-        self.direct_counters = _by_id(
-            CounterInfo(c.preamble.id, c.preamble.name, 0, c.direct_table_id) for c in message.direct_counters
+        self.actions = P4InfoObjects("action", (_action(action) for action in message.actions))
+        self.counters = P4InfoObjects(
+            "counter", (CounterInfo(c.preamble.id, c.preamble.name, c.size) for c in message.counters)
         )
-        self.meters = _by_id(_meter(meter, meter.size) for meter in message.meters)
-        self.direct_meters = _by_id(_meter(meter, 0, meter.direct_table_id) for meter in message.direct_meters)
-        self.registers = _by_id(_register(register) for register in message.registers)
-        self.digests = _by_id(_digest(digest, message.type_info) for digest in message.digests)
-        self.tables = _by_id(_table(table, self.direct_counters, self.direct_meters) for table in message.tables)
+        self.direct_counters = P4InfoObjects(
+            "direct counter",
+            (CounterInfo(c.preamble.id, c.preamble.name, 0, c.direct_table_id) for c in message.direct_counters),
+        )
+        self.meters = P4InfoObjects("meter", (_meter(meter, meter.size) for meter in message.meters))
+        self.direct_meters = P4InfoObjects(
+            "direct meter", (_meter(meter, 0, meter.direct_table_id) for meter in message.direct_meters)
+        )
+        self.registers = P4InfoObjects("register", (_register(register) for register in message.registers))
+        self.digests = P4InfoObjects("digest", (_digest(digest, message.type_info) for digest in message.digests))
+        self.tables = P4InfoObjects(
+            "table", (_table(table, self.direct_counters, self.direct_meters) for table in message.tables)
+        )
         self._removed: dict[int, str] = {}
         self._headers = {
             header.preamble.name: tuple(_header_field(field, message) for field in header.metadata)
@@ -167,29 +197,14 @@ class P4InfoIndex:
         """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id, or the program has no such table."""
         if table_id in self._removed:
             message = f"table {self._removed[table_id]} is not in the program: p4c removed it, as no packet comes to it"
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, message)
-        return _get(self.tables, table_id, "table")
+            raise invalid(message)
+        return self.tables.find(table_id)
 
     def keep_tables(self, names: Collection[str]) -> None:
         """Forget the tables that are not among `names`: those that the compiler left out of the program."""
         self._removed = {number: table.name for number, table in self.tables.items() if table.name not in names}
-        self.tables = {number: table for number, table in self.tables.items() if table.name in names}
-
-    def counter(self, counter_id: int) -> CounterInfo:
-        """Return an indexed counter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
-        return _get(self.counters, counter_id, "counter")
-
-    def meter(self, meter_id: int) -> MeterInfo:
-        """Return an indexed meter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
-        return _get(self.meters, meter_id, "meter")
-
-    def register(self, register_id: int) -> RegisterInfo:
-        """Return a register array. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
-        return _get(self.registers, register_id, "register")
-
-    def digest(self, digest_id: int) -> DigestInfo:
-        """Return a digest. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
-        return _get(self.digests, digest_id, "digest")
+        for number in self._removed:
+            del self.tables[number]
 
     def packet_header(self, name: str) -> tuple[P4InfoField, ...]:
         """Return the fields of header `packet_in` or `packet_out`, or no fields if the program has no such header."""
@@ -199,9 +214,8 @@ class P4InfoIndex:
         for table in self.tables.values():
             unknown = (table.entry_actions | table.default_actions) - self.actions.keys()
             if unknown:
-                raise P4RuntimeError(
-                    RpcCode.INVALID_ARGUMENT,
-                    f"P4Info: table {table.name} refers to action ids {sorted(unknown)}, which are not declared",
+                raise invalid(
+                    f"P4Info: table {table.name} refers to action ids {sorted(unknown)}, which are not declared"
                 )
 
 
@@ -214,40 +228,22 @@ def parse_text(text: str) -> p4info_pb2.P4Info:
     try:
         text_format.Parse(text, message, allow_unknown_field=True)  # of a newer p4c
     except text_format.ParseError as error:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"not a P4Info in text format: {error}") from error
+        raise invalid(f"not a P4Info in text format: {error}") from error
     return message
-
-
-def _by_id(objects: Iterable[T]) -> dict[int, T]:
-    found: dict[int, T] = {}
-    for item in objects:
-        number = item.id  # type: ignore[attr-defined]
-        if number == 0 or number in found:
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"P4Info: id {number} is 0 or used twice: {item}")
-        found[number] = item
-    return found
-
-
-def _get(objects: dict[int, T], number: int, what: str) -> T:
-    try:
-        return objects[number]
-    except KeyError:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{what} id {number} is not in the P4Info") from None
 
 
 def _field(field: _Sized) -> P4InfoField:
     if not field.bitwidth:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"P4Info: {field.name} has no bit width: strings are not supported")
+        raise unsupported(f"P4Info: {field.name} has no bit width: strings are not supported")
     return P4InfoField(field.id, field.name, field.bitwidth, field.HasField("type_name"))
 
 
 def _header_field(field: p4info_pb2.ControllerPacketMetadata.Metadata, info: p4info_pb2.P4Info) -> P4InfoField:
     new_type = info.type_info.new_types.get(field.type_name.name)  # not [], which would add an entry
     if new_type is not None and new_type.HasField("translated_type"):
-        raise P4RuntimeError(
-            RpcCode.UNIMPLEMENTED,
+        raise unsupported(
             f"P4Info: {field.name} of a packet-in or packet-out header has a translated type, whose width in the"
-            " data plane P4Info does not tell",
+            " data plane P4Info does not tell"
         )
     return _field(field)
 
@@ -280,10 +276,7 @@ def _digest(digest: p4info_pb2.Digest, types: p4types_pb2.P4TypeInfo) -> DigestI
         members = [spec]
     widths = [_plain_width(member) for member in members]
     if shape not in {each.value for each in DigestShape} or 0 in widths:
-        raise P4RuntimeError(
-            RpcCode.UNIMPLEMENTED,
-            f"P4Info: digest {name} is not a struct or a tuple of bit<> and int<>, nor one such value",
-        )
+        raise unsupported(f"P4Info: digest {name} is not a struct or a tuple of bit<> and int<>, nor one such value")
     return DigestInfo(digest.preamble.id, name, DigestShape(shape), tuple(widths))
 
 
@@ -298,11 +291,10 @@ def _plain_width(spec: p4types_pb2.P4DataTypeSpec) -> int:
 def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
     kind = _MATCH_KINDS.get(field.match_type)
     if kind is None:
-        raise P4RuntimeError(
-            RpcCode.UNIMPLEMENTED,
+        raise unsupported(
             f"P4Info: table {table}: key field {field.name} matches by"
             f" {field.other_match_type or 'nothing known'}; known are"
-            f" {', '.join(kind.value for kind in P4InfoMatchKind)}",
+            f" {', '.join(kind.value for kind in P4InfoMatchKind)}"
         )
     if not field.bitwidth and not field.HasField("type_name"):  # of type error or enum: the program has the width
         return MatchField(field.id, field.name, 0, True, kind)

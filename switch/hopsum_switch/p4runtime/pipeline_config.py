@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
-
-action              needs a config   effect
-------------------------------------------------------------------------------------------------------------
-VERIFY              yes              none
-VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program, packets not yet
-COMMIT              no               packets go to the saved program with what has been written since
-VERIFY_AND_COMMIT   yes              both at once, with empty state, a saved program is forgotten
-RECONCILE...        -                refused by the service: state is never carried from program to program
-"""
+"""The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs."""
 
 from __future__ import annotations
 
@@ -21,7 +12,7 @@ from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
 from hopsum_switch.p4runtime.p4info_index import MeterInfo, P4InfoField, P4InfoIndex, P4InfoMatchKind, TableInfo
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode, invalid, unsupported
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.program import load_program
 from hopsum_switch.program.ir import ProgramIR, TableIR
@@ -38,9 +29,8 @@ class PacketHeader:
         self._bits = sum(field.width for field in fields)
         # As bmv2 requires: the frame begins on a byte.
         if self._bits % 8:
-            raise P4RuntimeError(
-                RpcCode.INVALID_ARGUMENT,
-                f"P4Info: header {name} has {self._bits} bits, which is not a whole number of bytes: add padding",
+            raise invalid(
+                f"P4Info: header {name} has {self._bits} bits, which is not a whole number of bytes: add padding"
             )
 
     def pack(self, metadata: Iterable[tuple[int, bytes]]) -> bytes:
@@ -52,17 +42,15 @@ class PacketHeader:
         values = dict[int, bytes]()
         for number, value in metadata:
             if number in values:
-                raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: field {number} is given twice")
+                raise invalid(f"{self._name}: field {number} is given twice")
             values[number] = value
         header = 0
         for info in self._fields:
             if info.id not in values:
-                raise P4RuntimeError(
-                    RpcCode.INVALID_ARGUMENT, f"{self._name}: field {info.id} ({info.name}) is missing"
-                )
+                raise invalid(f"{self._name}: field {info.id} ({info.name}) is missing")
             header = header << info.width | decode(values.pop(info.id), info.width, f"{self._name}.{info.name}")
         if values:
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: it has no fields {sorted(values)}")
+            raise invalid(f"{self._name}: it has no fields {sorted(values)}")
         return header.to_bytes(self._bits // 8, "big")
 
     def unpack(self, frame: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
@@ -83,7 +71,7 @@ class PacketHeader:
         return pairs, frame[size:]
 
 
-# The forwarding pipeline: a compiled program with its P4Info. One program is saved and one runs.
+# The actions of SetForwardingPipelineConfig:
 #
 # action              needs a config   effect
 # ------------------------------------------------------------------------------------------------------------
@@ -145,17 +133,14 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
     try:
         program = load_program(device_config.decode())
     except UnicodeDecodeError as error:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the device config is not JSON text: {error}") from error
+        raise invalid(f"the device config is not JSON text: {error}") from error
     except ProgramError as error:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+        raise invalid(f"the program cannot run here: {error}") from error
     info = P4InfoIndex(p4info)
     problems = list(mismatches(info, program))
     if problems:
         more = f" (and {len(problems) - _SHOWN_PROBLEMS} more)" if len(problems) > _SHOWN_PROBLEMS else ""
-        raise P4RuntimeError(
-            RpcCode.INVALID_ARGUMENT,
-            "P4Info and program do not belong together: " + "; ".join(problems[:_SHOWN_PROBLEMS]) + more,
-        )
+        raise invalid("P4Info and program do not belong together: " + "; ".join(problems[:_SHOWN_PROBLEMS]) + more)
     info.keep_tables(program.tables)
     headers = (PacketHeader(name, info.packet_header(name)) for name in ("packet_in", "packet_out"))
     return CheckedPipeline(info, program, device_config, cookie, *headers)
@@ -169,15 +154,15 @@ def requested(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | 
     action, config = request.action, request.config
     if action == SetForwardingPipelineConfigRequest.COMMIT:
         if request.HasField("config"):
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
+            raise invalid("COMMIT takes no config: it commits the saved one")
         return None
     if action == SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT:
         message = "RECONCILE_AND_COMMIT is not supported: use VERIFY_AND_COMMIT and write again"
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, message)
+        raise unsupported(message)
     if action not in _WITH_CONFIG:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"action {action} is unknown")
+        raise invalid(f"action {action} is unknown")
     if not request.HasField("config") or not config.HasField("p4info") or not config.p4_device_config:
-        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
+        raise invalid("the config needs p4info and p4_device_config")
     cookie = config.cookie.cookie if config.HasField("cookie") else None
     return verify(config.p4info, config.p4_device_config, cookie)
 
@@ -209,7 +194,7 @@ class PipelineManager:
         try:
             return RunningPipeline(pipeline, self._make_engine(pipeline.program))
         except ProgramError as error:
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+            raise invalid(f"the program cannot run here: {error}") from error
 
     def save(self, target: RunningPipeline) -> None:
         """Let Read and Write refer to `target` from now on. Packets still go to the running program."""

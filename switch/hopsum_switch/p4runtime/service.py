@@ -12,24 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 from google.protobuf.message import Message
 from google.rpc import status_pb2
-from p4.v1.p4runtime_pb2 import (
-    CapabilitiesRequest,
-    CapabilitiesResponse,
-    ForwardingPipelineConfig,
-    GetForwardingPipelineConfigRequest,
-    GetForwardingPipelineConfigResponse,
-    MasterArbitrationUpdate,
-    PacketOut,
-    ReadRequest,
-    ReadResponse,
-    SetForwardingPipelineConfigRequest,
-    SetForwardingPipelineConfigResponse,
-    StreamMessageRequest,
-    StreamMessageResponse,
-    Update,
-    WriteRequest,
-    WriteResponse,
-)
 
 from hopsum_switch.p4runtime.entities import acknowledge, digest_message, error_messages, read_entity, write_update
 from hopsum_switch.p4runtime.pipeline_config import (
@@ -40,11 +22,12 @@ from hopsum_switch.p4runtime.pipeline_config import (
     requested,
     verify,
 )
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, invalid, unsupported
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import Port, PortCounters
 from hopsum_switch.state.digest_store import DigestList
 from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
+from hopsum_wire.p4runtime import p4runtime_pb2 as p4rt
 
 # The CPU port: frames that the program sends there become packet-ins.
 
@@ -173,18 +156,13 @@ class Arbitration:
                 f"device id {device_id} is not served here: this is device {self._device_id}",
             )
         if role is not None:
-            raise P4RuntimeError(
-                RpcCode.INVALID_ARGUMENT, f"role {role} is not supported: leave the role unset, for full access"
-            )
+            raise invalid(f"role {role} is not supported: leave the role unset, for full access")
         if election_id is not None and not 0 <= election_id <= MAX_ELECTION_ID:
-            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"election id {election_id} does not fit 128 bits")
+            raise invalid(f"election id {election_id} does not fit 128 bits")
         if election_id is not None and any(
             other != client and held == election_id for other, held in self._election_ids.items()
         ):
-            raise P4RuntimeError(
-                RpcCode.INVALID_ARGUMENT,
-                f"election id {election_id} is in use by another client: use a unique one",
-            )
+            raise invalid(f"election id {election_id} is in use by another client: use a unique one")
 
     def _tell_all(self) -> list[Notice]:
         # The primary comes last: when it hears that it may write, all others know that they may not.
@@ -204,24 +182,24 @@ _RESPONSE_BYTES = 1 << 20  # of one ReadResponse; clients accept 4 MiB by defaul
 _DETAILS_BYTES = 5500  # of an error's details; clients accept 8 KiB of metadata by default, in base64
 _STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in RpcCode}
 
-_Elected: TypeAlias = "MasterArbitrationUpdate | WriteRequest | SetForwardingPipelineConfigRequest"
-_DeviceRequest: TypeAlias = (
-    "WriteRequest | ReadRequest | SetForwardingPipelineConfigRequest | GetForwardingPipelineConfigRequest"
-)
+_SetConfig: TypeAlias = p4rt.SetForwardingPipelineConfigRequest
+_GetConfig: TypeAlias = p4rt.GetForwardingPipelineConfigRequest
+_Elected: TypeAlias = p4rt.MasterArbitrationUpdate | p4rt.WriteRequest | _SetConfig
+_DeviceRequest: TypeAlias = p4rt.WriteRequest | p4rt.ReadRequest | _SetConfig | _GetConfig
 
 
 class _Stream:
     """The messages to send on one StreamChannel, and its end."""
 
     def __init__(self) -> None:
-        self._outgoing: queue.SimpleQueue[StreamMessageResponse | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[p4rt.StreamMessageResponse | None] = queue.SimpleQueue()
         self.refusal: P4RuntimeError | None = None
         self.closed = False  # under the service's lock
 
-    def put(self, message: StreamMessageResponse) -> None:
+    def put(self, message: p4rt.StreamMessageResponse) -> None:
         self._outgoing.put(message)
 
-    def put_if_room(self, message: StreamMessageResponse) -> bool:
+    def put_if_room(self, message: p4rt.StreamMessageResponse) -> bool:
         if self._outgoing.qsize() >= _MAX_QUEUED:
             return False
         self._outgoing.put(message)
@@ -230,7 +208,7 @@ class _Stream:
     def end(self) -> None:
         self._outgoing.put(None)
 
-    def messages(self) -> Iterator[StreamMessageResponse]:
+    def messages(self) -> Iterator[p4rt.StreamMessageResponse]:
         """Yield messages until the end."""
         return iter(self._outgoing.get, None)
 
@@ -268,13 +246,15 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             for stream in self._streams:
                 stream.end()
 
-    def Capabilities(self, request: CapabilitiesRequest, context: grpc.ServicerContext) -> CapabilitiesResponse:
+    def Capabilities(
+        self, request: p4rt.CapabilitiesRequest, context: grpc.ServicerContext
+    ) -> p4rt.CapabilitiesResponse:
         """Return the API version."""
-        return CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+        return p4rt.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def SetForwardingPipelineConfig(
-        self, request: SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
-    ) -> SetForwardingPipelineConfigResponse:
+        self, request: _SetConfig, context: grpc.ServicerContext
+    ) -> p4rt.SetForwardingPipelineConfigResponse:
         """Verify, save or commit a pipeline."""
         with _answering(context):
             with self._lock:
@@ -284,33 +264,33 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             with self._lock:
                 self._arbitration.check_writer(_election_id(request))
                 self._set_pipeline(request, target)
-        return SetForwardingPipelineConfigResponse()
+        return p4rt.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(
-        self, request: GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
-    ) -> GetForwardingPipelineConfigResponse:
+        self, request: _GetConfig, context: grpc.ServicerContext
+    ) -> p4rt.GetForwardingPipelineConfigResponse:
         """Return the parts of the current pipeline that are asked for."""
-        response = GetForwardingPipelineConfigResponse()
+        response = p4rt.GetForwardingPipelineConfigResponse()
         with _answering(context), self._lock:
             self._check_device(request)
             if self._pipelines.current is not None:
                 _fill_config(response.config, self._pipelines.current.pipeline, request.response_type)
         return response
 
-    def Write(self, request: WriteRequest, context: grpc.ServicerContext) -> WriteResponse:
+    def Write(self, request: p4rt.WriteRequest, context: grpc.ServicerContext) -> p4rt.WriteResponse:
         """Apply a batch of updates, each on its own."""
         with _answering(context), self._lock:
             self._check_device(request)
             self._arbitration.check_writer(_election_id(request))
             target = self._require_target()
-            if request.atomicity != WriteRequest.CONTINUE_ON_ERROR:
-                raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is supported")
+            if request.atomicity != p4rt.WriteRequest.CONTINUE_ON_ERROR:
+                raise unsupported("only CONTINUE_ON_ERROR is supported")
             errors = [self._apply(target, update) for update in request.updates]
         if any(errors):
             _abort_batch(context, errors, "Write")
-        return WriteResponse()
+        return p4rt.WriteResponse()
 
-    def Read(self, request: ReadRequest, context: grpc.ServicerContext) -> Iterator[ReadResponse]:
+    def Read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4rt.ReadResponse]:
         """Stream the results of a batch of queries, then the errors of the invalid queries."""
         entities: list[tuple[str, Message]] = []
         errors: list[P4RuntimeError | None] = []
@@ -329,8 +309,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             _abort_batch(context, errors, "Read")
 
     def StreamChannel(
-        self, requests: Iterable[StreamMessageRequest], context: grpc.ServicerContext
-    ) -> Iterator[StreamMessageResponse]:
+        self, requests: Iterable[p4rt.StreamMessageRequest], context: grpc.ServicerContext
+    ) -> Iterator[p4rt.StreamMessageResponse]:
         """Arbitrate, and carry packet-ins, packet-outs and lists of digests."""
         stream = _Stream()
         with _answering(context), self._lock:
@@ -347,23 +327,20 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if stream.refusal is not None:
             context.abort(_STATUS[stream.refusal.code], str(stream.refusal))
 
-    def _prepare(self, request: SetForwardingPipelineConfigRequest) -> RunningPipeline | None:
+    def _prepare(self, request: _SetConfig) -> RunningPipeline | None:
         """Return the pipeline that a request saves, or None. Refuse requests that make no sense."""
         pipeline = requested(request)
-        if pipeline is None or request.action == SetForwardingPipelineConfigRequest.VERIFY:
+        if pipeline is None or request.action == _SetConfig.VERIFY:
             return None
         return self._pipelines.make(pipeline)
 
-    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest, target: RunningPipeline | None) -> None:
+    def _set_pipeline(self, request: _SetConfig, target: RunningPipeline | None) -> None:
         if target is not None:
             self._pipelines.save(target)
-        if request.action in (
-            SetForwardingPipelineConfigRequest.COMMIT,
-            SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
-        ):
+        if request.action in (_SetConfig.COMMIT, _SetConfig.VERIFY_AND_COMMIT):
             self._pipelines.commit()
 
-    def _apply(self, target: RunningPipeline, update: Update) -> P4RuntimeError | None:
+    def _apply(self, target: RunningPipeline, update: p4rt.Update) -> P4RuntimeError | None:
         try:
             with self._dataplane.gate.control():
                 write_update(target, update)
@@ -374,8 +351,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _check_device(self, request: _DeviceRequest) -> None:
         if request.device_id != self._device_id:
             raise P4RuntimeError(
-                RpcCode.NOT_FOUND,
-                f"device id {request.device_id} is not served here: this is device {self._device_id}",
+                RpcCode.NOT_FOUND, f"device id {request.device_id} is not served here: this is device {self._device_id}"
             )
         role = getattr(request, "role", "") or getattr(request, "role_id", 0)
         if role:
@@ -386,7 +362,15 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded: use SetForwardingPipelineConfig")
         return self._pipelines.current
 
-    def _listen(self, stream: _Stream, requests: Iterable[StreamMessageRequest]) -> None:
+    def _running_for(self, stream: _Stream, what: str) -> RunningPipeline:
+        """Return the running pipeline to a stream that may act on packets. Raises P4RuntimeError otherwise."""
+        if self._primary is not stream:
+            raise P4RuntimeError(RpcCode.PERMISSION_DENIED, f"only the primary may {what}")
+        if self._pipelines.running is None:
+            raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
+        return self._pipelines.running
+
+    def _listen(self, stream: _Stream, requests: Iterable[p4rt.StreamMessageRequest]) -> None:
         """Handle a client's messages until it closes its side, its connection breaks or it is refused."""
         try:
             for request in requests:
@@ -410,7 +394,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         finally:
             stream.end()
 
-    def _arbitrate(self, stream: _Stream, message: MasterArbitrationUpdate) -> None:
+    def _arbitrate(self, stream: _Stream, message: p4rt.MasterArbitrationUpdate) -> None:
         role = str(message.role).strip() if message.HasField("role") and message.role.ByteSize() else None
         with self._lock:
             if not stream.closed:
@@ -426,7 +410,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _tell(self, notices: list[Notice]) -> None:
         self._primary = self._arbitration.primary  # type: ignore[assignment]  # clients are streams
         for client, code, election_id in notices:
-            message = StreamMessageResponse()
+            message = p4rt.StreamMessageResponse()
             message.arbitration.device_id = self._device_id
             if election_id is not None:
                 message.arbitration.election_id.high = election_id >> 64
@@ -438,32 +422,24 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 )
             client.put(message)  # type: ignore[attr-defined]
 
-    def _packet_out(self, stream: _Stream, packet: PacketOut) -> None:
+    def _packet_out(self, stream: _Stream, packet: p4rt.PacketOut) -> None:
         try:
-            if self._primary is not stream:
-                raise P4RuntimeError(RpcCode.PERMISSION_DENIED, "only the primary may send packets")
+            target = self._running_for(stream, "send packets")
             if self._cpu_port is None:
                 raise P4RuntimeError(
                     RpcCode.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port"
                 )
-            target = self._pipelines.running
-            if target is None:
-                raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
             header = target.pipeline.packet_out.pack((field.metadata_id, field.value) for field in packet.metadata)
         except P4RuntimeError as error:
-            request = StreamMessageRequest(packet=packet)
+            request = p4rt.StreamMessageRequest(packet=packet)
             stream.put_if_room(_stream_error(error.code, str(error), request))
             return
         # Without this service's lock: `inject` takes the gate.
         self._dataplane.inject(self._cpu_port, header + packet.payload)
 
-    def _acknowledge(self, stream: _Stream, request: StreamMessageRequest) -> None:
+    def _acknowledge(self, stream: _Stream, request: p4rt.StreamMessageRequest) -> None:
         try:
-            if self._primary is not stream:
-                raise P4RuntimeError(RpcCode.PERMISSION_DENIED, "only the primary may acknowledge digests")
-            target = self._pipelines.running
-            if target is None:
-                raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
+            target = self._running_for(stream, "acknowledge digests")
             with self._dataplane.gate.control():
                 acknowledge(target, request.digest_ack)
         except P4RuntimeError as error:
@@ -484,7 +460,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         stream, target = self._primary, self._pipelines.running
         if stream is None or target is None:
             return "no_primary"
-        message = StreamMessageResponse()
+        message = p4rt.StreamMessageResponse()
         try:
             metadata, message.packet.payload = target.pipeline.packet_in.unpack(frame)
         except P4RuntimeError:
@@ -518,12 +494,12 @@ def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | No
     context.abort(grpc.StatusCode.UNKNOWN, summary)
 
 
-def _responses(entities: Iterable[tuple[str, Message]]) -> Iterator[ReadResponse]:
-    response, size = ReadResponse(), 0
+def _responses(entities: Iterable[tuple[str, Message]]) -> Iterator[p4rt.ReadResponse]:
+    response, size = p4rt.ReadResponse(), 0
     for name, message in entities:
         if size >= _RESPONSE_BYTES:
             yield response
-            response, size = ReadResponse(), 0
+            response, size = p4rt.ReadResponse(), 0
         entity = response.entities.add()
         getattr(entity, name).CopyFrom(message)
         size += entity.ByteSize()
@@ -531,16 +507,10 @@ def _responses(entities: Iterable[tuple[str, Message]]) -> Iterator[ReadResponse
         yield response
 
 
-def _fill_config(config: ForwardingPipelineConfig, pipeline: CheckedPipeline, parts: int) -> None:
-    if parts in (
-        GetForwardingPipelineConfigRequest.ALL,
-        GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE,
-    ):
+def _fill_config(config: p4rt.ForwardingPipelineConfig, pipeline: CheckedPipeline, parts: int) -> None:
+    if parts in (_GetConfig.ALL, _GetConfig.P4INFO_AND_COOKIE):
         config.p4info.CopyFrom(pipeline.p4info.message)
-    if parts in (
-        GetForwardingPipelineConfigRequest.ALL,
-        GetForwardingPipelineConfigRequest.DEVICE_CONFIG_AND_COOKIE,
-    ):
+    if parts in (_GetConfig.ALL, _GetConfig.DEVICE_CONFIG_AND_COOKIE):
         config.p4_device_config = pipeline.device_config
     if pipeline.cookie is not None:
         config.cookie.cookie = pipeline.cookie
@@ -553,8 +523,8 @@ def _election_id(message: _Elected) -> int | None:
     return int(message.election_id.high) << 64 | int(message.election_id.low)
 
 
-def _stream_error(code: RpcCode, message: str, request: StreamMessageRequest) -> StreamMessageResponse:
-    response = StreamMessageResponse()
+def _stream_error(code: RpcCode, message: str, request: p4rt.StreamMessageRequest) -> p4rt.StreamMessageResponse:
+    response = p4rt.StreamMessageResponse()
     response.error.canonical_code = int(code)
     response.error.message = message
     kind = request.WhichOneof("update")

@@ -30,6 +30,16 @@ class P4RuntimeError(Exception):
         self.code = code
 
 
+def invalid(message: str) -> P4RuntimeError:
+    """Return an INVALID_ARGUMENT error to raise."""
+    return P4RuntimeError(RpcCode.INVALID_ARGUMENT, message)
+
+
+def unsupported(message: str) -> P4RuntimeError:
+    """Return an UNIMPLEMENTED error to raise: the request makes sense, and this server does not do it."""
+    return P4RuntimeError(RpcCode.UNIMPLEMENTED, message)
+
+
 # P4Runtime byte strings (big-endian, any padding accepted, shortest form sent) and other plain values.
 
 

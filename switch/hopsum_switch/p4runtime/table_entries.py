@@ -14,14 +14,13 @@ from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, DirectMeterEntr
 from hopsum_switch.errors import NotFoundError
 from hopsum_switch.p4runtime.p4info_index import TableInfo
 from hopsum_switch.p4runtime.pipeline_config import NO_NOTES, Notes, RunningPipeline
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, invalid, unsupported
 from hopsum_switch.p4runtime.translate import (
     action_from_proto,
     counter_from_proto,
     counter_to_proto,
     fill_action,
     fill_match,
-    invalid,
     match_from_proto,
     meter_from_proto,
     meter_to_proto,
@@ -32,11 +31,7 @@ from hopsum_switch.state.entry_lookup import Entry, Match, normalise
 from hopsum_switch.state.meter import MeterConfig, checked
 from hopsum_switch.state.table_store import TableState
 
-INSERT, MODIFY, DELETE = (
-    Update.INSERT,
-    Update.MODIFY,
-    Update.DELETE,
-)
+INSERT, MODIFY, DELETE = Update.INSERT, Update.MODIFY, Update.DELETE
 
 
 class _Table(NamedTuple):
@@ -113,10 +108,7 @@ class _Table(NamedTuple):
 
 
 def write_table_entry(target: RunningPipeline, update: int, message: TableEntry) -> None:
-    """Insert, modify or delete an entry, or modify the default entry.
-
-    Raises P4RuntimeError: nothing changed.
-    """
+    """Insert, modify or delete an entry, or modify the default entry. Raises P4RuntimeError: nothing changed."""
     table = _Table.of(target, message.table_id)
     if message.is_const:
         raise invalid("is_const is for the server to set")
@@ -155,10 +147,7 @@ def read_table_entries(target: RunningPipeline, query: TableEntry) -> Iterator[T
 
 def write_direct_counter(target: RunningPipeline, update: int, message: DirectCounterEntry) -> None:
     """Set the direct counter of an entry. Raises P4RuntimeError: nothing changed."""
-    if update != MODIFY:
-        raise invalid("a direct counter lives with its entry: it can be modified only")
-    if message.table_entry.is_default_action:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+    _check_direct(message.table_entry, "counter", update)
     table = _Table.of(target, message.table_entry.table_id)
     table.require_counter()
     handle = table.handle(message.table_entry)
@@ -168,12 +157,8 @@ def write_direct_counter(target: RunningPipeline, update: int, message: DirectCo
 
 
 def read_direct_counters(target: RunningPipeline, query: DirectCounterEntry) -> Iterator[DirectCounterEntry]:
-    """Yield the DirectCounterEntry messages that `query` selects.
-
-    Raises P4RuntimeError: no such entry or counter.
-    """
-    if query.table_entry.is_default_action:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+    """Yield the DirectCounterEntry messages that `query` selects. Raises P4RuntimeError: no such entry or counter."""
+    _check_direct(query.table_entry, "counter")
     if query.table_entry.table_id:
         _Table.of(target, query.table_entry.table_id).require_counter()
     for table, entry in _direct(target, query.table_entry):
@@ -185,10 +170,7 @@ def read_direct_counters(target: RunningPipeline, query: DirectCounterEntry) -> 
 
 def write_direct_meter(target: RunningPipeline, update: int, message: DirectMeterEntry) -> None:
     """Configure the meter of an entry, always green without a config. Raises P4RuntimeError: nothing changed."""
-    if update != MODIFY:
-        raise invalid("a direct meter lives with its entry: it can be modified only")
-    if message.table_entry.is_default_action:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+    _check_direct(message.table_entry, "meter", update)
     table = _Table.of(target, message.table_entry.table_id)
     table.require_meter()
     config, handle = table.meter(message, "config"), table.handle(message.table_entry)
@@ -196,12 +178,8 @@ def write_direct_meter(target: RunningPipeline, update: int, message: DirectMete
 
 
 def read_direct_meters(target: RunningPipeline, query: DirectMeterEntry) -> Iterator[DirectMeterEntry]:
-    """Yield the DirectMeterEntry messages that `query` selects.
-
-    Raises P4RuntimeError: no such entry or meter.
-    """
-    if query.table_entry.is_default_action:
-        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+    """Yield the DirectMeterEntry messages that `query` selects. Raises P4RuntimeError: no such entry or meter."""
+    _check_direct(query.table_entry, "meter")
     if query.table_entry.table_id:
         _Table.of(target, query.table_entry.table_id).require_meter()
     for table, entry in _direct(target, query.table_entry):
@@ -212,6 +190,13 @@ def read_direct_meters(target: RunningPipeline, query: DirectMeterEntry) -> Iter
                 message.config.CopyFrom(meter_to_proto(config))
             _fill_key(table, entry, message.table_entry)
             yield message
+
+
+def _check_direct(entry: TableEntry, what: str, update: int = MODIFY) -> None:
+    if update != MODIFY:
+        raise invalid(f"a direct {what} lives with its entry: it can be modified only")
+    if entry.is_default_action:
+        raise unsupported(f"default entries have no direct {what} here, as on bmv2")
 
 
 def _direct(target: RunningPipeline, query: TableEntry) -> Iterator[tuple[_Table, Entry]]:

@@ -14,7 +14,7 @@ from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableActio
 
 from hopsum_switch import errors
 from hopsum_switch.p4runtime.p4info_index import MatchField, P4InfoIndex, P4InfoMatchKind, TableInfo
-from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode, invalid
 from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
 from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.entry_lookup import Exact, Lpm, Match, Optional, Range, Ternary
@@ -36,11 +36,6 @@ def store_refusals() -> Iterator[None]:
         yield
     except errors.TableError as error:
         raise P4RuntimeError(_CODES.get(type(error), RpcCode.INTERNAL), str(error)) from error
-
-
-def invalid(message: str) -> P4RuntimeError:
-    """Return an INVALID_ARGUMENT error to raise."""
-    return P4RuntimeError(RpcCode.INVALID_ARGUMENT, message)
 
 
 def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatch]) -> tuple[Match, ...]:
@@ -165,10 +160,7 @@ def _match_one(table: TableInfo, field: MatchField, key: KeyIR, message: FieldMa
         if mask == 0:
             raise invalid(f"{where}: mask 0: to match everything, leave the field out")
         return Ternary(decode(value.value, key.bits, where), mask)
-    low, high = (
-        decode(value.low, key.bits, f"low of {where}"),
-        decode(value.high, key.bits, f"high of {where}"),
-    )
+    low, high = (decode(value.low, key.bits, f"low of {where}"), decode(value.high, key.bits, f"high of {where}"))
     if (low, high) == (0, (1 << key.bits) - 1):
         raise invalid(f"{where}: the whole range: to match everything, leave the field out")
     return Range(low, high)

@@ -7,7 +7,7 @@ two states of one cycle. Everything else in a program runs once per packet, sinc
 
 from __future__ import annotations
 
-from .ir import ActionIR, ActionNodeIR, Jump, JumpIfZero, ParserIR, PipelineIR, TableIR
+from .ir import ActionIR, Jump, JumpIfZero, ParserIR, PipelineIR
 
 # No frame is longer than 65,549 bytes (the largest UDP datagram, and headers in front). A parser or an action that goes
 # over every byte of such a frame comes to its end, and so do two nested loops of 256 turns each.
@@ -27,16 +27,7 @@ def action_loops(action: ActionIR) -> bool:
 
 def control_loops(control: PipelineIR) -> bool:
     """Return whether an action of a control loops."""
-    for node in control.nodes.values():
-        if isinstance(node, ActionNodeIR):
-            actions = [node.action]
-        elif isinstance(node, TableIR):
-            actions = [*node.actions.values(), *([] if node.default is None else [node.default.action])]
-        else:
-            actions = []
-        if any(action_loops(action) for action in actions):
-            return True
-    return False
+    return any(action_loops(action) for action in control.runnable())
 
 
 def parser_cycles(parser: ParserIR) -> dict[str, frozenset[str]]:

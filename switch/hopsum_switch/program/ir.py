@@ -8,7 +8,7 @@ JSON it came from. Objects are immutable and refer to each other directly (a fie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, IrNode, VariableIR
@@ -122,47 +122,51 @@ class ParamIR(IrNode, frozen=True):
     bits: int
 
 
-class Assign(IrNode, frozen=True):
+class Operation(IrNode, frozen=True):
+    """One operation of an action's body, of one of the classes from here to `NoOp`."""
+
+
+class Assign(Operation, frozen=True):
     """Store a value, wrapped to the field's width."""
 
     target: FieldIR
     value: DataExpr
 
 
-class AssignHeader(IrNode, frozen=True):
+class AssignHeader(Operation, frozen=True):
     """Copy validity and, if valid, all fields."""
 
     target: HeaderIR
     value: HeaderIR
 
 
-class AddHeader(IrNode, frozen=True):
+class AddHeader(Operation, frozen=True):
     """Make an invalid header valid, with all fields 0. A valid header does not change."""
 
     header: HeaderIR
 
 
-class RemoveHeader(IrNode, frozen=True):
+class RemoveHeader(Operation, frozen=True):
     """Make a header invalid. Its fields keep their values."""
 
     header: HeaderIR
 
 
-class ShiftStack(IrNode, frozen=True):
+class ShiftStack(Operation, frozen=True):
     """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
 
     stack: StackIR
     by: int
 
 
-class AssignStack(IrNode, frozen=True):
+class AssignStack(Operation, frozen=True):
     """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
 
     target: StackIR
     value: StackIR
 
 
-class AssignElement(IrNode, frozen=True):
+class AssignElement(Operation, frozen=True):
     """Store a value into one of several fields of one shape. An index outside them stores nothing."""
 
     targets: tuple[FieldIR, ...]
@@ -170,53 +174,53 @@ class AssignElement(IrNode, frozen=True):
     value: DataExpr
 
 
-class AssignUnion(IrNode, frozen=True):
+class AssignUnion(Operation, frozen=True):
     """Copy a union, member by member as `AssignHeader`."""
 
     target: UnionIR
     value: UnionIR
 
 
-class AssignVariable(IrNode, frozen=True):
+class AssignVariable(Operation, frozen=True):
     """Copy a variable-length field with its length."""
 
     target: VariableIR
     value: VariableIR
 
 
-class LogMessage(IrNode, frozen=True):
+class LogMessage(Operation, frozen=True):
     """Write a line to the log. The values go between the parts of the text."""
 
     parts: tuple[str, ...]
     values: tuple[DataExpr, ...]
 
 
-class Clone(IrNode, frozen=True):
+class Clone(Operation, frozen=True):
     """Have a copy made at the end of the control for a clone session. The last call holds."""
 
     session: DataExpr
     preserved: FieldListIR
 
 
-class SendDigest(IrNode, frozen=True):
+class SendDigest(Operation, frozen=True):
     """After ingress, send the members' present values to the controller. The last call holds, and egress sends none."""
 
     digest: DigestIR
 
 
-class Resubmit(IrNode, frozen=True):
+class Resubmit(Operation, frozen=True):
     """After ingress, start again with the frame as received. The last call holds."""
 
     preserved: FieldListIR
 
 
-class Recirculate(IrNode, frozen=True):
+class Recirculate(Operation, frozen=True):
     """After egress, start again with the frame as emitted. The last call holds."""
 
     preserved: FieldListIR
 
 
-class ExecuteMeter(IrNode, frozen=True):
+class ExecuteMeter(Operation, frozen=True):
     """Store a meter's colour (0 green, 1 yellow, 2 red). An index outside the array does nothing."""
 
     meter: MeterIR
@@ -224,24 +228,24 @@ class ExecuteMeter(IrNode, frozen=True):
     target: FieldIR
 
 
-class MarkToDrop(IrNode, frozen=True):
+class MarkToDrop(Operation, frozen=True):
     """Set the egress port to the drop port and clear the multicast group."""
 
     egress_spec: FieldIR
     mcast_grp: FieldIR | None
 
 
-class Exit(IrNode, frozen=True):
+class Exit(Operation, frozen=True):
     """End the control after the running action."""
 
 
-class Truncate(IrNode, frozen=True):
+class Truncate(Operation, frozen=True):
     """Cut the emitted frame to at most `length` bytes. The smallest of several cuts holds."""
 
     length: DataExpr
 
 
-class RegisterRead(IrNode, frozen=True):
+class RegisterRead(Operation, frozen=True):
     """Read a cell. An index outside the array leaves the field as it is."""
 
     target: FieldIR
@@ -249,7 +253,7 @@ class RegisterRead(IrNode, frozen=True):
     index: DataExpr
 
 
-class RegisterWrite(IrNode, frozen=True):
+class RegisterWrite(Operation, frozen=True):
     """Write a cell. An index outside the array writes nothing."""
 
     register: RegisterIR
@@ -257,14 +261,14 @@ class RegisterWrite(IrNode, frozen=True):
     value: DataExpr
 
 
-class Count(IrNode, frozen=True):
+class Count(Operation, frozen=True):
     """Count the packet and its bytes as received. An index outside the array counts nothing."""
 
     counter: CounterIR
     index: DataExpr
 
 
-class Hash(IrNode, frozen=True):
+class Hash(Operation, frozen=True):
     """target = base + hash mod size, in 64 bits. A size of 0 acts as 1."""
 
     target: FieldIR
@@ -273,7 +277,7 @@ class Hash(IrNode, frozen=True):
     size: DataExpr
 
 
-class RandomUniform(IrNode, frozen=True):
+class RandomUniform(Operation, frozen=True):
     """Store a random integer in [low, high], or nothing if low > high."""
 
     target: FieldIR
@@ -281,51 +285,21 @@ class RandomUniform(IrNode, frozen=True):
     high: DataExpr
 
 
-class Jump(IrNode, frozen=True):
+class Jump(Operation, frozen=True):
     """Continue at operation `to` of the action."""
 
     to: int
 
 
-class JumpIfZero(IrNode, frozen=True):
+class JumpIfZero(Operation, frozen=True):
     """Continue at operation `to` if the value is 0."""
 
     value: DataExpr
     to: int
 
 
-class NoOp(IrNode, frozen=True):
+class NoOp(Operation, frozen=True):
     """No operation. It keeps jump targets in place."""
-
-
-Operation = (
-    Assign
-    | AssignHeader
-    | AddHeader
-    | RemoveHeader
-    | ShiftStack
-    | AssignStack
-    | AssignElement
-    | AssignUnion
-    | AssignVariable
-    | LogMessage
-    | Clone
-    | SendDigest
-    | Resubmit
-    | Recirculate
-    | ExecuteMeter
-    | MarkToDrop
-    | Exit
-    | Truncate
-    | RegisterRead
-    | RegisterWrite
-    | Count
-    | Hash
-    | RandomUniform
-    | Jump
-    | JumpIfZero
-    | NoOp
-)
 
 
 class ActionIR(IrNode, frozen=True):
@@ -527,6 +501,11 @@ class TableIR(IrNode, frozen=True):
         """Flag: entries have a priority (ternary and range tables)."""
         return self.match_kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
+    @property
+    def runnable(self) -> list[ActionIR]:
+        """Return the actions that packets may run here: those of entries, and the program's default action."""
+        return [*self.actions.values(), *([] if self.default is None else [self.default.action])]
+
 
 class ConditionalIR(IrNode, frozen=True):
     """An `if` between tables."""
@@ -556,6 +535,14 @@ class PipelineIR(IrNode, frozen=True):
     name: str
     init: str | None
     nodes: Mapping[str, NodeIR]
+
+    def runnable(self) -> Iterator[ActionIR]:
+        """Yield the actions that packets may run in this control, some of them several times."""
+        for node in self.nodes.values():
+            if isinstance(node, TableIR):
+                yield from node.runnable
+            elif isinstance(node, ActionNodeIR):
+                yield node.action
 
 
 class ChecksumIR(IrNode, frozen=True):
@@ -613,10 +600,7 @@ class ProgramIR(IrNode, frozen=True):
         return ()
 
     def field(self, header: str, name: str) -> FieldIR:
-        """Return a field by header instance and member name.
-
-        Raises: KeyError.
-        """
+        """Return a field by header instance and member name. Raises: KeyError."""
         for candidate in self.headers[header].fields:
             if candidate.name == name:
                 return candidate

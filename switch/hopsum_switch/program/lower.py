@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ..errors import ProgramError
 from . import ir as p4
@@ -31,6 +32,8 @@ from .lower_expressions import (
 )
 from .p4_source import SourceInfo, at
 from .unsupported import refuse
+
+T = TypeVar("T")
 
 # Controls of the mirror to IR: tables, conditions, action calls.
 
@@ -300,11 +303,7 @@ def _arg(op: js.PrimitiveJson, index: int, place: ExpressionContext) -> js.Opera
 
 
 # Sections of the file that are refused whole, if they list anything.
-_REFUSED_SECTIONS = {
-    "header_union_stacks": "header union",
-    "parse_vsets": "value set",
-    "extern_instances": "extern",
-}
+_REFUSED_SECTIONS = {"header_union_stacks": "header union", "parse_vsets": "value set", "extern_instances": "extern"}
 
 
 def lower(program: js.ProgramJson, digest: str) -> p4.ProgramIR:
@@ -331,7 +330,7 @@ def lower(program: js.ProgramJson, digest: str) -> p4.ProgramIR:
         headers=scope.headers,
         fields=tuple(scope.fields.values()),
         errors=dict(program.errors),
-        parser=_parser(program, scope),
+        parser=lower_parser(_only(program.parsers, "parsers"), scope),
         ingress=_pipeline(pipelines, "ingress"),
         egress=_pipeline(pipelines, "egress"),
         deparser=_deparser(program, scope),
@@ -355,16 +354,14 @@ def _pipeline(pipelines: dict[str, p4.PipelineIR], name: str) -> p4.PipelineIR:
     return pipelines[name]
 
 
-def _parser(program: js.ProgramJson, scope: ProgramScope) -> p4.ParserIR:
-    if len(program.parsers) != 1:
-        raise ProgramError(f"the program has {len(program.parsers)} parsers, 1 needed; use --arch v1model")
-    return lower_parser(program.parsers[0], scope)
+def _only(blocks: Sequence[T], kind: str) -> T:
+    if len(blocks) != 1:
+        raise ProgramError(f"the program has {len(blocks)} {kind}, 1 needed; use --arch v1model")
+    return blocks[0]
 
 
 def _deparser(program: js.ProgramJson, scope: ProgramScope) -> p4.DeparserIR:
-    if len(program.deparsers) != 1:
-        raise ProgramError(f"the program has {len(program.deparsers)} deparsers, 1 needed; use --arch v1model")
-    deparser = program.deparsers[0]
+    deparser = _only(program.deparsers, "deparsers")
     for primitive in deparser.primitives:
         raise refuse("primitive", f"{primitive.op} in the deparser", primitive.source)
     return p4.DeparserIR(tuple(scope.headers.find(name, None) for name in deparser.order))

@@ -223,8 +223,4 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, ExpressionContext], p4.Op
     "truncate": (1, lambda args, place: p4.Truncate(lower_data(args[0], place))),
 }
 
-_REFUSED = {
-    "assert": "assert",
-    "assign_union_stack": "header union",
-    "assume": "assert",
-}
+_REFUSED = {"assert": "assert", "assign_union_stack": "header union", "assume": "assert"}

@@ -284,10 +284,7 @@ def _bool_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ex.B
     if expr.op == "?":
         yes, no = lower_bool(expr.left, place), lower_bool(expr.right, place)
         return ex.SelectBool(lower_bool(expr.condition, place), yes, no)
-    if expr.op in _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {
-        "~",
-        "b2d",
-    }:
+    if expr.op in _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {"~", "b2d"}:
         raise _unknown_operator(expr, place)
     raise _misfit(expr, "a condition", place)
 

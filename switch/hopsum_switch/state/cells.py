@@ -19,6 +19,17 @@ class PacketByteCount(NamedTuple):
     bytes: int
 
 
+class FixedCells(MutableSequence[int]):
+    """Cells of an array in the data plane. Their number is fixed, so insertion and deletion are refused."""
+
+    def __delitem__(self, index: int | slice) -> None:
+        raise TypeError("the number of cells is fixed")
+
+    def insert(self, index: int, value: int) -> None:
+        """Refuse."""
+        raise TypeError("the number of cells is fixed")
+
+
 class CounterCells:
     """The cells of one indexed counter, as two parallel sequences that the data plane adds to."""
 
