@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 class Backend(Enum):
     """The way in which programs run."""
 
-    AUTO = "auto"  # native; the interpreter for programs and machines that it cannot do, with a warning that says why
+    # Native code, or the interpreter, with a warning that says why, for programs and machines without native code.
+    AUTO = "auto"
     INTERPRETER = "interpreter"
     NATIVE = "native"
 
@@ -44,7 +45,8 @@ def _native(program: ProgramIR, *, seed: int) -> Engine:
     try:
         from .native.compiler import default_cache
         from .native.native_engine import NativeEngine
-    except (ImportError, OSError) as error:  # OSError: LLVM's library is there and cannot be loaded
+    # OSError: LLVM's library is there and cannot be loaded.
+    except (ImportError, OSError) as error:
         raise UnsupportedError(
             f"the native back end needs numpy and llvmlite (pip install hopsum[switch]): {error}"
         ) from error

@@ -31,8 +31,10 @@ from hopsum_switch.state.randomness import MASK
 from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")
+# Of linux/prctl.h, which Python has no name for.
 _PR_SET_PDEATHSIG = 1
 MAX_TCP_PORT = 65535
+# Three signs of life in each period of the watchdog: a late one does no harm.
 _BEATS_PER_WATCHDOG = 3
 _log = logging.getLogger(__name__)
 

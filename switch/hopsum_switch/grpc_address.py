@@ -24,7 +24,8 @@ from typing import Any
 import grpc
 
 _UNIX = "unix:"
-_ONLY_ITS_USER = 0o177  # taken from the mode of a new socket
+# The bits that the umask takes from the mode of a new socket.
+_ONLY_ITS_USER = 0o177
 
 
 class ServerError(Exception):
@@ -108,7 +109,8 @@ def _answers(path: Path) -> bool:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # its queue is full
+        except BlockingIOError:
+            # Its queue is full, so a process is there.
             return True
         except OSError:
             return False

@@ -38,6 +38,7 @@ from hopsum_switch.ports.udp import UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 
 SERVICE = "hopsum_switch.Management"
+# gRPC takes 4 MiB by default, less than the registers of a program may have.
 _MAX_SNAPSHOT_BYTES = 1 << 30
 Json = dict[str, Any]
 
@@ -248,7 +249,8 @@ def _check_keys(
     if missing or unknown:
         raise BadRequestError(f"keys missing: {sorted(missing)}, unknown: {sorted(unknown)}; known are {sorted(known)}")
     for key, value in request.items():
-        if type(value) is not known[key]:  # not isinstance: true is no port number
+        # Not isinstance, by which True would be a port number.
+        if type(value) is not known[key]:
             raise BadRequestError(f"{key} must be {known[key].__name__}, not {value!r}")
 
 

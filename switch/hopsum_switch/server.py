@@ -32,11 +32,14 @@ from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import check_port_number
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
-DEFAULT_DEVICE_ID = 0  # as bmv2
+# The default of bmv2.
+DEFAULT_DEVICE_ID = 0
 # Streams hold a thread each for as long as they live. These threads are left for Read, Write and the like.
 _UNARY_THREADS = 8
-_MAX_MESSAGE_BYTES = 64 << 20  # a compiled program can have many megabytes
-_GRACE_S = 0.5  # for requests that are being answered when the server stops
+# A compiled program can have many megabytes.
+_MAX_MESSAGE_BYTES = 64 << 20
+# The time for requests that are being answered when the server stops.
+_GRACE_S = 0.5
 
 # A client whose host or path has gone says nothing more, and TCP alone would believe in its stream, and so in its
 # mastership, for hours. Clients may ask the same of the switch.

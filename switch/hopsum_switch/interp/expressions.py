@@ -13,6 +13,7 @@ from typing import Any
 from ..program import ir_expressions as ex
 from .packet import ValueLayout, wrap_signed
 
+# CPython compiles at most 200 nested parentheses, and a level of an expression may have several.
 MAX_NESTING = 40
 
 # Operators whose Python spelling differs from P4's.
@@ -78,6 +79,7 @@ class ExpressionWriter:
     def _binary(self, expr: ex.Binary) -> tuple[str, int]:
         left, right = self._data(expr.left), self._data(expr.right)
         operator = _SPELLING.get(expr.op, expr.op.value)
+        # The amount may come from a packet. Python would make an integer of that many bits.
         if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and (1 << expr.right.type.bits) - 1 > ex.MAX_SHIFT:
             return self._nest(f"({{}} {operator} min({{}}, {ex.MAX_SHIFT}))", left, right)
         return self._nest(f"({{}} {operator} {{}})", left, right)

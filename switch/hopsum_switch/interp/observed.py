@@ -65,6 +65,7 @@ class ObservedExpressionWriter(ExpressionWriter):
         valid = self._layout.valid_of(field)
         if valid is None:
             return super().field(field)
+        # The report is part of the expression: a part that is not evaluated reads nothing, and reports nothing.
         return f"(v[{field.slot}] if v[{valid}] else {self._teller(field)}(v[{field.slot}]))"
 
     def absent(self, field: FieldIR) -> str:
@@ -163,6 +164,7 @@ def observed_table(ir: p4.TableIR, run: Node, key: KeyFunction | None, state: Ta
     """Return a node that looks its key up once more, before the table does, and reports the result."""
 
     def apply(packet: PacketState) -> int:
+        # Before the table runs: its action may write the fields of the key.
         values = None if key is None else key(packet.values)
         entry = None if values is None else state.lookup(values)
         observer.table_applied(ir, values, entry, state.default if entry is None else entry.call)
@@ -205,6 +207,7 @@ class ObservedWriter(OperationWriter):
         changes = _changes(operation) if self._observer.values else _NONE
         slots = tuple(field.slot for field in changes.fields) + tuple(map(self._layout.valid, changes.headers))
         if slots:
+            # The generated code has no hook inside an operation, so the values around it are compared.
             self.lines.append(f"old = [{', '.join(f'v[{slot}]' for slot in slots)}]")
         super().write(operation)
         if slots:
@@ -248,6 +251,7 @@ class ObservedWriter(OperationWriter):
     def _place(self, operation: p4.Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:
             return "the parser", None
+        # By identity: an action may have equal operations at two places of the source.
         known = zip(self._action.body, self._action.sources, strict=True)
         return self._action.name, next((source for op, source in known if op is operation), None)
 
@@ -272,6 +276,7 @@ def _changes(operation: p4.Operation) -> _Changes:
         return _NONE if operation.header.metadata else _Changes((), (operation.header,))
     if isinstance(operation, p4.AssignElement):
         return _Changes(operation.targets, all_told=False)
+    # A copy of a whole names many fields, so only those that change are reported.
     if isinstance(operation, p4.AssignHeader):
         validity = () if operation.target.metadata else (operation.target,)
         return _Changes(operation.target.fields, validity, all_told=False)

@@ -71,7 +71,7 @@ class ValueLayout:
         copy = values.copy()
         for valid, first, end in self._spans:
             if not copy[valid]:
-                # bmv2 clears the fields of invalid headers when it copies a packet, and a program can read them.
+                # bmv2 copies the fields of valid headers only, into zeros, and a program can read the others.
                 copy[first:end] = [0] * (end - first)
         return copy
 

@@ -93,6 +93,7 @@ class BoundControl:
         def apply(packet: PacketState) -> int:
             entry = state.lookup(key(packet.values)) if key is not None else None
             if entry is not None:
+                # A default action has no entry, and so no direct counter, as in bmv2.
                 if counts:
                     entry.packets += 1
                     entry.bytes += packet.received

@@ -198,6 +198,7 @@ class Interpreter:
         self._ingress.run(packet)
         # exit ends a control, not the packet: egress begins anew.
         packet.exited = False
+        # The order is that of bmv2: clone, digest, then resubmit or a way to egress.
         if packet.clone is not None:
             session, preserved = packet.clone
             packet.clone = None
@@ -208,6 +209,7 @@ class Interpreter:
         group = meta.get(values, "mcast_grp", "intrinsic_metadata")
         if packet.resubmit is not None:
             self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
+        # A group goes before egress_spec: a packet that ingress dropped is replicated all the same.
         elif group:
             meta.set(values, "instance_type", Instance.REPLICATION)
             replicas = self._multicast.replicas(group)
@@ -233,6 +235,7 @@ class Interpreter:
         # A clone for a session that does not exist takes no turn.
         if packet.clone is not None and self._clones.find(packet.clone[0]) is not None and self._may_turn(work):
             session, preserved = packet.clone
+            # The clone has values of its own: those of the packet itself are deparsed below.
             copy = packet.replicate(self._layout)
             self._restart(copy, values, preserved, Instance.EGRESS_CLONE)
             self._send_clones(copy, session, work)
@@ -299,6 +302,7 @@ class Interpreter:
         self, packet: PacketState, replicas: tuple[PortCopy, ...], work: _Work, limit: int = NO_LIMIT
     ) -> None:
         for replica in replicas:
+            # Egress of one replica must not change the values that the next one starts with.
             copy = packet.replicate(self._layout)
             copy.limit = limit
             self._metadata.set(copy.values, "egress_rid", replica.instance, "intrinsic_metadata")

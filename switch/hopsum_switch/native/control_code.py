@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from llvmlite import ir
 
 from ..program.frame_budget import action_loops
-from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, NodeIR, PipelineIR, TableIR
+from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, PipelineIR, TableIR
 from .function_scope import I1, I64, PTR, FunctionScope, Unit, Value, word
 from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
 from .only_interpreted import refuse
@@ -22,19 +22,12 @@ HASH_SHIFT = 32
 def write_control(unit: Unit, name: str, pipeline: PipelineIR) -> Value:
     """Return the function that runs a control on a packet. Raises: UnsupportedError."""
     actions = {}
-    for node in pipeline.nodes.values():
-        for action in _actions(node):
-            if action.id not in actions:
-                actions[action.id] = _write_action(unit, action)
+    for action in pipeline.runnable():
+        if action.id not in actions:
+            actions[action.id] = _write_action(unit, action)
     function = unit.declare(name, ir.VoidType(), [PTR, PTR])
     _Control(unit, FunctionScope(unit, function), pipeline, actions).write()
     return function
-
-
-def _actions(node: NodeIR) -> list[ActionIR]:
-    if isinstance(node, TableIR):
-        return [*node.actions.values(), *([] if node.default is None else [node.default.action])]
-    return [node.action] if isinstance(node, ActionNodeIR) else []
 
 
 def _is_fixed(table: TableIR) -> bool:
@@ -137,7 +130,7 @@ class _Control:
         records = scope.address(scope.layout.table(table.name) + TableWord.RECORDS)
         record = scope.at(records, builder.mul(number, word(record_words(table))))
         no_action = table.on_miss if table.branches_on_miss else table.base_next
-        actions = {action.id: action for action in _actions(table)}
+        actions = {action.id: action for action in table.runnable}
         choice = builder.switch(scope.load(record, 0), self._target(None if hit else no_action))
         branches = table.branches_on_hit if hit else table.branches_on_miss
         following = table.on_hit if hit else table.on_miss

@@ -15,9 +15,7 @@ from llvmlite import ir
 
 from ..program import ir_expressions as ex
 from ..program.ir import Assign
-from . import known_bits
 from .function_scope import I1, I8, I64, PTR, VECTOR, CellRef, FunctionScope, Value
-from .known_bits import Known
 from .liveness import reads
 from .memory_layout import PIECE_BITS, PIECE_WORDS, WHOLE_BITS, WORD_BITS, StoredInteger, round_up
 from .only_interpreted import refuse
@@ -230,6 +228,88 @@ _CONDITIONS: dict[type, Callable[..., Value]] = {
 }
 
 
+# The bits of wide values that can be one, and those that must be: by them the compiler sees where a sum carries nothing
+# from word to word. Values are two's complement of any length, so both sets are Python integers and may be negative.
+
+_WORD = (1 << 64) - 1
+
+
+class Known(NamedTuple):
+    """A superset of the bits that are one, and a subset."""
+
+    possible: int
+    certain: int
+
+
+def known_of_type(kind: ex.IntType) -> Known:
+    """Return the known bits of a value of this type."""
+    return Known(-1 if kind.signed else (1 << kind.bits) - 1, 0)
+
+
+def known_of_binary(op: ex.BinaryOp, left: Known, right: Known, kind: ex.IntType) -> Known:
+    """Return the known bits of a bitwise operator's result."""
+    if op is ex.BinaryOp.AND:
+        return Known(left.possible & right.possible, left.certain & right.certain)
+    if op is ex.BinaryOp.OR:
+        return Known(left.possible | right.possible, left.certain | right.certain)
+    if op is ex.BinaryOp.XOR:
+        certain = left.certain & ~right.possible | right.certain & ~left.possible
+        return Known((left.possible | right.possible) & ~(left.certain & right.certain), certain)
+    return known_of_type(kind)
+
+
+def known_of_shift(op: ex.BinaryOp, value: Known, amount: int) -> Known:
+    """Return the known bits of a value shifted by a constant."""
+    if op is ex.BinaryOp.SHL:
+        return Known(value.possible << amount, value.certain << amount)
+    return Known(value.possible >> amount, value.certain >> amount)
+
+
+def adds_without_carry(left: Known, right: Known, words: int) -> bool:
+    """Return whether the sum of each pair of words fits a word."""
+    return all(_word(left.possible, i) + _word(right.possible, i) <= _WORD for i in range(words))
+
+
+def subtracts_without_borrow(left: Known, right: Known, words: int) -> bool:
+    """Return whether each word on the left is at least the one on the right."""
+    return all(_word(left.certain, i) >= _word(right.possible, i) for i in range(words))
+
+
+def spread(expr: ex.Binary, bits: int) -> int | None:
+    """Return k if the expression is (x << k) - x modulo 2**bits, which is x * (2**k - 1), else None."""
+    shifted = unmasked(expr.left, bits)
+    if (
+        not isinstance(shifted, ex.Binary)
+        or shifted.op is not ex.BinaryOp.SHL
+        or not isinstance(shifted.right, ex.Const)
+    ):
+        return None
+    amount = shifted.right.value
+    return amount if 0 < amount < 64 and shifted.left == expr.right else None
+
+
+def spreads_within_words(value: Known, amount: int, words: int) -> bool:
+    """Return whether x * (2**amount - 1) is the same word by word."""
+    return all(_word(value.possible, i) * ((1 << amount) - 1) <= _WORD for i in range(words))
+
+
+def unmasked(expr: ex.DataExpr, bits: int) -> ex.DataExpr:
+    """Return the expression without masks that keep the low `bits` bits."""
+    ones = (1 << bits) - 1
+    while isinstance(expr, ex.Binary) and expr.op is ex.BinaryOp.AND:
+        if isinstance(expr.right, ex.Const) and expr.right.value & ones == ones:
+            expr = expr.left
+        elif isinstance(expr.left, ex.Const) and expr.left.value & ones == ones:
+            expr = expr.right
+        else:
+            break
+    return expr
+
+
+def _word(value: int, index: int) -> int:
+    return value >> (64 * index) & _WORD
+
+
 # Masks that keep or clear whole lanes of a wide value, and the simpler forms of expressions with them.
 #
 # With b < 2 in every lane of w bits, (b << w) - b = b * (2**w - 1) is all ones in the lanes where b is 1 and 0 in the
@@ -279,7 +359,7 @@ class MaskedSelections:
 
     def lane_bits(self, difference: ex.Binary, statement: int, bits: int) -> int | None:
         """Return the lanes' width if a difference is a mask (b << w) - b of `bits` bits, else None."""
-        width = known_bits.spread(difference, bits)
+        width = spread(difference, bits)
         if width not in LANE_BITS or bits % width:
             return None
         ones = ((1 << bits) - 1) // ((1 << width) - 1)
@@ -305,7 +385,7 @@ class MaskedSelections:
         """Return the known bits of an expression in a statement, of which `bits` bits matter."""
         inverted = False
         while True:
-            expr = known_bits.unmasked(expr, bits)
+            expr = unmasked(expr, bits)
             if isinstance(expr, ex.Invert):
                 inverted, expr = not inverted, expr.operand
             elif isinstance(expr, ex.FieldRef) and expr.type.bits == bits and not expr.type.signed:
@@ -350,7 +430,7 @@ Key = tuple[int, int]
 def vector(value: int, piece: int) -> Value:
     """Return a piece of a constant."""
     value >>= piece * PIECE_BITS
-    return ir.Constant(VECTOR, [value >> (WORD_BITS * i) & known_bits.WORD for i in range(PIECE_WORDS)])
+    return ir.Constant(VECTOR, [value >> (WORD_BITS * i) & _WORD for i in range(PIECE_WORDS)])
 
 
 class Pieces:
@@ -572,18 +652,18 @@ class Pieces:
         known = self._bits(expr.left), self._bits(expr.right)
         if expr.op is ex.BinaryOp.ADD:
             left, right = self.piece(expr.left, piece, bits), self.piece(expr.right, piece, bits)
-            if known_bits.adds_without_carry(*known, words):
+            if adds_without_carry(*known, words):
                 return builder.add(left, right)
             return self._with_carry(expr, piece, bits, builder.add(left, right), left)
-        amount = known_bits.spread(expr, bits)
+        amount = spread(expr, bits)
         lane_bits = self._lanes.lane_bits(expr, self._statement, bits)
         if lane_bits is not None:
             return self._lanes.negated(self.piece(expr.right, piece, bits), lane_bits)
-        if amount is not None and known_bits.spreads_within_words(known[1], amount, words):
+        if amount is not None and spreads_within_words(known[1], amount, words):
             value = self.piece(expr.right, piece, bits)
             return builder.sub(builder.shl(value, vector_of(amount)), value)
         left, right = self.piece(expr.left, piece, bits), self.piece(expr.right, piece, bits)
-        if known_bits.subtracts_without_borrow(*known, words):
+        if subtracts_without_borrow(*known, words):
             return builder.sub(left, right)
         return self._with_carry(expr, piece, bits, builder.sub(left, right), left)
 
@@ -636,12 +716,12 @@ class Pieces:
             return Known(~inner.certain, ~inner.possible)
         if isinstance(expr, ex.FieldRef):
             source = self._visible[self._statement].get(expr.field.slot)
-            return known_bits.of_type(expr.type) if source is None else self._assigned_bits(source)
+            return known_of_type(expr.type) if source is None else self._assigned_bits(source)
         if isinstance(expr, ex.Binary):
             if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and isinstance(expr.right, ex.Const):
-                return known_bits.of_shift(expr.op, self._bits(expr.left), expr.right.value)
-            return known_bits.of_binary(expr.op, self._bits(expr.left), self._bits(expr.right), expr.type)
-        return known_bits.of_type(expr.type)
+                return known_of_shift(expr.op, self._bits(expr.left), expr.right.value)
+            return known_of_binary(expr.op, self._bits(expr.left), self._bits(expr.right), expr.type)
+        return known_of_type(expr.type)
 
     def _assigned_bits(self, source: int) -> Known:
         field, expr = self._roots[source]

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from ..program import ir as p4
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR, IrNode
 
-_NO_FIELD = (
-    p4.Count | p4.Exit | p4.Jump | p4.JumpIfZero | p4.NoOp | p4.RegisterWrite | p4.Truncate
-)  # operations that change no field
+# Operations that change no field.
+_NO_FIELD = p4.Count | p4.Exit | p4.Jump | p4.JumpIfZero | p4.NoOp | p4.RegisterWrite | p4.Truncate
 
 
 def temporaries(program: p4.ProgramIR, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
@@ -87,7 +86,8 @@ def _exposed(action: p4.ActionIR) -> set[int]:
         if isinstance(op, p4.Assign):
             exposed |= reads(op.value) - written
             written.add(op.target.slot)
-        elif isinstance(op, p4.RegisterRead):  # an index outside the array leaves the target as it was
+        elif isinstance(op, p4.RegisterRead):
+            # An index outside the array leaves the target as it was, so the old value may be read.
             exposed |= (reads(op.index) | {op.target.slot}) - written
         else:
             exposed |= reads(op) - written
@@ -113,7 +113,8 @@ def reads(part: object) -> set[int]:
         return {part.slot}
     if isinstance(part, HeaderIR):
         return set()
-    if isinstance(part, p4.StackIR | p4.UnionIR):  # what names one may move, copy and change all its elements
+    # An operation on a stack or a union may move, copy and change all its elements.
+    if isinstance(part, p4.StackIR | p4.UnionIR):
         own = {part.next.slot} if isinstance(part, p4.StackIR) else set()
         return own | {field.slot for header in part.headers for field in header.fields}
     if isinstance(part, p4.AssignHeader | CompareHeaders):

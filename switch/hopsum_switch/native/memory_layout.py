@@ -35,7 +35,8 @@ WORD_BITS = 64
 PIECE_WORDS = 8
 PIECE_BITS = WORD_BITS * PIECE_WORDS
 # LLVM turns longer integers into long sequences of single words, where vectors take eight at a time.
-WHOLE_BITS = 256  # wider values are worked on piece by piece
+# Wider values are worked on piece by piece.
+WHOLE_BITS = 256
 
 
 class Word(IntEnum):

@@ -60,6 +60,7 @@ class _Parser:
         builder = self._scope.builder
         if state.key:
             key = self._key(state.key)
+            # In the order of the program: the first case that matches decides.
             for case in state.cases:
                 masked = builder.and_(key, ir.Constant(key.type, case.mask & (1 << key.type.width) - 1))
                 matches = builder.icmp_unsigned("==", masked, ir.Constant(key.type, case.value))
@@ -101,6 +102,7 @@ class _Parser:
         """Fail unless that many bytes are left. Return the read position."""
         scope, builder = self._scope, self._scope.builder
         position = scope.get(Word.POSITION)
+        # The bytes that are left, since a position past the end could wrap.
         left = builder.sub(scope.get(Word.RECEIVED), position)
         self._fail_if(builder.icmp_unsigned(">", size, left), self._error("PacketTooShort"))
         return position
@@ -122,6 +124,7 @@ class _Parser:
         number = scope.load(pointer, 0)
         self._fail_if(builder.icmp_unsigned("==", number, word(len(stack.headers))), self._error("StackOutOfBounds"))
         end = scope.block("extracted")
+        # Each element has fields of its own, and the number is known at run time only.
         choice = builder.switch(number, self._end)
         for position, header in enumerate(stack.headers):
             block = scope.block("element")
@@ -133,6 +136,7 @@ class _Parser:
         scope.start(end)
 
     def _advance(self, op: p4.Advance) -> None:
+        # The amount becomes one word: a negative or longer one would pass the test of what is left.
         if op.bits.type.signed:
             raise refuse("signed length", f"advance() in {self._scope.where}")
         if op.bits.type.bits >= WORD_BITS:
@@ -152,6 +156,7 @@ class _Parser:
         scope, value = self._scope, self._peek(op.value)
         kind = ir.IntType(WORD_BITS * words_for(op.value.bits))
         with scope.builder.goto_entry_block():
+            # In the entry block, since a state that comes again would take more of the stack each time.
             pointer = scope.builder.alloca(kind)
         pointer.align = 64
         value = self._integers.resize(value, kind.width, signed=False)
@@ -167,6 +172,7 @@ class _Parser:
 
     def _key(self, parts: tuple[p4.KeyPart, ...]) -> Value:
         builder = self._scope.builder
+        # The JSON pads each piece of a key to whole bytes, in values and masks too.
         sizes = [8 * p4.padded_bytes(part.bits) for part in parts]
         kind = ir.IntType(max(WORD_BITS, round_up(sum(sizes), WORD_BITS)))
         key = ir.Constant(kind, 0)

@@ -24,6 +24,7 @@ from ..program import ir as p4
 from ..program.p4_source import SourceInfo
 from ..state.entry_lookup import Entry
 
+# A larger counter counts objects, such as slots or hosts, and no packet trace meets all of them.
 MAX_COUNTER_CELLS = 64
 
 

@@ -51,8 +51,10 @@ _log = logging.getLogger("hopsum_switch.metrics")
 
 PATH = "/metrics"
 HEALTH_PATHS = ("/healthz", "/readyz")
-ANSWER_S = 2.0  # that the packet loop has to come by
-MAX_CELLS = 256  # shown of one counter
+# The time in which the packet loop has to come by for the switch to be healthy.
+ANSWER_S = 2.0
+# Of one counter: every cell is a time series that Prometheus stores.
+MAX_CELLS = 256
 # Each client has a thread. A client that sends nothing must not keep others out.
 MAX_CLIENTS = 16
 CLIENT_S = 10.0

@@ -23,6 +23,7 @@ from ..state.entry_lookup import Entry
 
 Record = dict[str, Any]
 
+# The text is for terminals. The JSON form has every number and frame in full.
 _FRAME_DIGITS = 128
 _HEX_DIGITS = 20  # of a number shown in full
 _FIRST_DIGITS, _LAST_DIGITS = 8, 8

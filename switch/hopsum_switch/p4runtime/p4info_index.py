@@ -28,13 +28,7 @@ class P4InfoMatchKind(enum.Enum):
     OPTIONAL = "optional"
 
 
-_MATCH_KINDS = {
-    p4info_pb2.MatchField.EXACT: P4InfoMatchKind.EXACT,
-    p4info_pb2.MatchField.LPM: P4InfoMatchKind.LPM,
-    p4info_pb2.MatchField.TERNARY: P4InfoMatchKind.TERNARY,
-    p4info_pb2.MatchField.RANGE: P4InfoMatchKind.RANGE,
-    p4info_pb2.MatchField.OPTIONAL: P4InfoMatchKind.OPTIONAL,
-}
+_MATCH_KINDS = {getattr(p4info_pb2.MatchField, kind.name): kind for kind in P4InfoMatchKind}
 _BY_PRIORITY = {P4InfoMatchKind.TERNARY, P4InfoMatchKind.RANGE, P4InfoMatchKind.OPTIONAL}
 
 
@@ -203,6 +197,7 @@ class P4InfoIndex:
     def keep_tables(self, names: Collection[str]) -> None:
         """Forget the tables that are not among `names`: those that the compiler left out of the program."""
         self._removed = {number: table.name for number, table in self.tables.items() if table.name not in names}
+        # A client still knows the ids from its P4Info, so `table` refuses them by name.
         for number in self._removed:
             del self.tables[number]
 
@@ -226,7 +221,8 @@ def parse_text(text: str) -> p4info_pb2.P4Info:
     """
     message = p4info_pb2.P4Info()
     try:
-        text_format.Parse(text, message, allow_unknown_field=True)  # of a newer p4c
+        # A newer p4c may write fields that these bindings do not have.
+        text_format.Parse(text, message, allow_unknown_field=True)
     except text_format.ParseError as error:
         raise invalid(f"not a P4Info in text format: {error}") from error
     return message
@@ -239,7 +235,8 @@ def _field(field: _Sized) -> P4InfoField:
 
 
 def _header_field(field: p4info_pb2.ControllerPacketMetadata.Metadata, info: p4info_pb2.P4Info) -> P4InfoField:
-    new_type = info.type_info.new_types.get(field.type_name.name)  # not [], which would add an entry
+    # Not by [], which would add an entry to a map of protobuf.
+    new_type = info.type_info.new_types.get(field.type_name.name)
     if new_type is not None and new_type.HasField("translated_type"):
         raise unsupported(
             f"P4Info: {field.name} of a packet-in or packet-out header has a translated type, whose width in the"
@@ -296,7 +293,8 @@ def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
             f" {field.other_match_type or 'nothing known'}; known are"
             f" {', '.join(kind.value for kind in P4InfoMatchKind)}"
         )
-    if not field.bitwidth and not field.HasField("type_name"):  # of type error or enum: the program has the width
+    # A field of type error or enum: only the program has the width.
+    if not field.bitwidth and not field.HasField("type_name"):
         return MatchField(field.id, field.name, 0, True, kind)
     return MatchField(*_field(field), kind)
 

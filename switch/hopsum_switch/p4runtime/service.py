@@ -176,10 +176,14 @@ class Arbitration:
 
 
 API_VERSION = "1.4.1"
-MAX_STREAMS = 16  # each holds a thread
-_MAX_QUEUED = 4096  # messages to one client; beyond it packet-ins are dropped
-_RESPONSE_BYTES = 1 << 20  # of one ReadResponse; clients accept 4 MiB by default
-_DETAILS_BYTES = 5500  # of an error's details; clients accept 8 KiB of metadata by default, in base64
+# Each stream holds one of gRPC's threads for as long as it lives.
+MAX_STREAMS = 16
+# Messages that wait for one client. Packet-ins beyond this number are dropped.
+_MAX_QUEUED = 4096
+# The size of one ReadResponse. Clients accept 4 MiB by default.
+_RESPONSE_BYTES = 1 << 20
+# The size of an error's details. Clients accept 8 KiB of metadata by default, in base64.
+_DETAILS_BYTES = 5500
 _STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in RpcCode}
 
 _SetConfig: TypeAlias = p4rt.SetForwardingPipelineConfigRequest

@@ -211,6 +211,7 @@ def _direct(target: RunningPipeline, query: TableEntry) -> Iterator[tuple[_Table
 
 def _insert(table: _Table, message: TableEntry) -> None:
     table.check_priority(message.priority)
+    # All parts of the message are checked before the entry is made: a refused write changes nothing.
     match = table.key(message)
     action, params = table.action(message, default=False)
     counter, meter = table.counter(message), table.meter(message, "meter_config")
@@ -281,7 +282,8 @@ def _selected(table: _Table, query: TableEntry) -> Iterable[Entry]:
     entries: Iterable[Entry] = table.state.entries()
     if query.match:
         wanted = table.key(query)
-        if not table.info.needs_priority:  # at most one; found without looking at the others
+        # Without priorities at most one entry has this match, and the store finds it without looking at the others.
+        if not table.info.needs_priority:
             try:
                 return [table.state.entry(table.state.find(wanted))]
             except NotFoundError:

@@ -44,6 +44,7 @@ def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatc
     Raises P4RuntimeError: a field is unknown, given twice, of another kind, not canonical, or an exact one
     is missing.
     """
+    # A client may give the fields in any order, and leave out those that match everything.
     given: dict[int, FieldMatch] = {}
     known = {field.id for field in table.fields}
     for message in messages:
@@ -60,6 +61,7 @@ def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatc
 def fill_match(table: TableInfo, ir: TableIR, match: tuple[Match, ...], message: TableEntry) -> None:
     """Add the match of an entry to its empty message, without fields that match everything."""
     for field, key, value in zip(table.fields, ir.keys, match, strict=True):
+        # P4Runtime leaves a field out that matches everything, in a Read as in a Write.
         if not _fill_match(message.match.add(field_id=field.id), field, key, value):
             del message.match[-1]
 
@@ -74,6 +76,7 @@ def action_from_proto(
     """
     if message.WhichOneof("type") != "action":
         raise invalid(f"table {table.name} takes an action, not {message.WhichOneof('type') or 'nothing'}")
+    # An action of the wrong scope is told from an unknown one: the two have different codes.
     allowed, other = table.entry_actions, table.default_actions
     if default:
         allowed, other = other, allowed

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from hopsum_switch.frame_batch import Batch
 from hopsum_switch.ports.port import Port
 
-BATCH_FRAMES = 1024  # taken from one port before the others get their turn; what one datagram brings comes on top
+# Frames taken from one port before the others get their turn. A joined datagram may bring more.
+BATCH_FRAMES = 1024
 _DATA_BYTES = 1 << 20
 
 

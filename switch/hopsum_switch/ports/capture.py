@@ -27,6 +27,7 @@ from hopsum_switch.ports.port import Port, PortCounters, PortError
 _log = logging.getLogger("hopsum_switch.ports")
 
 _SECTION, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
+# A length of -1 says that a section ends with the file.
 _BYTE_ORDER_MAGIC, _UNKNOWN_LENGTH = 0x1A2B3C4D, -1
 _END, _NAME, _TIME_RESOLUTION, _FLAGS = 0, 2, 9, 2  # codes of options; _FLAGS is a packet's
 _NANOSECONDS = 9

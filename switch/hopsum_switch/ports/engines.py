@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 from hopsum_switch.frame_batch import Batch, Outputs
 from hopsum_switch.ports.port import RECEIVE_BATCH
 
-LONGEST_S = 0.1  # frames that go round loops can take as long as this each
+# A frame that goes round loops of the program can take as long as this alone.
+LONGEST_S = 0.1
 
 
 class PacketEngine(Protocol):

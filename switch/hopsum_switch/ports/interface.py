@@ -30,7 +30,8 @@ from hopsum_switch.ports.port import RECEIVE_BATCH, Port, PortCounters, PortErro
 
 _log = logging.getLogger("hopsum_switch.ports")
 
-MAX_FRAME_BYTES = 65536 + 18  # the longest packet of the Internet protocols, with Ethernet header and VLAN tag
+# The longest packet of the Internet protocols, with Ethernet header and VLAN tag.
+MAX_FRAME_BYTES = 65536 + 18
 _RECEIVE_BUFFER_BYTES = 4 << 20
 
 # linux/if_ether.h, linux/if_packet.h, linux/if_arp.h, linux/if.h, linux/sockios.h, linux/socket.h

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-MAX_PORT = 511  # v1model ports have 9 bits
-DROP_PORT = 511  # the port that means "drop" in v1model
-RECEIVE_BATCH = 32  # frames taken from one port before the others and the control plane get their turn
+# v1model's ports have 9 bits.
+MAX_PORT = 511
+# The port that means "drop" in v1model.
+DROP_PORT = 511
+# Frames taken from one port before the others and the control plane get their turn.
+RECEIVE_BATCH = 32
 
 
 class PortError(Exception):

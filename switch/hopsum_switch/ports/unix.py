@@ -20,7 +20,8 @@ from hopsum_switch.ports.port import RECEIVE_BATCH, Port, PortCounters, PortErro
 
 PEER_SUFFIX = ".peer"
 MAX_FRAME_BYTES = 65536
-_MAX_PATH_BYTES = 107  # sun_path holds 108 with the closing zero
+# sun_path of a socket address holds 108 with the closing zero.
+_MAX_PATH_BYTES = 107
 _NO_PEER = {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTCONN, errno.ECONNRESET, errno.EPIPE}
 
 

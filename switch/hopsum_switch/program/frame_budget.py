@@ -12,7 +12,8 @@ from .ir import ActionIR, Jump, JumpIfZero, ParserIR, PipelineIR
 # No frame is longer than 65,549 bytes (the largest UDP datagram, and headers in front). A parser or an action that goes
 # over every byte of such a frame comes to its end, and so do two nested loops of 256 turns each.
 MAX_STEPS = 1 << 17
-OUT_OF_STEPS = "steps"  # the reason that drops are counted under
+# The reason under which frames without steps are counted.
+OUT_OF_STEPS = "steps"
 
 
 def jumps_back(index: int, jump: Jump | JumpIfZero) -> bool:

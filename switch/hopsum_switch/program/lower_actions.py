@@ -223,4 +223,5 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, ExpressionContext], p4.Op
     "truncate": (1, lambda args, place: p4.Truncate(lower_data(args[0], place))),
 }
 
+# Primitives that are refused by a construct of their own in the list of unsupported ones.
 _REFUSED = {"assert": "assert", "assign_union_stack": "header union", "assume": "assert"}

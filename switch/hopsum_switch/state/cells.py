@@ -108,6 +108,7 @@ class CounterStore(_CellStore[CounterCells]):
     def reset(self) -> None:
         """Set all indexed cells to 0. Direct counters belong to their entries."""
         for cells in self._cells.values():
+            # In place: the data plane keeps the sequence.
             cells.packets[:] = [0] * len(cells.packets)
             cells.bytes[:] = [0] * len(cells.bytes)
 

@@ -71,6 +71,7 @@ class _CopyStore(Generic[_Copies]):
         for replica in replicas:
             if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
                 raise InvalidArgumentError(f"{self.kind} {number}: {replica} is out of range")
+        # In P4Runtime port and instance together name a replica of a group.
         if len(set(replicas)) != len(replicas):
             raise InvalidArgumentError(f"{self.kind} {number} lists a replica twice")
         return tuple(replicas)

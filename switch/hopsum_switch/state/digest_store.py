@@ -119,6 +119,7 @@ class DigestStore:
 
     def _finish(self, name: str, gathering: _Gathering, now_us: int) -> None:
         self._numbers[name] += 1
+        # A number is taken by each list, so an acknowledgement of an old list meets no new one.
         samples, gathering.samples = tuple(gathering.samples), []
         if gathering.config.ack_timeout_ns:
             gathering.sent[self._numbers[name]] = now_us, samples
@@ -145,4 +146,5 @@ class DigestStore:
 
 
 def _due_us(gathering: _Gathering) -> int:
+    # Rounded up: no list is sent before its time.
     return gathering.since_us + -(-gathering.config.max_timeout_ns // _NS)

@@ -186,6 +186,7 @@ class LpmLookup(Lookup):
 
     def match(self, key: tuple[int, ...]) -> Entry | None:
         position = self._position
+        # The other fields of the key are exact, so one look into a dictionary decides for each prefix length.
         before, value, after = key[:position], key[position], key[position + 1 :]
         for mask, entries in self._order:
             entry = entries.get((*before, value & mask, *after))
@@ -209,6 +210,7 @@ class OrderedLookup(Lookup):
     def __init__(self, table: TableIR) -> None:
         self._bits = tuple(key.bits for key in table.keys)
         self._entries: list[tuple[tuple[int, int], Entry]] = []  # ((-priority, handle), entry), sorted
+        # Each write asks `find`: a scan would make a controller that fills a table quadratic.
         self._known: dict[tuple[tuple[Match, ...], int], Entry] = {}
 
     def add(self, entry: Entry) -> None:

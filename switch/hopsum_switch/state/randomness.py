@@ -9,8 +9,10 @@ exceed high - low are thrown away: every value is equally likely, and less than 
 from __future__ import annotations
 
 MASK = (1 << 64) - 1
+# 2**64 divided by the golden ratio, as splitmix64 has it.
 INCREMENT = 0x9E3779B97F4A7C15
-MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # xor with itself shifted right, then multiply
+# Steps of the mixing: xor with itself shifted right, then multiply.
+MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 
 

@@ -126,6 +126,7 @@ class TableState:
         self._changed.add(self.ir.name)
 
     def _add(self, key: tuple[Match, ...], call: ActionCall, priority: int, is_const: bool) -> int:
+        # Handles of deleted entries are not used again: a stale one finds nothing.
         handle = self._next_handle
         self._next_handle += 1
         entry = Entry(handle, key, call, priority, is_const)
