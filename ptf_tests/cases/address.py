@@ -76,6 +76,7 @@ class PingChecksums(SwitchCase):
         for checksum in (0x0000, 0x0001, 0xF7FE, 0xF7FF, 0xF800, 0xFFFE, 0xFFFF):
             reply = self.replied(2, altered(PING, "icmp", checksum=checksum))
             found = int.from_bytes(reply[UDP_AT + 2 : UDP_AT + 4], "big")
+            # RFC 1624: the type goes from 8 to 0 in the upper byte, so 0x0800 is added. 0 and 0xFFFF are one value.
             self.assertEqual(found % 0xFFFF, (checksum + 0x0800) % 0xFFFF)
 
 

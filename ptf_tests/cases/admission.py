@@ -66,6 +66,7 @@ class SourceMacDoesNotMatter(SwitchCase):
     def runTest(self) -> None:
         job = self.job(1)
         frame = altered(update(job, 0, lanes32(1)), "ethernet", src=0x02_AA_BB_CC_DD_EE, dst=0x02_11_22_33_44_55)
+        # The destination MAC does not matter either: the IPv4 address and the UDP port name the service.
         ((port, reply),) = self.send(0, frame)
         self.assertEqual((port, reply[:6].hex(":")), (0, job.spec.workers[0].mac))
 
@@ -96,6 +97,7 @@ class FirstFailingCheckCounts(SwitchCase):
             (1, Drop.BAD_ROUND, "hopsum", {"round": 1}),
             (1, Drop.BAD_VALUE, "hopsum", {"op": 5}),
         )
+        # The order of the checks is part of the protocol: the counters tell an operator what to mend first.
         for port, reason, header, repair in steps:
             self.refused(port, frame, reason)
             frame = altered(frame, header, **repair)

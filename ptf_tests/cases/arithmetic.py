@@ -64,6 +64,7 @@ class SmallLanesDoNotCarry(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(3, table=tuple(range(16)))
+        # The controller refuses such a table, so it is written past the controller.
         self.set_tables(job, table=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 127, 128, 129, 254, 255))
         position = np.arange(1024) % 4
         for rank, values in enumerate(((15, 0, 12, 15), (1, 0, 12, 15))):
@@ -128,6 +129,7 @@ class MaximumRefusesTheTopBit(SwitchCase):
             values = np.zeros(256, np.int64)
             values[position] = value
             self.refused(0, update(job, 0, lanes32(values), op=Op.MAX32), Drop.BAD_VALUE)
+        # MAX32 compares the bits of non-negative floats as integers, where infinity is the largest.
         infinity = int(np.float32(np.inf).view(np.uint32))
         self.added(job, 0, lanes32(infinity), op=Op.MAX32)
         self.refused(1, update(job, 1, lanes32(2**31), op=Op.MAX32), Drop.BAD_VALUE)

@@ -86,6 +86,7 @@ class SixtyFourWorkers(SwitchCase):
         job = self.job(64)
         for rank in range(63):
             self.added(job, rank, lanes32(rank + 1))
+        # S4: a worker that was seen is not added again.
         self.ignored(job, 31, lanes32(0))
         self.assert_lanes(self.completed(job, 63, lanes32(64)), 64 * 65 // 2)
         self.assert_lanes(self.answered(job, 0, lanes32(1)), 64 * 65 // 2)
@@ -98,6 +99,7 @@ class QuorumBelowTheNumberOfWorkers(SwitchCase):
         job = self.job(3, quorum=2)
         self.added(job, 2, lanes32(5))
         self.assert_lanes(self.completed(job, 0, lanes32(6)), 11)
+        # S6: a late worker gets the RESULT and is not added. It sees in the contributors that it is missing.
         self.assert_lanes(self.answered(job, 1, lanes32(100)), 11)
         self.assert_lanes(self.answered(job, 1, lanes32(100)), 11)
 
@@ -109,6 +111,7 @@ class QuorumLoweredUnderWay(SwitchCase):
         job = self.job(4)
         self.added(job, 0, lanes32(1))
         self.added(job, 1, lanes32(2))
+        # The controller never does this within a generation (S5, E1). Registers must survive it all the same.
         self.set_quorum(job, 2)
         self.assert_lanes(self.completed(job, 2, lanes32(4)), 7)
         self.assert_lanes(self.answered(job, 3, lanes32(8)), 7)

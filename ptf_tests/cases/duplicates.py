@@ -15,6 +15,7 @@ class BeforeCompletion(SwitchCase):
         self.added(job, 0, lanes32(1))
         self.ignored(job, 0, lanes32(1))
         self.added(job, 1, lanes32(10))
+        # W2: a worker sends the same bytes again. The switch does not rely on it.
         self.ignored(job, 0, lanes32(77))
         self.ignored(job, 1, lanes32(10))
         self.assert_lanes(self.completed(job, 2, lanes32(100)), 111)

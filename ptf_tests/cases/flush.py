@@ -15,6 +15,7 @@ class FirstPacketFlushes(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(3)
+        # S8: the packet is added before the round closes, so its sender is in the sum.
         self.assert_lanes(self.completed(job, 1, lanes32(5), flags=FLUSH), 5)
         self.assert_lanes(self.answered(job, 0, lanes32(100)), 5)
         self.assert_lanes(self.answered(job, 2, lanes32(100), flags=FLUSH), 5)
@@ -41,6 +42,7 @@ class DuplicateCloses(SwitchCase):
         self.added(job, 0, lanes32(1))
         self.added(job, 1, lanes32(10))
         self.ignored(job, 0, lanes32(1))
+        # S8: a duplicate closes the round without changing values or contributors (S4).
         self.assert_lanes(self.closed(job, 0, lanes32(1), flags=FLUSH), 11)
         self.assert_lanes(self.answered(job, 2, lanes32(100)), 11)
         self.assert_lanes(self.answered(job, 0, lanes32(1), flags=FLUSH), 11)
@@ -64,6 +66,7 @@ class MinQuorumReachedWithoutFlush(SwitchCase):
     def runTest(self) -> None:
         job = self.job(4, min_quorum=2)
         self.added(job, 0, lanes32(1), flags=FLUSH)
+        # The flag is of the packet, not of the round: nothing on the switch remembers it.
         self.added(job, 1, lanes32(10))
         self.added(job, 2, lanes32(100))
         self.ignored(job, 1, lanes32(10))
@@ -90,6 +93,7 @@ class LateFlushOfAnOlderRound(SwitchCase):
             self.added(job, rank, lanes32(1))
         self.completed(job, 2, lanes32(1))
         self.added(job, 0, lanes32(5), round=3)
+        # S7 and S8: a packet of an older round touches nothing, so it cannot close the newer one.
         reply = self.stale(job, 1, lanes32(1), round=1, held=3, flags=FLUSH)
         self.assertEqual((reply.contributors, reply.flags), (0b001, 0))
         self.holds(job, job.spec.workers[1], State.COLLECTING, held=3, by=[0], round=3)
@@ -137,6 +141,7 @@ class FlushWithASmallQuorum(SwitchCase):
         job = self.job(4, quorum=3, min_quorum=2)
         self.added(job, 0, lanes32(1))
         self.assert_lanes(self.completed(job, 1, lanes32(10), flags=FLUSH), 11)
+        # Without FLUSH the same job waits for its quorum.
         self.added(job, 0, lanes32(1), round=2)
         self.added(job, 1, lanes32(10), round=2)
         self.assert_lanes(self.completed(job, 2, lanes32(100), round=2), 111)

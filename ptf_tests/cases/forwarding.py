@@ -27,6 +27,7 @@ class UnknownAddress(SwitchCase):
     """Dropped and counted; no flooding of what is unknown."""
 
     def runTest(self) -> None:
+        # A switch that floods unknown addresses would carry a worker's frames to all others.
         for address in (UNKNOWN_MAC, 0, 0x01_00_5E_00_00_01, STATION ^ 1 << 47):
             self.refused(1, plain(address, SENDER, bytes(50)), Drop.NO_ROUTE)
 

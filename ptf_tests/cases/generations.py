@@ -21,6 +21,7 @@ class LeftoversOfAnEarlierJob(SwitchCase):
         self.added(before, 0, lanes32(1), round=9)
         self.completed(before, 1, lanes32(2), round=9)
         self.added(before, 0, lanes32(3), round=10)
+        # S3: the controller clears no register. S2 makes the leftovers empty copies.
         self.end_job(before)
         job = self.job(2)
         self.assertEqual((job.slot_base, job.job_index), (before.slot_base, before.job_index))
@@ -40,6 +41,7 @@ class OldGenerationArrivesLate(SwitchCase):
         self.end_job(before)
         job = self.job(before.spec.workers)
         self.added(job, 0, lanes32(5))
+        # S1: the entries of the old generation went before those of the new one came.
         self.refused(0, late, Drop.UNKNOWN_GENERATION)
         self.assert_lanes(self.completed(job, 1, lanes32(6)), 11)
         self.refused(0, late, Drop.UNKNOWN_GENERATION)
@@ -74,6 +76,7 @@ class LargestGeneration(SwitchCase):
         before = self.job(2)
         self.added(before, 0, lanes32(1), round=7)
         self.end_job(before)
+        # A clock that is almost at the end of 32 bits: the controller takes the largest generation.
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: 2.0**32 - 2)
         job = self.job(before.spec.workers)
         self.assertEqual((job.generation, job.slot_base), (2**32 - 1, before.slot_base))

@@ -29,6 +29,7 @@ class WorkerOfAnotherJob(SwitchCase):
     def runTest(self) -> None:
         one, two = self.job(2), self.job(2)
         self.assertEqual(one.spec.workers[0].port, two.spec.workers[0].port)
+        # S1: (generation, rank) selects the entry, and its addresses are those of the other job.
         self.refused(0, altered(update(one, 0, lanes32(1)), "hopsum", generation=two.generation), Drop.WRONG_SOURCE)
         self.added(two, 0, lanes32(5))
         self.assert_lanes(self.completed(two, 1, lanes32(6)), 11)
@@ -52,6 +53,8 @@ class BothCopiesCollect(SwitchCase):
     def runTest(self) -> None:
         job = self.job(3, quorum=2)
         self.added(job, 0, lanes32(1), round=1)
+        # Allowed with a small quorum: worker 1 has the result of round 1 from others (W1).
+        # Round 1 waits for one more worker while round 2 collects in the other copy of the slot.
         self.added(job, 1, lanes32(20), round=2)
         self.assert_lanes(self.completed(job, 2, lanes32(30), round=2), 50)
         self.assert_lanes(self.completed(job, 2, lanes32(3), round=1), 4)
@@ -63,6 +66,7 @@ class EdgeOfAJobsSlots(SwitchCase):
     def runTest(self) -> None:
         job, neighbour = self.job(make_workers(2), slots=3), self.job(2, slots=1)
         self.added(neighbour, 0, lanes32(1))
+        # Slot 3 of the job would be slot 0 of the neighbour in the registers.
         self.refused(0, update(job, 0, lanes32(9), slot=3), Drop.BAD_SLOT)
         self.refused(0, update(job, 0, lanes32(9), slot=2047), Drop.BAD_SLOT)
         self.refused(0, update(job, 0, lanes32(9), slot=0xFFFF), Drop.BAD_SLOT)

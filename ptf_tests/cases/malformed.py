@@ -97,6 +97,7 @@ class TruncatedBelow(SwitchCase):
         job = self.job(2)
         whole = update(job, 0, lanes32(1))
         station = altered(whole, "ethernet", dst=0x02_00_00_00_01_05)
+        # Below the headers of the service the frame is ordinary traffic of layer 2.
         for size in (15, 33, 34, 41):
             self.refused(0, whole[:size], Drop.NO_ROUTE)
             self.forwarded(0, station[:size], [5])
@@ -111,6 +112,7 @@ class PaddedFrame(SwitchCase):
             frame = update(job, rank, codes(7), op=Op.LOOKUP_ADD8) + trailer
             outputs = self.send(job.spec.workers[rank].port, frame)
         self.assertEqual([len(frame) for _, frame in outputs], [PAYLOAD_AT + 1024] * 2)
+        # STALE has no payload: the trailer of its UPDATE must not come back either.
         self.added(job, 0, codes(7), op=Op.LOOKUP_ADD8, round=3)
         outputs = self.send(1, update(job, 1, codes(7), op=Op.LOOKUP_ADD8, round=1) + bytes(20))
         self.assertEqual([len(frame) for _, frame in outputs], [PAYLOAD_AT])

@@ -16,6 +16,7 @@ class AnotherOperationInTheSameRound(SwitchCase):
     def runTest(self) -> None:
         job = self.job(2, table=TABLE)
         self.added(job, 0, lanes32(3))
+        # The first packet of a round decides its operation. Another one would mix sums of different kinds.
         self.refused(1, update(job, 1, lanes32(9), op=Op.MAX32), Drop.OP_MISMATCH)
         self.refused(1, update(job, 1, codes(9), op=Op.LOOKUP_ADD8), Drop.OP_MISMATCH)
         self.refused(0, update(job, 0, lanes32(3), op=Op.MAX32), Drop.OP_MISMATCH)

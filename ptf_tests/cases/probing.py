@@ -55,6 +55,7 @@ class OlderAndNewerRounds(SwitchCase):
         job = self.job(2)
         asker = job.spec.workers[1]
         self.added(job, 0, lanes32(1), round=5)
+        # Odd rounds are in one copy of a slot, even ones in the other (N2).
         for round_ in (1, 3, 5, 7, 2**32 - 1):
             self.holds(job, asker, State.COLLECTING, held=5, by=[0], round=round_)
         for round_ in (2, 4, 6):
@@ -72,6 +73,7 @@ class LeftoversOfAnotherGeneration(SwitchCase):
         self.end_job(before)
         job = self.job(2)
         self.assertEqual(job.slot_base, before.slot_base)
+        # S2: a copy with the tag of another generation is empty.
         for round_ in (1, 2):
             self.holds(job, job.spec.workers[0], State.EMPTY, round=round_)
         self.refused(0, probe(before, before.spec.workers[0]), Drop.UNKNOWN_GENERATION)
@@ -85,6 +87,7 @@ class LateWorkersAreNotInTheSum(SwitchCase):
         self.added(job, 0, lanes32(1))
         self.completed(job, 2, lanes32(1))
         self.answered(job, 1, lanes32(1))
+        # STATE words an error about the sum (P2), so it names the workers in the sum. Worker 1 was only seen.
         self.holds(job, job.spec.workers[1], State.FINAL, held=1, by=[0, 2])
 
 
@@ -125,6 +128,7 @@ class ObserversMayOnlyAsk(SwitchCase):
         observer = make_observer()
         job = self.job(2, observers=(observer,), table=tuple(range(16)))
         self.added(job, 0, lanes32(1))
+        # OBSERVER comes before all checks of the payload and of the round.
         for op in (Op.ADD32, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16, Op.OR):
             for flags in (0, Flag.FLUSH):
                 frame = update(job, observer.rank, payload(op, 1), op=op, flags=flags)

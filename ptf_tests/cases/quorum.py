@@ -43,6 +43,7 @@ class LateByTwoRounds(SwitchCase):
         for round_ in (1, 2, 3):
             self.added(job, 0, lanes32(round_), round=round_)
             self.completed(job, 1, lanes32(round_), round=round_)
+        # Round 1 is lost to worker 2 on this switch. Its peers have the result (W4).
         self.assertEqual(self.stale(job, 2, lanes32(50), round=1, held=3).contributors, 0b011)
         self.assert_lanes(self.answered(job, 2, lanes32(50), round=2), 4)
         self.assert_lanes(self.answered(job, 2, lanes32(50), round=3), 6)

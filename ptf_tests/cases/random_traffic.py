@@ -98,17 +98,20 @@ class _RandomTraffic(SwitchCase):
 
     def _send_all(self) -> None:
         print(f"seed {self.seed}", flush=True)
+        # The seed is printed, and fixed: recordings of these cases are replayed elsewhere.
         rng = random.Random(self.seed)
         pool = {op: [rng.randbytes(up_bytes(op)) for _ in range(POOL)] for op in Op}
         pool[Op.MAX32] = [self._small(payload) for payload in pool[Op.MAX32]]
         jobs = [self._job(index) for index in range(3)]
         rounds = {(job.generation, slot): 1 for job in jobs for slot in range(job.slots)}
         for number in range(PACKETS):
+            # A job ends in the middle of its rounds, and the next one gets its slots with all leftovers.
             if number == PACKETS // 2:
                 jobs[0] = self._replace(jobs[0], rounds)
             job = rng.choice(jobs)
             slot = rng.randrange(job.slots)
             now = rounds[job.generation, slot]
+            # Mostly the present round, sometimes a late packet, rarely one ahead.
             round_ = max(1, now + rng.choices((0, -1, -2, 1, 2), (40, 6, 4, 1, 1))[0])
             op = Op(1 + (slot + round_) % len(Op))
             sender = rng.choice(job.spec.members if rng.random() < 0.2 else job.spec.workers)

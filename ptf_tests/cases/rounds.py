@@ -30,6 +30,7 @@ class StaleRound(SwitchCase):
             self.added(job, 1, lanes32(2), round=round_)
             self.completed(job, 2, lanes32(3), round=round_)
         self.added(job, 2, lanes32(40), round=3)
+        # S7: the answer has the contributors of the held round, at this moment, and changes nothing.
         self.assertEqual(self.stale(job, 0, lanes32(1), round=1, held=3).contributors, 0b100)
         self.added(job, 0, lanes32(50), round=3)
         self.assertEqual(self.stale(job, 1, lanes32(2), round=1, held=3).contributors, 0b101)
@@ -44,6 +45,7 @@ class StaleWhateverItsOperation(SwitchCase):
     def runTest(self) -> None:
         job = self.job(2)
         self.added(job, 0, lanes32(1), round=3)
+        # The operation that the slot holds is of another round, so there is nothing to compare.
         reply = self.stale(job, 1, lanes32(1), round=1, held=3, op=Op.MAX32)
         self.assertEqual(reply.op, Op.MAX32)
 
@@ -54,6 +56,7 @@ class NewerRoundOverAnUnfinishedOne(SwitchCase):
     def runTest(self) -> None:
         job = self.job(2)
         self.added(job, 0, lanes32(1))
+        # S3: a newer round overwrites whatever the copy holds.
         self.added_over_unfinished(job, 1, lanes32(20), round=3)
         self.stale(job, 1, lanes32(2), round=1, held=3)
         self.assert_lanes(self.completed(job, 0, lanes32(30), round=3), 50)
@@ -67,6 +70,7 @@ class UpToTheLastRound(SwitchCase):
         for round_ in (2**31 - 1, 2**31, 2**31 + 1, LAST_ROUND - 2, LAST_ROUND - 1, LAST_ROUND):
             self.added(job, 0, lanes32(1), round=round_)
             self.assert_lanes(self.completed(job, 1, lanes32(round_), round=round_), (round_ + 1) % 2**32)
+        # N4: unsigned order, no wrapping. Round 1 is older than the last one.
         self.stale(job, 0, lanes32(1), round=1, held=LAST_ROUND)
         self.stale(job, 0, lanes32(1), round=2**31 - 1, held=LAST_ROUND)
         self.answered(job, 0, lanes32(1), round=LAST_ROUND)

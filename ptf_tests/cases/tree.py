@@ -116,6 +116,7 @@ class LeafSendsItsSumUp(TreeCase):
         self.assertEqual(self.update_does(job, 4, lanes32(1), Event.ADDED), [])
         self.update_does(job, 6, lanes32(10), Event.ADDED)
         outputs = self.update_does(job, 5, lanes32(100), Event.ADDED, Event.CLOSED)
+        # T4: the parent knows the leaf by its first rank, and takes the contributors from the packet.
         self.assert_lanes(self.went_up(job, outputs, (4, 5, 6)), 111)
         self.holds(job, job.spec.workers[0], State.CLOSED, held=1, by=(4, 5, 6))
 
@@ -127,11 +128,13 @@ class LeafPassesTheResultDown(TreeCase):
         job = self.leaf_job()
         self.update_does(job, 0, lanes32(1), Event.ADDED)
         self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED), (0, 1))
+        # T1: from here on the leaf answers with the final values and contributors.
         outputs = self.result(job, lanes32(77), range(4), Event.TAKEN)
         self.assert_lanes(self.went_to_all(job, outputs, range(4)), 77)
         ((_, frame),) = self.update_does(job, 1, lanes32(2), Event.ANSWERED)
         self.assertEqual(hopsum_header(frame).contributors, 0b1111)
         self.holds(job, job.spec.workers[0], State.FINAL, held=1, by=range(4))
+        # T2: a leaf that has the final result of the round takes no other.
         self.assertEqual(self.result(job, lanes32(77), range(4), Event.KNOWN), [])
 
 
@@ -142,6 +145,7 @@ class ClosedLeafSendsAgain(TreeCase):
         job = self.leaf_job(3, quorum=2)
         self.update_does(job, 0, lanes32(1), Event.ADDED)
         self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED)
+        # T3: the spine may lack the partial sum, so every packet of the closed round sends it again.
         for rank, flags in ((0, 0), (1, FLUSH), (2, 0), (2, FLUSH)):
             outputs = self.update_does(job, rank, lanes32(1), Event.RESENT, flags=flags)
             self.assert_lanes(self.went_up(job, outputs, (0, 1), flags=flags), 3)
@@ -164,6 +168,7 @@ class ClosedLeafAddsNobody(TreeCase):
                 first = self.update_does(job, rank, lanes32(1 + rank), *events, slot=slot, flags=flags)
             inside = {rank for (rank, _), _ in way}
             self.assert_lanes(self.went_up(job, first, inside, flags=flags), sum(1 + rank for rank in inside))
+            # S4 and T3: a closed copy takes nothing more. The bytes must be those that the spine may have added.
             for rank in (2, 2, 0):
                 again = self.update_does(job, rank, lanes32(1 + rank), Event.RESENT, slot=slot, flags=flags)
                 self.assertEqual(again, first)
@@ -177,6 +182,7 @@ class ResultOfARoundThatIsOpen(TreeCase):
         job = self.leaf_job()
         self.update_does(job, 0, lanes32(5), Event.ADDED)
         self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.TAKEN), (2, 3))
+        # The contributors are those of the RESULT: the worker that asks is not among them.
         ((_, frame),) = self.update_does(job, 1, lanes32(5), Event.ANSWERED)
         self.assertEqual(hopsum_header(frame).contributors, 0b1100)
         self.went_to_all(job, self.result(job, lanes32(8), (2,), Event.TAKEN, round=2), (2,))
@@ -192,6 +198,7 @@ class LateResultOfAnOlderRound(TreeCase):
         self.update_does(job, 0, lanes32(1), Event.ADDED, round=3)
         self.assertEqual(self.result(job, lanes32(9), range(4), Event.KNOWN, round=1), [])
         self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, round=3), (0, 1))
+        # Round 3 has no result yet, so no correct tree has one of round 5 (W1): the switch counts a fault.
         self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.FAULT, Event.TAKEN, round=5), (2, 3))
         self.update_does(job, 0, lanes32(1), Event.STALE, round=3)
 
@@ -202,6 +209,7 @@ class FlushGoesUp(TreeCase):
     def runTest(self) -> None:
         job = self.leaf_job(3, min_quorum=2)
         self.update_does(job, 0, lanes32(1), Event.ADDED, flags=FLUSH)
+        # S8: the flag travels on, so that the spine may close at its own min_quorum.
         outputs = self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, flags=FLUSH)
         self.went_up(job, outputs, (0, 1), flags=FLUSH)
         for rank in (0, 1):
@@ -223,6 +231,7 @@ class LookupsHappenOnceOnTheWay(TreeCase):
             self.went_to_all(leaf, self.result(leaf, sums, range(4), Event.TAKEN, op=lookup), range(4), op=lookup), 99
         )
         spine = self.spine_job((0, 1), (2, 3))
+        # A spine must not look up again: its leaves have done so, and lanes are no codes.
         self.partial(spine, 0, payload(Op.ADD8, 200), (0, 1), Event.ADDED, op=lookup)
         outputs = self.partial(spine, 2, payload(Op.ADD8, 50), (2, 3), Event.ADDED, Event.COMPLETED, op=lookup)
         self.assert_lanes(self.went_to_all(spine, outputs, range(4), op=lookup), 250)
@@ -243,6 +252,7 @@ class StaleIsPassedDown(TreeCase):
         self.assertEqual(
             {(h.kind, h.round, h.held, h.contributors, h.length) for h in said}, {(Kind.STALE, 1, 3, 0b1100, 0)}
         )
+        # T6 saves a timeout of the workers, and changes no register.
         self.holds(job, job.spec.workers[0], State.COLLECTING, held=1, by=(0,))
 
 
@@ -251,6 +261,7 @@ class SpineCompletesWithItsLeaves(TreeCase):
 
     def runTest(self) -> None:
         job = self.spine_job((0, 1, 2), (3, 4), (63,))
+        # T4: the bit of a leaf is that of its first rank. 63 is the top bit of the bitmap.
         self.partial(job, 3, lanes32(10), (3, 4), Event.ADDED)
         self.partial(job, 0, lanes32(1), (0, 2), Event.ADDED)
         outputs = self.partial(job, 63, lanes32(100), (63,), Event.ADDED, Event.COMPLETED)
@@ -263,6 +274,7 @@ class SpineAnswersItsLeaves(TreeCase):
     def runTest(self) -> None:
         job = self.spine_job((0, 1), (2, 3))
         self.partial(job, 0, lanes32(1), (0,), Event.ADDED)
+        # Another partial sum of the same leaf may have more workers in it. Only the first one counts (T4).
         self.assertEqual(self.partial(job, 0, lanes32(3), (0, 1), Event.DUPLICATE), [])
         outputs = self.partial(job, 2, lanes32(10), (2, 3), Event.ADDED, Event.COMPLETED)
         self.assert_lanes(self.went_to_all(job, outputs, (0, 2, 3)), 11)
@@ -306,6 +318,7 @@ class StrangersToTheTree(TreeCase):
         above, below = self.parent(leaf), spine.spec.leaves[0]
         result = from_relative(leaf, above, Kind.RESULT, lanes32(1), by=range(4))
         partial = from_relative(spine, below, Kind.PARTIAL, lanes32(1), by=(0, 1))
+        # A job without relatives refuses the kind before it looks at the sender.
         for frame, port in ((result, above.port), (partial, below.port)):
             self.refused(port, altered(frame, "hopsum", generation=flat.generation), Drop.BAD_KIND)
             self.refused(port + 8 & 7 ^ 1, frame, Drop.WRONG_PORT)
@@ -327,6 +340,7 @@ class WhoMayBeInAPartialSum(TreeCase):
     def runTest(self) -> None:
         job = self.spine_job((0, 1), (2, 3))
         below = job.spec.leaves[0]
+        # A contributor below another leaf could be counted twice.
         for by in ((), (2,), (0, 1, 2), (0, 63)):
             self.refused(below.port, from_relative(job, below, Kind.PARTIAL, lanes32(1), by=by), Drop.BAD_CONTRIBUTORS)
         top = from_relative(job, below, Kind.PARTIAL, payload(Op.MAX32, 1 << 31), by=(0,), op=Op.MAX32)

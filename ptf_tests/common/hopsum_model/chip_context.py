@@ -21,6 +21,7 @@ from hopsum_model.chips import ModelError
 
 Json = dict[str, Any]
 TCAM_ROWS: Final = 512
+# A row of a stage has twelve memories, six on each side.
 _RAMS_IN_A_ROW, _RAMS_OF_A_SIDE = 12, 6
 
 
@@ -139,6 +140,7 @@ def repaired(context: Json) -> Json:
     fixed = copy.deepcopy(context)
     for table in fixed["tables"]:
         keys = table.get("match_key_fields", [])
+        # Tables without keys, such as those of actions only, have neither match attributes nor hash functions.
         for stage in table.get("match_attributes", {}).get("stage_tables", []):
             for function in stage.get("hash_functions", []):
                 for bit in function["hash_bits"]:
@@ -158,7 +160,7 @@ def constant_entries(context: Json) -> Iterator[str]:
     for told in filter(_is_ternary, context["tables"]):
         widths = {str(key["name"]): int(key["bit_width"]) for key in told["match_key_fields"]}
         actions = {action["handle"]: action["name"] for action in told["actions"]}
-        # as the harness counts; some of these tables have no memory in context.json
+        # As the harness counts: some of these tables have no memory in context.json.
         rows = sum(stage["size"] for stage in told["match_attributes"]["stage_tables"])
         for entry in told.get("static_entries") or ():
             keys = " ".join(
@@ -166,7 +168,7 @@ def constant_entries(context: Json) -> Iterator[str]:
                 for each in entry["match_key_fields_values"]
             )
             values = ", ".join(f"{one['parameter_name']}:{one['value']}" for one in entry["action_parameters_values"])
-            # priority 0 is the highest, and the highest row wins
+            # Priority 0 is the highest, and the highest row wins.
             row = rows - 1 - int(entry["priority"])
             yield f"add {told['name']} {row} {keys} {actions[entry['action_handle']]}({values})"
 

@@ -22,14 +22,14 @@ from typing import Final
 from hopsum_model.chips import ModelChip, ModelError
 
 _ROW_BYTES = 16
+# Row 0 would have the address 0, which ends a chain.
 _FIRST_ROW = 1
-"""Row 0 would have the address 0, which ends a chain."""
 _MAX_REPLICAS = 64
 _ROWS_OF_A_GROUP = 2 * _MAX_REPLICAS
 _GROUPS_IN_A_ROW, _POINTER_BITS = 4, 20
 _INSTANCE_NODE, _PORTS_NODE = 1, 9
+# Ports that a node names in its first word of ports.
 _PORTS: Final = 64
-"""Ports that a node names in its first word of ports."""
 
 
 def memory_block(address: int, rows: Sequence[int]) -> bytes:

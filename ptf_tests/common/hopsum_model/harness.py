@@ -21,8 +21,8 @@ from typing import IO, Final, NamedTuple
 from hopsum_model.chips import ModelError
 
 _MARK: Final = "hopsum-mark"
+# So few that what the harness says about them fits into a pipe that nobody reads yet.
 _COMMANDS_AT_ONCE: Final = 200
-"""So few that what the harness says about them fits into a pipe that nobody reads yet."""
 _PLACE = re.compile(r"^<[\w-]+>:\d+: ")
 _COUNTER = re.compile(r"^counter .*\(physical (\d+)\):.* packets=(\d+)")
 
@@ -41,10 +41,8 @@ def parse_observed(line: str) -> LeftFrame:
 
 
 def parse_counters(lines: Iterable[str]) -> dict[int, int]:
-    """Return the packets of a counter by cell, from what the harness tells of its cells.
-
-    It tells two values. The one that it reads through the pipeline was seen to be 0 where the memory had 2.
-    """
+    """Return the packets of a counter by cell, from what the harness tells of its cells."""
+    # It tells two values. The one that it reads through the pipeline was seen to be 0 where the memory had 2.
     return {int(found[1]): int(found[2]) for found in map(_COUNTER.match, lines) if found}
 
 

@@ -71,6 +71,7 @@ class _Ternary:
     def __init__(self, table: ContextTable, never: Mapping[str, int]) -> None:
         self._table = table
         self._never = {name: value for name, value in table.shifted(never).items() if name in table.low_bits}
+        # popitem takes the row that was put in last, so rows are used from 0 on.
         self._free = dict.fromkeys(reversed(range(table.tcam_rows())))
         self._of: dict[Key, tuple[int, str]] = {}
 

@@ -31,6 +31,7 @@ def barrier_mac(port: int) -> str:
 
 def make_workers(count: int, *, job: int = 0, ports: Sequence[int] = PORTS) -> tuple[WorkerEndpoint, ...]:
     """Return `count` workers, no address of one shared with another or with another `job`, dealt out to `ports`."""
+    # An address has the number of its job in it, so that no two jobs of a case share one.
     return tuple(
         WorkerEndpoint(
             rank=rank,

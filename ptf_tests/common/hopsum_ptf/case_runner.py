@@ -96,6 +96,7 @@ def _run_one(options: argparse.Namespace, cases: Sequence[str]) -> int:
     record = {"record": str(options.record) if options.record else ""}
     with log_folder(options.logs) as logs, target.start() as switch:
         status, results = run_cases(switch, cases, logs, folder=options.folder, parameters=record)
+        # The output of ptf is long, and tells nothing where all cases pass.
         if status != 0:
             print((logs / "output").read_text(errors="replace"))
     print(format_table({options.target: results}))

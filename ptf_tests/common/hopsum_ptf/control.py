@@ -81,6 +81,7 @@ def load_pipeline(target: str = "native") -> PipelineConfig:
     if target == "tna" or target in MODEL_CHIPS:
         from hopsum_ptf.tna_device import compiled, p4info_of
 
+        # Tofino 1 is both an executed program and a model. Its compiled files are the same.
         program = MODEL_CHIPS[target].name if target in MODEL_CHIPS else "tofino"
         return PipelineConfig.load(compiled(program), p4info_of(program))
     return PipelineConfig.load(*compiled_program())

@@ -73,6 +73,7 @@ class FakeDevice(Device):
         self._reachable = True
 
     def write(self, updates: Sequence[Update]) -> None:
+        # Encoded first, as a driver does: a batch that cannot be encoded reaches no switch.
         if self._p4info is not None:
             for update in updates:
                 encode_update(self._p4info, update)
@@ -113,6 +114,7 @@ class FakeDevice(Device):
         return self._cookie
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
+        # The failure that a test chose stays: a push is no repair.
         self.entities.clear()
         self.counters.clear()
         self._cookie = pipeline.cookie

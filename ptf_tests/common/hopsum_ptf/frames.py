@@ -55,6 +55,7 @@ def payload(op: int, values: ArrayLike) -> bytes:
     lane = np.dtype(shape.lane_dtype)
     if not shape.has_codes:
         return np.broadcast_to(np.asarray(values, lane), shape.up_bytes // lane.itemsize).tobytes()
+    # A copy: a broadcast scalar is one byte that all codes share.
     codes = np.broadcast_to(np.asarray(values, np.uint8), shape.elements).copy()
     return pack_codes(codes, 8 * lane.itemsize).tobytes()
 
@@ -171,6 +172,7 @@ def altered(frame: bytes, header: str, **values: int) -> bytes:
     """
     at, layout = _HEADERS[header]
     if header == "ipv4" and "checksum" not in values:
+        # The checksum is computed over the header with the checksum 0.
         blank = altered_at(frame, at, layout, **values, checksum=0)
         values["checksum"] = ipv4_checksum(blank[at : at + IPV4_BYTES])
     return altered_at(frame, at, layout, **values)
@@ -189,6 +191,7 @@ def altered_at(frame: bytes, at: int, layout: tuple[Field, ...], **values: int) 
 def resized(frame: bytes, payload: bytes) -> bytes:
     """Return the frame with another payload, all three lengths following it."""
     body = frame[:PAYLOAD_AT] + payload
+    # From the inside out: the IPv4 length follows from the whole frame.
     body = altered(body, "hopsum", length=len(payload))
     body = altered(body, "udp", length=UDP_BYTES + 32 + len(payload))
     return altered(body, "ipv4", total_length=len(body) - ETHERNET_BYTES)

@@ -29,17 +29,16 @@ from hopsum_model.chip_context import constant_entries, find_table, repaired, wi
 from hopsum_model.chips import MODEL_CHIPS, ModelChip, ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.model_tables import ModelTables
-from hopsum_ptf.case_places import PORTS
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_ptf.tna_device import EXECUTED_PORTS, p4info_of, regroup, run_here, told_cells
+from hopsum_ptf.tna_device import in_process_target, p4info_of, regroup, run_here, told_cells
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
 
+# A lookup table that no job has. Only lookups are ternary.
 _NEVER: Final = {"table_id": 254}
-"""A lookup table that no job has. Only lookups are ternary."""
+# Frames enter pipe 0, and the loop port is in pipe 1: a counter is the sum over both.
 _PIPES: Final = (0, 1)
-"""The pipes that frames pass."""
 _FILLED = "the model fills a frame that ends inside a header, where the document of TNA says that the parser drops it"
 _ON_BOTH = dict.fromkeys(("malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED)
 OF_THE_MODEL: Final = {"tofino_model": {**_ON_BOTH, "forwarding.KnownAddress": _FILLED}, "tofino2_model": _ON_BOTH}
@@ -79,6 +78,7 @@ class ModelDevice(FakeDevice):
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Start from nothing, with a new process."""
         super().set_pipeline_config(pipeline)
+        # Registers cannot be cleared otherwise. The next process is ready already.
         self._harness.close()
         self._boot()
 
@@ -92,6 +92,7 @@ class ModelDevice(FakeDevice):
         """Take a frame into the idle switch. Return the frames that leave because of it."""
         packed = regroup(frame, self.program.code_group)
         self._do([f"packet {port + self._chip.first_port} {packed.hex()}", "wait"])
+        # A frame on the loop port comes back into ingress: it has not left the chip.
         left = [each for each in self._harness.left() if each.port != self._chip.loop_port]
         return [LeftFrame(each.port - self._chip.first_port, each.frame) for each in left]
 
@@ -191,11 +192,4 @@ def model_target(name: str) -> Iterator[PtfTarget]:
     reason = model_unavailable(MODEL_CHIPS[name])
     if reason is not None:
         raise TopologyError(reason)
-    yield PtfTarget(
-        name=name,
-        address="",
-        device_id=0,
-        interfaces={port: f"model{port}" for port in PORTS},
-        platform_arguments=EXECUTED_PORTS,
-        skips={**SKIPS, **OF_THE_MODEL[name]},
-    )
+    yield in_process_target(name, "", {**SKIPS, **OF_THE_MODEL[name]})

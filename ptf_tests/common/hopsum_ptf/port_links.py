@@ -16,8 +16,10 @@ from hopsum_controlplane.addresses import mac_to_int
 from hopsum_ptf.case_places import barrier_mac, station_mac
 from hopsum_ptf.frames import plain
 
+# A machine under load may take seconds for a frame. Only a dead switch takes a minute.
 _ARRIVAL_S = 60.0
-_BARRIER_ETHERTYPE = 0x88B6  # the second one for local experiments: no case uses it
+# The second one for local experiments: no case uses it.
+_BARRIER_ETHERTYPE = 0x88B6
 
 
 class OutputFrame(NamedTuple):
@@ -43,8 +45,7 @@ class Links:
     def exchange(self, port: int, frame: bytes, expected: Collection[int]) -> list[OutputFrame]:
         """Send a frame into `port` and return all frames that it causes, by port, in order of arrival on each.
 
-        `expected` names a port once for every frame that should arrive there: these are taken first, so that small
-        socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.
+        `expected` names a port once for every frame that should arrive there. Raises LinkError when the switch is dead.
         """
         self.send(port, frame)
         # The frames that are due are taken before the barriers: a queue of a socket holds a few large frames only.

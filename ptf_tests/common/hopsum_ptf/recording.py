@@ -84,6 +84,7 @@ def recordings(folder: Path) -> list[Path]:
 def multiset(outputs: Sequence[OutputFrame]) -> dict[int, list[bytes]]:
     """Return outputs in a form that compares without regard to the order of frames within a port."""
     ports: dict[int, list[bytes]] = {}
+    # A switch keeps the order from one port to one port, but copies of one frame may leave in any order.
     for port, frame in sorted(outputs):
         ports.setdefault(port, []).append(frame)
     return ports

@@ -57,6 +57,7 @@ class EngineDevice(FakeDevice):
         self.where = f"{name}, executed"
         self._loaded = dump.load(compiled(name)) if loaded is None else loaded
         self._chip: TofinoChip = CHIPS[name]
+        # A new switch has empty tables, registers and counters.
         self._boot()
         known = p4info_of(name)
         self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
@@ -115,10 +116,8 @@ def _program_of(switch: Switch) -> Program:
 
 
 def told_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
-    """Return the packets of a counter by cell, without those that are no event.
-
-    Every packet that has a slot counts in some cell of `job_events`: one that is no event, in the job's last.
-    """
+    """Return the packets of a counter by cell, without those that are no event."""
+    # Every packet that has a slot counts in some cell of `job_events`: one that is no event, in the job's last.
     return {index: packets for index, packets in cells.items() if counter != "job_events" or (index + 1) % JOB_EVENTS}
 
 
@@ -143,14 +142,13 @@ def open_executed(path: str) -> EngineDevice:
 @contextmanager
 def tna_target() -> Iterator[PtfTarget]:
     """Name the compiled program of Tofino 1 as ptf's target: the switch comes up in ptf's process."""
-    yield PtfTarget(
-        name="tna",
-        address=str(compiled("tofino")),
-        device_id=0,
-        interfaces={port: f"executed{port}" for port in PORTS},
-        platform_arguments=EXECUTED_PORTS,
-        skips=SKIPS,
-    )
+    yield in_process_target("tna", str(compiled("tofino")), SKIPS)
+
+
+def in_process_target(name: str, address: str, skips: Mapping[str, str]) -> PtfTarget:
+    """Return a target whose switch comes up in ptf's process, or in a child of that process."""
+    ports = {port: f"executed{port}" for port in PORTS}
+    return PtfTarget(name, address, 0, ports, platform_arguments=EXECUTED_PORTS, skips=skips)
 
 
 def run_here(switch: SwitchHere) -> None:

@@ -37,6 +37,7 @@ Node = dict[str, Any]
 _LEFT_OUT = {"Node_ID", "Node_Type", "Source_Info", "declid", "declarations", "annotations", "structured", "base"}
 _LEFT_OUT |= {"singleton", "typeParameters", "constructorParams"}
 _TOP = {"P4Parser", "P4Control", "Declaration_Instance", "Type_Header", "Type_Struct", "Type_Typedef", "Type_SerEnum"}
+# The nodes whose type is kept. The type of any other node follows from its parts.
 _TYPED = {
     "Constant",
     "Function",

@@ -113,8 +113,7 @@ class Explorer:
     def ends(self, arrivals: Sequence[tuple[int, bytes]]) -> Iterator[End]:
         """Yield every distinct end of these arrivals, in this order, from the switch's state. The state is restored.
 
-        Ends with fewer steps come first. Two orders that lead to the same registers, frames inside, frames out and
-        drops are followed once.
+        Ends with fewer steps come first.
         """
         start = self._take()
         seen: set[Any] = set()
@@ -122,7 +121,8 @@ class Explorer:
         while todo:
             reached = todo.popleft()
             snapshot = reached.snapshot
-            # The order of steps is no part of the key: ways that lead to one state are followed once.
+            # The order of steps is no part of the key: orders that lead to the same registers, frames inside, frames
+            # out and drops are followed once.
             key = (reached.seen, reached.stored, reached.drops, _frozen(snapshot))
             if key in seen:
                 continue

@@ -42,6 +42,7 @@ class Register:
     """The cells that were written, by (pipe, index). All other cells hold `initial`."""
     _last: Fields | None = None
 
+    # Cells are sparse: a register has thousands, and a test touches a few.
     def __post_init__(self) -> None:
         self.parts = [name for name, _ in flat("", self.kind)]
 

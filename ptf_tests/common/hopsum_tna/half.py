@@ -15,8 +15,8 @@ from hopsum_tna.tna_block import AT, DATA, OUT, Block, BlockState, TooShortError
 
 _NO_MATCH, _PARTIAL_HEADER = 1, 2
 _TEMPLATES = 16
+# The paths that the architecture sets to 0 at the start. Other unwritten fields are undefined.
 _ZERO = ("tm", "deparser", "port")
-"""The paths that the architecture sets to 0 at the start. Other unwritten fields are undefined."""
 
 
 @dataclass
@@ -51,12 +51,14 @@ class Half:
 
         `known` are fields of the intrinsic metadata. The others are undefined.
         """
+        # Undefined fields have other values from packet to packet, without drawing hundreds for each one.
         self._next = (self._next + 1) % _TEMPLATES
         fields = dict(self._templates[self._next])
         fields[DATA] = self._intrinsic(fields, known) + port_metadata + frame
         fields[AT], fields[OUT], fields[PIPE] = 0, [], pipe
         if not self._parse(fields):
             return None
+        # exit ends the control that it is in. The deparser runs all the same.
         for step in (self._main, self._write):
             try:
                 step(fields)
@@ -76,6 +78,7 @@ class Half:
         if name == "$no match":
             error = _NO_MATCH
         fields["parser.parser_err"] = error
+        # A program that reads parser_err gets the packet. Otherwise the hardware drops it.
         return name != "reject" and (not error or self._handles_errors)
 
     def _intrinsic(self, fields: Fields, known: dict[str, int]) -> bytes:

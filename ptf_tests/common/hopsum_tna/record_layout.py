@@ -123,6 +123,7 @@ class Wire:
 
     def read(self, fields: Fields, data: bytes) -> None:
         """Make the header valid, with the fields in `data`, which has the header's length."""
+        # One conversion for the header, then a shift and a mask for each field.
         whole = int.from_bytes(data, "big")
         for name, shift, number in self._parts:
             value = (whole >> shift) & number.mask

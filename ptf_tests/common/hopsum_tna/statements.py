@@ -11,7 +11,8 @@ from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
 from hopsum_tna.record_layout import VALID, Fields, Number, Record, flat, headers
 from hopsum_tna.tna_expressions import LValue, NameScope, Value, as_width, constant
 
-Do = Callable[[Fields], None]
+Do = Callable[[Fields], object]
+"""A compiled statement. Its result means nothing."""
 Case = Callable[[NameScope, Node], Do]
 
 
@@ -118,6 +119,7 @@ def _assign_bits(place: LValue, value: Value) -> Do:
     high, low = place.bits
     path, read, kind = place.path, value.read, place.kind
     mask = (1 << (high - low + 1)) - 1
+    # The bits outside of the slice keep their values.
     rest = kind.mask & ~(mask << low)
 
     def run(fields: Fields) -> None:
@@ -129,6 +131,7 @@ def _assign_bits(place: LValue, value: Value) -> Do:
 def _assign_record(scope: NameScope, place: LValue, right: Node) -> Do:
     if right["node"] in ("PathExpression", "Member"):
         source = scope.place(right)
+        # A header is copied with its valid bit.
         pairs = [(place.path + name, source.path + name) for name in _all_names(place)]
 
         def copy(fields: Fields) -> None:

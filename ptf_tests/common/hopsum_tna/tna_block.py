@@ -115,6 +115,7 @@ def _lookahead(block: Block, node: Node) -> Value:
 def _execute(block: Block, action: RegisterAction, index: Value) -> Value:
     register, paths, do, where = action.register, action.paths, action.do, index.read
     at, kind = action.result or ("", Number(0))
+    # A result that the body does not set is undefined: a drawn value shows a program that relies on it.
     unset = block.undefined.draw(kind) if kind.width else 0
 
     def run(fields: Fields) -> Any:
@@ -163,12 +164,7 @@ def call_statement(block: Block, scope: NameScope, node: Node) -> Do:
     if name in ("extract", "advance", "emit"):
         return _PACKET[name](scope, given)
     if name == "apply" and target.get("path") in block.tables:
-        apply = _apply(block, block.tables[target["path"]])
-
-        def run(fields: Fields) -> None:
-            apply(fields)
-
-        return run
+        return _apply(block, block.tables[target["path"]])
     return _extern(block, scope, name, block.instances.get(target.get("path")), given, node)
 
 
@@ -192,12 +188,7 @@ def _extern(block: Block, scope: NameScope, name: str, instance: Any, given: lis
 
         return write
     if isinstance(instance, RegisterAction | Register):
-        read = call_value(block, scope, node).read
-
-        def run(fields: Fields) -> None:
-            read(fields)
-
-        return run
+        return call_value(block, scope, node).read
     raise UnsupportedNodeError(f"{name}()", node)
 
 
@@ -212,6 +203,7 @@ def switch_statement(block: Block, scope: NameScope, node: Node) -> Do:
     for case in node["cases"]:
         label = case["label"] if isinstance(case["label"], dict) else {"node": "DefaultExpression"}
         names.append("$default" if label["node"] == "DefaultExpression" else label["path"])
+        # A label without a statement shares that of the next label.
         if case.get("statement") is not None:
             do = block.statements.compile(scope, case["statement"])
             cases.update(dict.fromkeys(names, do))
@@ -265,6 +257,7 @@ def _validity(block: Block, scope: NameScope, target: Node, valid: bool) -> Do:
     draw = block.undefined.draw
 
     def set_valid(fields: Fields) -> None:
+        # setValid leaves the fields undefined, and does nothing to a header that is valid.
         if not fields[key]:
             fields.update([(path, draw(kind)) for path, kind in numbers])
             fields[key] = True
@@ -319,8 +312,6 @@ def _emit(scope: NameScope, given: list[Node]) -> Do:
 
 _PACKET: dict[str, Callable[[NameScope, list[Node]], Do]] = {"extract": _extract, "advance": _advance, "emit": _emit}
 
-
-# One parser or control: its declarations, and the effects of its calls.
 
 _ROOTS = {
     "packet_in": "$packet",
@@ -383,6 +374,7 @@ class Block:
     def perform(self, bound: Bound) -> Do:
         """Return a function that puts the parameters where the action looks for them, and runs it."""
         action = self.actions[bound.action]
+        # P4 has no recursion, so the parameters of an action need one place only.
         values = [(path, value) for (_, path, _), value in zip(action.params, bound.params, strict=True)]
         do = action.do
         if not values:
@@ -396,6 +388,7 @@ class Block:
 
     def _parameters(self, node: Node) -> None:
         ordinary = iter(("hdr", "meta"))
+        # By their types: the order differs between parser, control and deparser.
         for parameter in node["parameters"]["parameters"]:
             root = _ROOTS.get(parameter["type"]) or next(ordinary)
             kind = Number(0) if root == "$packet" else self.types.find(parameter["type"])
@@ -445,6 +438,7 @@ class Block:
             self._bound(told["default_action"]["expression"]),
             told["size"]["expression"]["value"] if "size" in told else 512,
         )
+        # Of the entries of a program the first that matches wins, so their ranks go down.
         for rank, entry in enumerate(told["entries"]["entries"] if "entries" in told else []):
             parts = zip(entry["keys"]["components"], keys, strict=True)
             table.program([self._match(part, key) for part, key in parts], -rank, self._bound(entry["action"]))

@@ -109,6 +109,7 @@ def _binary(name: str, left: Value, right: Value) -> Value:
     a, b = left.read, right.read
     if result == "truth":
         return _comparison(name, function, left, right)
+    # A constant without a width takes that of the other side. Shifts have the width of the left side.
     kind = number_of(left if left.kind != Number(0) or name in ("Shl", "Shr") else right)
     if name == "Concat":
         low = number_of(right)
@@ -131,6 +132,7 @@ def _comparison(name: str, function: Callable[[Any, Any], Any], left: Value, rig
         return Value(lambda f: a(f) and b(f), Truth())
     if name == "LOr":
         return Value(lambda f: a(f) or b(f), Truth())
+    # Most conditions compare with a constant: one call less for each.
     if right.constant is not None:
         known = right.constant
         return Value(lambda f: function(a(f), known), Truth())

@@ -31,7 +31,6 @@ from hopsum_tna.tna_tables import Bound, Key, Match, TnaTable
 
 # Number of a port: pipe in the upper bits, port of the pipe in the lower seven, on both chips.
 _PIPE_BITS = 7
-"""Bits of a port below the number of its pipe."""
 T = TypeVar("T")
 _UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
 

@@ -67,6 +67,7 @@ class TnaTable:
         key = tuple([read(fields) for read in self._reads])
         if self._signed:
             key = tuple(value & mask for value, mask in zip(key, self._masks, strict=True))
+        # A search over masked entries is slow, and most packets of a test have a key that was seen before.
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._search(key)
@@ -98,6 +99,7 @@ class TnaTable:
         self._found.clear()
 
     def _put(self, key: tuple[int, ...], matches: tuple[Match, ...], rank: int, bound: Bound | None) -> None:
+        # Any change may give another answer to any key.
         self._found.clear()
         if self.only_exact:
             self.exact.pop(key, None)
