@@ -55,7 +55,8 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
 def main() -> None:
     """Join the process group and the job, train, and print the figures of all ranks as JSON."""
     options = parse(__doc__)
-    torch.set_num_threads(1)  # the agent's thread needs a core of its own
+    # The agent's thread needs a core of its own.
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM

@@ -44,7 +44,8 @@ def average_gradients(model: nn.Module, job: Communicator) -> None:
 
 def train(options: argparse.Namespace, job: Communicator) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
-    generator = torch.Generator().manual_seed(1000 + job.rank)  # every rank draws its own data
+    # Every rank draws its own data.
+    generator = torch.Generator().manual_seed(1000 + job.rank)
     teacher, model = make_model(seed=1), make_model(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     losses = []
@@ -77,7 +78,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="vectors per rank and step (default %(default)s)")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the thread that encodes and decodes needs a core of its own
+    # The thread that encodes and decodes needs a core of its own.
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with hopsum.connect(options.url, codec=options.codec) as job:  # HOPSUM
         figures: list[dict[str, object]] = [{}] * dist.get_world_size()

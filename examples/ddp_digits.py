@@ -78,7 +78,8 @@ def figures(ddp: nn.Module, losses: list[float]) -> dict[str, object]:
 
 def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
-    generator = torch.Generator().manual_seed(1000 + rank)  # every rank draws its own images
+    # Every rank draws its own images.
+    generator = torch.Generator().manual_seed(1000 + rank)
     ddp = DistributedDataParallel(make_model())
     state = register_comm_hook(ddp, agent, uncompressed=["*.bias"], log_every=options.log_every)  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
@@ -101,7 +102,9 @@ def parse(
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--membership", type=Path, help="path of the job's membership file")
     default = os.environ.get("HOPSUM_URL", "hosts://")
-    where.add_argument("--url", default=default, help="what sums, for hopsum.connect (default: HOPSUM_URL, or hosts://)")
+    where.add_argument(
+        "--url", default=default, help="what sums, for hopsum.connect (default: HOPSUM_URL, or hosts://)"
+    )
     parser.add_argument("--codec", default="thc", help="thc, uhc or fixed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
@@ -117,7 +120,8 @@ def parse(
 def main() -> None:
     """Join the process group and the job, train, and print the figures of all ranks as JSON."""
     options = parse(__doc__)
-    torch.set_num_threads(1)  # the agent's thread needs a core of its own
+    # The agent's thread needs a core of its own.
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM

@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def train(options: argparse.Namespace, comm: Communicator) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
-    generator = torch.Generator().manual_seed(1000 + comm.rank)  # every rank draws its own images
+    # Every rank draws its own images.
+    generator = torch.Generator().manual_seed(1000 + comm.rank)
     model = make_model()
     diloco = DiLoCo(  # HOPSUM
         model,
@@ -58,7 +59,8 @@ def train(options: argparse.Namespace, comm: Communicator) -> dict[str, object]:
 def main() -> None:
     """Join the process group and the job, train, and print the figures of all ranks as JSON."""
     options = parse(__doc__, add_options)
-    torch.set_num_threads(1)  # the communicator's thread needs a core of its own
+    # The communicator's thread needs a core of its own.
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with hopsum.connect(options.url, rank=dist.get_rank(), codec=options.codec) as comm:  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()

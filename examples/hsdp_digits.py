@@ -36,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     """Train, and print the figures of all ranks as JSON."""
     options = parse(__doc__, add_options)
-    torch.set_num_threads(1)  # the agent's thread needs a core of its own
+    # The agent's thread needs a core of its own.
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     replicas = dist.get_world_size() // options.shards
     mesh = init_device_mesh("cpu", (replicas, options.shards), mesh_dim_names=("replicate", "shard"))

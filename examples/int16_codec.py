@@ -24,7 +24,8 @@ class Int16(RangeCodec):
         """Make the codec of a job of so many workers; it has no kernels of its own."""
         require_workers(workers)
         self.workers = workers
-        self._limit = 0xFFFF // workers // 2  # a lane has 16 bits for the levels 0 .. 2 * limit of each worker
+        # A lane has 16 bits for the levels 0 .. 2 * limit of each worker.
+        self._limit = 0xFFFF // workers // 2
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of each block's largest magnitude; the switch takes the maximum over the workers."""

@@ -37,10 +37,12 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
         loss.backward()
         gradients = [parameter.grad for parameter in model.parameters()]
         flat = parameters_to_vector(gradients)
-        dist.all_reduce(flat, dist.ReduceOp.AVG)  # by the agent
+        # By the agent.
+        dist.all_reduce(flat, dist.ReduceOp.AVG)
         vector_to_parameters(flat, gradients)
         mean = loss.detach().clone()
-        dist.all_reduce(mean, dist.ReduceOp.AVG)  # by Gloo: it is small
+        # By Gloo: it is small.
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
         losses.append(mean.item())
         optimizer.step()
     return {**figures(model, losses), "allreduces": agent.statistics.allreduces}
@@ -49,7 +51,8 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
 def main() -> None:
     """Join the job and the process group, train, and print the figures of all ranks as JSON."""
     options = parse(__doc__)
-    torch.set_num_threads(1)  # the agent's thread needs a core of its own
+    # The agent's thread needs a core of its own.
+    torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
         dist.init_process_group("hopsum", pg_options=ProcessGroupHopsum.Options(agent))  # HOPSUM

@@ -48,7 +48,8 @@ def train(config: dict[str, Any]) -> None:
         losses = []
         for step in range(config["steps"]):
             if (rank, step, lives) == (1, config["dies_at_step"], 0):
-                os._exit(1)  # to show what becomes of a rank that dies
+                # To show what becomes of a rank that dies.
+                os._exit(1)
             images, digits = draw_digits(64, generator)
             optimizer.zero_grad()
             loss = cross_entropy(ddp(images), digits)

@@ -85,6 +85,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, Any]:
     for key, value in table.items():
         if key not in KEYS:
             raise ContextError(f"configuration {path}: [{TABLE}] has no key {key!r}; there are {', '.join(KEYS)}")
+        # TOML has types, so a quoted "true" is an error here. The environment has only texts.
         if not isinstance(value, bool if key == "tls" else str):
             kind = "true or false" if key == "tls" else "a text"
             raise ContextError(f"configuration {path}: {TABLE}.{key} is {value!r:.80}: it is {kind}")

@@ -86,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.target.startswith("hopsum://"):
             report = url_report(resolve({"url": options.target, "rank": options.rank}), patience)
         else:
+            # By the settings of workers: HOPSUM_RANK and RANK count here as for a worker in this terminal.
             rank = resolve({"rank": options.rank}).rank
             report = examine(options.target, rank, observer=options.observer, patience=patience)
     except ConfigError as error:
@@ -118,7 +119,8 @@ def url_report(config: Config, patience: Patience) -> DiagnosisReport:
         except ControllerError as error:
             check, fix = _REFUSED.get(error.code, ("controller", "see the controller's log"))
             return not_admitted(url, check, str(error), fix)
-        except ConfigError as error:  # at none of a tree's leaves
+        except ConfigError as error:
+            # At none of a tree's leaves.
             return not_admitted(url, "url", str(error), "set HOPSUM_IP to the address that this worker is to have")
     return examine_admission(url, found, config.rank, patience)
 
@@ -132,6 +134,7 @@ def _admission(channel: Channel, config: Config, job: str, token: str) -> Admiss
         job=job,
         workers=located.workers,
         send_to=Endpoint(*send_to),
+        # The address that the kernel would take towards this switch: a host may have several.
         own_ip=source_towards(send_to, config.ip),
         further=tuple((Endpoint(*place), source_towards(place, config.ip)) for place in located.further),
     )
@@ -139,7 +142,8 @@ def _admission(channel: Channel, config: Config, job: str, token: str) -> Admiss
         return replace(found, state=message_to_dict(JobsClient(channel, token).job(job)))
     except ControllerUnreachableError:
         raise
-    except ControllerError:  # a controller that does not show jobs to their tokens: no probe can be a worker's
+    except ControllerError:
+        # A controller that does not show jobs to their tokens: no probe can be a worker's.
         return found
 
 

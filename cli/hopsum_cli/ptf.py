@@ -87,6 +87,7 @@ def _run(options: argparse.Namespace, cases: Sequence[str], folder: Path) -> int
         status, results = run_cases(target, cases, logs, folder=folder, parameters=given)
         failed = status != 0 or any(result.outcome not in ("ok", "skipped") for result in results)
         if failed:
+            # ptf's own words hold the traceback. Where all passed they only repeat the table.
             print((logs / "output").read_text(errors="replace"))
     _show(options.target, results)
     return int(failed)

@@ -102,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         controller = address_of(options)
         token = read_token(options.switch_token_file, "switch_token_file")
+        # The address is found before the switch starts: the switch binds it, and the controller is told it.
         place = SwitchPlace(_own_address(controller, options.ip), options.p4runtime_port, options.udp_port)
         run_worker_switch(controller, token, options.switch_name, place, options.slots, stop=stop, say=_say)
     except (HopsumError, ControlPlaneError, OSError) as error:

@@ -121,6 +121,7 @@ def draw_lines(plot: Plot) -> Figure:
         _add_line(axes, series, plot, *(("", "") if series.reference else next(styles)), next(greys))
     if plot.log_x:
         axes.set_xscale("log")
+        # A reference line may have many points, none of which was measured.
         ticks = sorted({x for series in plot.series if not series.reference for x in series.x})
         few = 1 < len(ticks) <= _MOST_TICKS and all(right >= _APART * left for left, right in pairwise(ticks))
         if few:
@@ -161,6 +162,7 @@ def _figure(title: str) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
     made = Figure(figsize=_INCHES, layout="constrained")
+    # A canvas without a window: pyplot would keep figures, and choose a back end by the display.
     FigureCanvasAgg(made)
     axes = made.subplots()
     axes.set_title("\n".join(wrap(title, _TITLE_WIDTH)), fontsize=10)
@@ -174,6 +176,7 @@ def _add_bars(axes: Any, series: BarSeries, places: Sequence[float], width: floa
         if height is None:
             continue
         axes.bar(place, height, _BAR * width, color=colour, label=label)
+        # matplotlib leaves labels with an underscore out: one entry of the legend for all bars of a colour.
         label = "_nolegend_"
         top = height if high is None else max(height, high)
         if low is not None and high is not None:

@@ -49,6 +49,7 @@ def expected_nmse_of(
     for _ in range(rotations):
         # Rotated in float64 by a plain transform, which shares no code with the kernels that it judges.
         coordinates = _rotate(blocks * rng.choice([-1.0, 1.0], blocks.shape))
+        # Rounding is random, so its mean square is known without drawing. Only rotations are drawn.
         rounded, lost = _coordinate_errors(coordinates / ranges, levels)
         scale = np.where(np.isinf(ranges), 0.0, ranges)
         error += _within(rounded * np.square(scale), lost * scale, x.size, workers)

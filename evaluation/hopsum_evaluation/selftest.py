@@ -63,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.elements < 1:
         parser.error(f"--elements {options.elements}: at least 1")
     check_link_options(parser, options)
+    # With --json stdout has the object and nothing else.
     console = Console(stderr=options.json)
     report = SelftestReport(options.target, "", options.workers, options.elements, options.seed)
     start = time.perf_counter()
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 def perform(testbed: Testbed, report: SelftestReport, console: Console, link: LinkPlan) -> None:
     """Make the job, let the workers sum, and fill the report."""
     controller = SwitchController(testbed.device, SWITCH)
+    # Drops are counted by switch, not by job: those from before the job are not of its packets.
     drops_before = controller.drop_counters()
     with WorkerPool(testbed.seats, work, link) as pool:
         bound = pool.gather("bound")
@@ -301,6 +303,8 @@ class SelftestReport:
             self.events["added"] == chunks * self.workers
             and self.events["completed"] == chunks
             and self.events["fault"] == 0
+            # Every packet has one fate: a sum above would be a packet counted twice, a sum below a packet lost
+            # unseen.
             and arrived + sum(self.drops.values()) == self.packets_up
         )
 
@@ -446,6 +450,7 @@ def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: Transport, 
     start = time.perf_counter()
     for first in range(0, len(payloads), PIECE_CHUNKS):
         piece = payloads[first : first + PIECE_CHUNKS]
+        # In pieces: the parent's bar advances between all-reduces, and a piece has as many chunks as the job slots.
         results.append(transport.allreduce(exercise.op, piece).results)
         pipe.send(("progress", exercise.op, len(piece)))
     elapsed_s = time.perf_counter() - start

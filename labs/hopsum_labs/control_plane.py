@@ -25,6 +25,7 @@ class ControlPlane:
     def __init__(self, device: P4RuntimeDevice, program: Path, p4info: Path) -> None:
         self._device, self._program = device, program
         try:
+            # Read once: `reload` pushes the same program for each case.
             self._pipeline = PipelineConfig.load(program, p4info)
         except ControlPlaneError as error:
             raise ProgramError(str(error)) from error
@@ -52,6 +53,7 @@ class ControlPlane:
         self._write(Insert(MulticastGroup(group, tuple(Replica(port, 0) for port in ports))))
 
     def _require(self, table: str) -> None:
+        # Checked here, for words that tell a student why a compiled program may lack a table.
         if table not in self._device.p4info.tables:
             raise ProgramError(
                 f"the compiled program has no table {table}, which the control plane of this level writes. "

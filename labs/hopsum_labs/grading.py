@@ -18,7 +18,8 @@ from hopsum_labs.rule_checks import Case, Failed, LabError
 from hopsum_labs.workers import load_worker
 
 COMPILER = "p4c-bm2-ss"
-_COMPILE_S = 600  # only for what never ends: these programs take a second
+# Ends a compiler that hangs. These programs take a second.
+_COMPILE_S = 600
 HOW_TO_GET_P4C = (
     f"{COMPILER} is not on PATH. p4lang has packages for Debian and Ubuntu (https://github.com/p4lang/p4c#installing). "
     "To see the grader without a compiler: hopsum lab grade LEVEL --solution"

@@ -36,7 +36,8 @@ DEVICE_ID = 0
 def start_embedded(stack: ExitStack, *, backend: Backend = Backend.INTERPRETER) -> tuple[P4RuntimeDevice, SendFrame]:
     """Start the embedded switch, in this process."""
     server = SwitchServer(make_engine=engine_maker(backend), device_id=DEVICE_ID)
-    server.open()  # and no thread that moves frames: `send` does
+    # Opened, but not run: no thread moves frames, `send` alone does, so a verdict depends on no time.
+    server.open()
     stack.callback(server.close)
 
     def send(port: int, frame: bytes) -> list[Output]:
@@ -74,7 +75,8 @@ class Testbed(ControlPlane):
     Raises ProgramError where the switch refuses the program, and LabError where it does not start.
     """
 
-    __test__ = False  # not a test class of pytest's
+    # Not a test class of pytest's.
+    __test__ = False
 
     def __init__(self, program: Path, p4info: Path, start: StartSwitch = start_embedded) -> None:
         with ExitStack() as stack:

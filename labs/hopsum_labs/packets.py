@@ -78,6 +78,7 @@ class Quantised(Packet):
 
 bind_layers(Ether, Aggregation, type=TYPE_AGGREGATION)
 bind_layers(Ether, Quantised, type=TYPE_QUANTISED)
+# By destination only: the source port of a contribution is the worker's own choice.
 bind_layers(UDP, Aggregation, dport=AGGREGATION_PORT)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scapy.layers.l2 import Ether
+from scapy.packet import Packet
 
 from hopsum_labs.packets import VALUES, Aggregation, Kind, summary, total, worker_port
 from hopsum_switch.engine import Output
@@ -57,30 +58,50 @@ def expect_nothing(answers: Sequence[Output], why: str) -> None:
     expect(not answers, f"nothing was expected, because {why}; the switch sent {'; '.join(shown)}")
 
 
-def expect_results(answers: Sequence[Output], ranks: Sequence[int], wanted: Sequence[int], when: str) -> None:
-    """Fail unless each of `ranks` got one RESULT with the values `wanted`, and no other rank got a packet."""
+def expect_results(
+    answers: Sequence[Output],
+    ranks: Sequence[int],
+    wanted: Sequence[int],
+    when: str,
+    layer: type[Packet] = Aggregation,
+    field: str = "values",
+) -> None:
+    """Fail unless each of `ranks` got one RESULT with the sums `wanted`, and no other rank got a packet.
+
+    layer, field: the header of the level's packets, and its field with the sums.
+    """
     ports = [worker_port(rank) for rank in ranks]
     came = [answer.port for answer in answers]
     expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
     for answer in answers:
         packet = Ether(answer.frame)
         expect(
-            Aggregation in packet and packet[Aggregation].kind == Kind.RESULT,
+            layer in packet and packet[layer].kind == Kind.RESULT,
             f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}",
         )
-        got = [int(value) for value in packet[Aggregation].values]
+        got = [int(value) for value in getattr(packet[layer], field)]
         expect(
             got == list(wanted),
             f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
         )
 
 
-def play_round(contribute: Contribute, contributions: Sequence[Sequence[int]], when: str) -> list[Output]:
-    """Let every rank contribute once. The last one's answers have to be the RESULTs. Return them."""
+def play_round(
+    contribute: Contribute,
+    contributions: Sequence[Sequence[int]],
+    when: str,
+    wanted: Sequence[int] | None = None,
+    layer: type[Packet] = Aggregation,
+    field: str = "values",
+) -> list[Output]:
+    """Let every rank contribute once. The answers to the last contribution have to be the RESULTs. Return the answers.
+
+    The other arguments are those of `expect_results`. `wanted` is by default the sum of the contributions.
+    """
     ranks = range(len(contributions))
     answers: list[Output] = []
     for rank in ranks:
         expect_nothing(answers, f"only {rank} of {len(ranks)} workers had contributed in {when}")
         answers = contribute(rank, contributions[rank])
-    expect_results(answers, ranks, total(contributions), when)
+    expect_results(answers, ranks, total(contributions) if wanted is None else wanted, when, layer, field)
     return answers

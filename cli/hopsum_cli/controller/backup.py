@@ -37,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(arguments)
     try:
+        # Through the controller, not from its file: a copy of SQLite's file alone may lack the newest commits.
         with operator(options) as client:
             content = client.backup()
         jobs = write(content, options.file)

@@ -124,10 +124,12 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
                 print(f"page {controller.page_url}", flush=True)
                 print(f"metrics {controller.metrics_url}", flush=True)
             switches = ",".join(switch.name for switch in config.switches)
+            # A line for programs that start a controller: at this moment it takes calls.
             print(f"ready listen={controller.address} switches={switches}", flush=True)
             manager.ready(f"listens at {controller.address}")
             reloading = Reloading(options.config, config, controller.service, options.log_level)
             while (number := _next_signal(signals, manager, controller.vitals)) is signal.SIGHUP:
+                # systemd's order: RELOADING before the work, READY after it, or `systemctl reload` waits for ever.
                 manager.reloading()
                 reloading.reload()
                 manager.ready(f"listens at {controller.address}")

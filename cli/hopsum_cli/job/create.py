@@ -135,6 +135,7 @@ def run(options: argparse.Namespace) -> int:
     given = {**_given_tables(options), **_tables(options)}
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
+    # The file is made first: a token that could not be written down would be lost, and its job with it.
     with operator(options) as client, token_file(options.token_file) as write:
         made = client.create(
             options.name,
@@ -154,6 +155,7 @@ def run(options: argparse.Namespace) -> int:
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
+    # No URL for a unix socket: workers on other hosts could not follow it.
     values = {**message_to_dict(made), "url": url}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
@@ -177,6 +179,7 @@ def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     if given:
         options.parser.error(f"--codec works the table out: leave {', '.join(f'--{name}' for name in given)} out")
     try:
+        # numpy: only the tables are wanted, and the other back ends compile for seconds.
         codec = make_codec(options.codec, workers=options.workers, backend="numpy")
     except (CodecError, TypeError) as error:
         options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
@@ -217,7 +220,8 @@ def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:
     query = [] if token_file is None else [f"token_file={quote(str(token_file.absolute()))}"]
     if address.ca_file is not None:
         query.append(f"ca={quote(str(address.ca_file.absolute()))}")
-    elif address.tls == is_local(address.target):  # not what goes without saying
+    # The URL says only what a worker would not assume: no TLS on this machine, TLS to any other.
+    elif address.tls == is_local(address.target):
         query.append(f"tls={'on' if address.tls else 'off'}")
     return f"hopsum://{address.target}/{job}{'?' if query else ''}{'&'.join(query)}"
 
@@ -229,6 +233,7 @@ def token_file(path: Path | None, undone: str = "no job was made") -> Iterator[A
         yield lambda token: None
         return
     try:
+        # O_EXCL: a link that another user has put there is never followed. The mode holds from the first byte on.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise TokenFileError(f"{undone}: token file {path}: {error}; give one that is not there yet") from error

@@ -126,6 +126,7 @@ def _delete(options: argparse.Namespace) -> int:
     gone: list[str] = []
     with operator(options) as client:
         jobs = {job["name"]: job for job in map(message_to_dict, client.jobs())}
+        # A job that is not there is no reason to ask: its deletion is an error of its own.
         busy = [jobs[name] for name in dict.fromkeys(options.names) if name in jobs and _inside(jobs[name])]
         if busy and not options.yes and not _confirmed(busy):
             return 1
@@ -133,7 +134,8 @@ def _delete(options: argparse.Namespace) -> int:
             for name in options.names:
                 client.delete(name)
                 gone.append(name)
-        finally:  # an error names one job, and the jobs before it are deleted: say so
+        finally:
+            # An error names one job, and the jobs before it are deleted: say so.
             if options.json:
                 print(json.dumps({"deleted": gone}))
             else:
@@ -149,6 +151,7 @@ def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
         print(f"hopsum job: {told}; nothing was deleted: give --yes to end them all the same", file=sys.stderr)
         return False
     print(f"{told}. End {'it' if len(busy) == 1 else 'them'}? [y/N] ", end="", file=sys.stderr, flush=True)
+    # Nothing, or anything else, is no.
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     print("hopsum job: nothing was deleted", file=sys.stderr)

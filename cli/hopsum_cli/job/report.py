@@ -64,10 +64,12 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Table:
 
 def _counted(job: Mapping[str, Any]) -> Table:
     """Make the table of packets by event, with a column for each switch of a tree or of shards."""
+    # A job at one switch has no parts: its counters are the job's own.
     by_switch = {part["switch"]: part["counters"] for part in job["parts"]} or {"packets": job["counters"]}
     table = Table(f"counted by the switch{'es' if job['parts'] else ''}", box=None, pad_edge=False)
     for title in by_switch:
         table.add_column(escape(title), justify="right")
+    # Leaves and spine count different events: a row for each event of any switch, in their order.
     for event in dict.fromkeys(event for counters in by_switch.values() for event in counters):
         counts = [counters.get(event) for counters in by_switch.values()]
         table.add_row(escape(event), *("-" if count is None else f"{count:,}" for count in counts))

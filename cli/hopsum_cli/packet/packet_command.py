@@ -64,6 +64,7 @@ def print_captures(captures: Sequence[Capture], packets: Sequence[CapturedPacket
         more = [f"flags {'+'.join(header_values(header)['flags'])}"] if header.flags else []
         more += [f"held {header.held}"] if header.held else []
         more += [f"contributors {_ranks(header.contributors)}"] if header.contributors else []
+        # Counted from the first packet shown: times since 1970 hide differences of microseconds.
         after_s = packet.time_s - packets[0].time_s
         print(f"{after_s:.6f}  {packet.source} > {packet.destination}  {' '.join([summary, *more])}")
 

@@ -60,6 +60,7 @@ def parse_arguments(words: Sequence[str]) -> PacketArguments:
     kind = numbers.setdefault("kind", Kind.UPDATE)
     op = numbers.setdefault("op", Op.ADD32 if kind != Kind.PROBE else 0)
     payload = _payload(kind, op, {key: values[key] for key in PAYLOAD_KEYS if key in values})
+    # Rounds count the uses of a slot from 1: round 0 is that of a slot without any use.
     numbers.setdefault("round", 1)
     numbers.setdefault("length", len(payload))
     if payload and op in SHAPES:
@@ -160,6 +161,7 @@ def text_of(packet: Packet) -> str:
     # Built and dissected again, so that lengths and checksums are shown with their values.
     whole = packet.__class__(bytes(packet))
     payload = payload_of(whole)
+    # The payload has a line of its own: scapy would show its bytes as one long text.
     whole[Hopsum].remove_payload()
     layers = "\n".join(line.rstrip() for line in whole.show(dump=True).rstrip().splitlines())
     return f"{layers}\n{payload_text(whole[Hopsum], payload)}"
@@ -280,7 +282,8 @@ def over_interface(arguments: PacketArguments, interface: str, patience: AnswerL
     Raises PacketError: no such interface, no root, or an address that has to be given and was not.
     """
     try:
-        conf.ifaces.reload()  # scapy knows the interfaces of the namespace in which it was imported
+        # Scapy knows the interfaces of the namespace in which it was imported.
+        conf.ifaces.reload()
         packet = _frame(arguments, interface)
         with conf.L2socket(iface=interface) as sock:
             sock.send(packet)
@@ -303,6 +306,7 @@ def _frame(arguments: PacketArguments, interface: str) -> Packet:
     source, own_mac = path.get("src_ip") or get_if_addr(interface), path.get("src_mac") or get_if_hwaddr(interface)
     if "dst_ip" not in path:
         raise PacketError("--interface needs dst_ip=..., the switch's address")
+    # scapy's word for an interface without an address.
     if source == "0.0.0.0":
         raise PacketError(f"interface {interface} has no IPv4 address: give src_ip=..., the worker's address")
     mac = path.get("dst_mac") or _ask_for_mac(interface, own_mac, source, path["dst_ip"])
@@ -332,6 +336,7 @@ def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
 
 def _collect(patience: AnswerLimits, receive: Callable[[float], Packet | None]) -> Iterator[PacketAnswer]:
     """Yield what `receive(seconds left)` returns, as long as there is patience. None is nothing yet."""
+    # From the end of sending: the time to build the packet is not the switch's.
     started, count = time.monotonic(), 0
     while count != patience.answers and (left := started + patience.wait_s - time.monotonic()) > 0:
         packet = receive(left)

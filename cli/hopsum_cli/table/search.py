@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def search(bits: int, workers: int, lane_bits: int, error_feedback: bool) -> dict[str, Any]:
-    """Return what --json prints. Raises CodecError as `best_table` does."""
+    """Make the object of --json. Raises CodecError as `best_table` does."""
     default = best_table(workers, lane_bits, bits, error_feedback)
     lane_max = (1 << lane_bits) - 1
     # With error feedback a worker's own error bounds its residual; without it roundings average out over workers.

@@ -81,6 +81,7 @@ def duration(seconds: float | None) -> str:
 
 def _table(title: str, rows: Sequence[Mapping[str, str]], width: int) -> Table:
     """Return rows as a table of as many columns as fit. A text that is longer than its column goes on below."""
+    # Widths of the texts as shown: markup has no width.
     wide = {
         column: max(len(column), *(Text.from_markup(row[column]).cell_len for row in rows))
         for column in (rows[0] if rows else ())
@@ -156,6 +157,7 @@ def _notes(job: Mapping[str, Any]) -> list[str]:
             f"[yellow]{name}[/] {job['joins_refused']} joins refused, the last {ago(job['last_refusal_age_s'])}: "
             f"{escape(job['last_refusal'])}"
         )
+    # A stalled job has its line already: its reason names the ranks.
     lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
     if lost and job["state"] == "running" and job["health"] != "stalled":
         quorum = f"a quorum is {job['quorum']} of {job['workers']}"

@@ -84,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 def _once(client: JobsClient, options: argparse.Namespace) -> None:
     before = take_snapshot(client)
     time.sleep(options.interval)
+    # Rates need two heartbeats of each rank. Their interval is the controller's, and may exceed --interval.
     while not all_told(before, after := take_snapshot(client)) and after.at_s - before.at_s < _LONGEST_S:
         time.sleep(_AGAIN_S)
     shown = document(before, after)
@@ -104,7 +105,8 @@ def _watch(client: JobsClient, options: argparse.Namespace) -> None:
             try:
                 for shown in _documents(client, options):
                     live.update(screen(shown, live.console.width), refresh=True)
-            except ControllerUnreachableError as error:  # a controller that is started again comes back by itself
+            except ControllerUnreachableError as error:
+                # A controller that is started again comes back by itself.
                 live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(options.interval)
 
@@ -114,6 +116,7 @@ def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict
     while True:
         time.sleep(options.interval)
         snapshots.append(take_snapshot(client))
+        # A window in place of two snapshots: a rate over one interval would jump with each heartbeat.
         _forget(snapshots, options.rate_window)
         yield document(snapshots[0], snapshots[-1])
 

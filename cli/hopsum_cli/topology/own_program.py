@@ -82,6 +82,7 @@ def describe(network: Network, program: tuple[Path, Path]) -> dict[str, Any]:
 def _run_control(command: Sequence[str], home: str, environment: Mapping[str, str]) -> None:
     """Run the control command where the switches' servers are, with our own terminal."""
     arguments, variables = launched(command, home, {**os.environ, **environment})
+    # The control command writes to our terminal directly: what we have printed comes first.
     sys.stdout.flush()
     status = subprocess.run(arguments, env=variables, check=False).returncode
     if status:

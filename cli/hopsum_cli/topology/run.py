@@ -117,6 +117,7 @@ def _run(request: Request) -> int:
             return status
         control = stack.enter_context(NetworkControl(network))
         before = traffic(network)
+        # Forwarding is known to work before a job is made, on every path that a worker may take.
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
         # Jobs are made only on a network that works: a lost frame would look like a fault of the job.

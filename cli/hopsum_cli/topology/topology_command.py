@@ -145,7 +145,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hopsum_cli.topology.run import Request, run  # which needs switch and controller
+    # Here, not above: `list` and `show` need neither switch nor controller.
+    from hopsum_cli.topology.run import Request, run
 
     if options.program is None and (options.control or options.p4info):
         options.parser.error("--control and --p4info are for a program of your own: give --program X.json")

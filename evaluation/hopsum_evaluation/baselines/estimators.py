@@ -86,6 +86,7 @@ class TopKEstimator:
         """Pack values, then places. Of equal magnitudes the first ones are sent."""
         require_finite_vector(x)
         count, width = self.sent(x.size), code_bits(x.size)
+        # Places ascend, so that the receiver finds a damaged message by an order that is broken.
         places = _largest(x, count)
         return Message(x[places].astype("<f4").tobytes() + pack(places, width), count * (32 + width))
 
@@ -143,11 +144,13 @@ class TernGrad:
         """Pack the scale, then the digits."""
         require_finite_vector(x)
         side = _SIDE.pack(self._scale(x))
+        # The scale as the receiver reads it: float32. Digits that were drawn for the unrounded scale would be biased.
         scale = _SIDE.unpack(side)[0]
         key = rounding_key(context)
         parts = [side]
         for start in range(0, x.size, _RUN):
             run = slice(start, min(start + _RUN, x.size))
+            # Numbers of a run are those that one call for the whole vector would draw: keys are counted by place.
             reach = uniforms(key, run) * scale
             # An element is sent as non-zero if a uniform number is below its share of the scale.
             digits = np.sign(x[run]).astype(np.int8) * (reach < np.abs(x[run]))

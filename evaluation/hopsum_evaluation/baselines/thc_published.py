@@ -6,7 +6,7 @@ workers. Codec `thc` differs in both: a range per block, and a table for the job
 vector, one range truncates their coordinates. Everything else is `thc`: blocks of 1024 are rotated, rounded and added.
 
 Codes are those of `thc` for shared ranges that are all the same, so that blocks which exceed the range are clipped to
-it. `hopsum_evaluation.torch.published` is a transcription of the published worker, for its speed.
+it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ class ThcPublished(LookupTableCodec):
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of the vector's root mean square, uint32[1]."""
         blocks = super().ranges(x).view(np.float32)
+        # A block's root mean square counts padding as zeros: times the elements of a block, it is the energy of real
+        # elements.
         energy = np.square(blocks, dtype=np.float64).sum() * self.block_elements
         shared = np.array([math.sqrt(energy / x.size)]).astype(np.float32)
+        # Written so that not-a-number is refused too.
         if not shared[0] <= HUGE:
             return np.array([INFINITE], np.uint32)
         return shared.view(np.uint32)
@@ -63,14 +66,14 @@ class ThcPublished(LookupTableCodec):
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext,
         **options: Any,
     ) -> NDArray[np.uint8]:  # fmt: skip
-        """Return packed codes. See `RangeCodec`."""
+        """Encode with the one range for all blocks, see `RangeCodec.encode`."""
         return super().encode(x, super().ranges(x), self._of_blocks_alike(shared, x.size), context, **options)
 
     def decode(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], shared: SharedRanges, elements: int,
         context: ReductionContext, out: NDArray[np.float32] | None = None, **options: Any,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Return the mean. See `RangeCodec`."""
+        """Decode with the one range for all blocks, see `RangeCodec.decode`."""
         alike = self._of_blocks_alike(shared, elements)
         return super().decode(results, contributors, alike, elements, context, out, **options)
 
@@ -78,7 +81,7 @@ class ThcPublished(LookupTableCodec):
         self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: ReductionContext,
         included: NDArray[np.bool_] | None = None, **options: Any,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Return what codes add to a sum. See `RangeCodec`."""
+        """Decode a worker's own codes with the one range, see `RangeCodec.contribution`."""
         alike = self._of_blocks_alike(shared, elements)
         return super().contribution(payloads, alike, elements, context, included, **options)
 
@@ -86,11 +89,12 @@ class ThcPublished(LookupTableCodec):
         self, x: NDArray[np.float32], payloads: NDArray[np.uint8], shared: SharedRanges, context: ReductionContext,
         included: NDArray[np.bool_] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        """Subtract what codes add to a sum. See `RangeCodec`."""
+        """Subtract a worker's own decoded codes, see `RangeCodec.subtract_contribution`."""
         alike = self._of_blocks_alike(shared, x.size)
         super().subtract_contribution(x, payloads, alike, context, included, **options)
 
     def _of_blocks_alike(self, shared: SharedRanges, elements: int) -> SharedRanges:
+        # Kernels know ranges by block only: the one range is repeated for each.
         require_ranges(shared.values, 1, "shared")
         return SharedRanges(np.full(blocks_of(elements, self.block_elements), shared.values[0]))
 

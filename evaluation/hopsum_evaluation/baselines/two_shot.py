@@ -44,8 +44,10 @@ def quantise(x: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
     most = (1 << bits - 1) - 1
     # np.abs turns the -0 of a block of zeros into +0: equal blocks are equal bytes.
     scales = np.abs(np.maximum(rows.max(axis=1), -rows.min(axis=1))) / np.float32(most)
+    # A block whose scale is subnormal is sent as zeros: its inverse would be infinite.
     per_scale = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > np.finfo(np.float32).tiny)
     scaled = rows * per_scale[:, None]
+    # To the nearest, not at random: error feedback carries the rest, and ranks need no shared randomness.
     codes = np.rint(scaled, out=scaled).astype(np.int8)
     made = np.empty((len(rows), block_bytes(bits)), np.uint8)
     made[:, :_SCALE_BYTES] = scales.astype("<f4").view(np.uint8).reshape(-1, _SCALE_BYTES)

@@ -100,6 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         show(cells, plan, Console())
         for path in plots:
             print(path)
+    # None is no verdict: no formula is known for the method, or vectors differ.
     return 1 if any(cell.agrees is False for cell in cells) else 0
 
 
@@ -149,6 +150,7 @@ def error_plots(cells: Sequence[dict[str, Any]], titles: Mapping[str, str]) -> l
     kinds = dict.fromkeys(cell["vectors"] for cell in cells)
     found = []
     for kind in kinds:
+        # Exact methods would stretch the logarithmic axis by many decades.
         here = [cell for cell in cells if cell["vectors"] == kind and (cell["nmse"] or 0) > EXACT]
         found += [_against_bits(here, kind, titles[kind]), _against_workers(here, kind, titles[kind])]
     return found

@@ -202,6 +202,7 @@ def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
     workers = SHOWN_WORKERS
     elements = int(job.weights_bytes) // _FLOAT_BYTES
     codec = make_codec(name, workers=workers)
+    # Whole frames, headers included: rho of payloads alone would favour small packets.
     traffic = summed_traffic(codec, elements, _VECTORS, _DENSITY)
     up, down = traffic.up_bytes / job.weights_bytes, traffic.down_bytes / job.weights_bytes
     ratio = max(up, down)
@@ -209,6 +210,7 @@ def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
     union = 1 - (1 - _DENSITY) ** workers
     overhead = 1 + elements * codec_seconds(codec, union, seed=1) / job.compute_s(workers)
     slack = job.least_slack(workers, ratio, overhead)
+    # A switch adds while packets pass: the network carries one vector, however many workers there are.
     switch_s = job.compute_s(workers, overhead) + job.transfer_s(1, ratio)
     return Calibrated(
         name, up, down, ratio, overhead, slack, workers / slack, job.single_node_s / switch_s,
@@ -272,4 +274,5 @@ def _shortest(action: Callable[[], _T]) -> tuple[float, _T]:
         start = time.process_time()
         result = action()
         seconds.append(time.process_time() - start)
+    # The shortest: whatever else the machine does only adds time.
     return min(seconds), result

@@ -123,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     ):
         if not least <= value <= most:
             parser.error(f"{name}: {value:g}, where {least:g} to {most:g} is possible")
+    # Before measuring: the load that the measurement itself makes is no property of the machine.
     before = machine()
     chunk_s, missing = measure_chunk(options.seed)
     try:
@@ -160,6 +161,7 @@ def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tup
     def add(method: str, traffic: StepTraffic, codec_s: float = 0.0, nmse: float | None = None) -> None:
         wire_s = max(traffic.up_bytes, traffic.down_bytes) * _BITS / options.rate
         network_s = traffic.chunks * chunk_s
+        # The three work at the same time on different chunks, so the slowest one sets the pace.
         allreduce_s = max(wire_s, codec_s, network_s)
         # The last vector is there only when the backward pass ends, so it is never hidden.
         exposed_s = max(allreduce_s / options.buckets, allreduce_s - options.overlap * options.compute)
@@ -177,7 +179,8 @@ def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tup
     for name in options.codec or CODECS:
         try:
             codec = make_codec(name, workers=workers)
-        except (CodecError, TypeError) as error:  # a TypeError names an option that the codec lacks
+        except (CodecError, TypeError) as error:
+            # A TypeError names an option that the codec lacks.
             refused[name] = str(error)
             continue
         traffic = summed_traffic(codec, elements, options.buckets, options.density)
@@ -197,6 +200,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(elements, dtype=np.float32)
     if codec.name == "lossless":
+        # Each element is zero by itself: no runs of zeros help the sketch.
         x[rng.random(elements) >= density] = 0
     taken = []
     for step in range(_RUNS + 1):
@@ -209,7 +213,8 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
             reduction.take(results, contributors)
             seconds += time.process_time() - begin
         taken.append(seconds)
-    return min(taken[1:]) / elements  # the first run compiles kernels
+    # The first run compiles kernels.
+    return min(taken[1:]) / elements
 
 
 def measure_chunk(seed: int) -> tuple[float, str]:
@@ -235,6 +240,7 @@ def measure_chunk(seed: int) -> tuple[float, str]:
         membership = job_membership(job, {0: seat.switch})
         agent = stack.enter_context(Agent(membership, 0, codec=codec, link=link, trace=spans.append))
         for _ in range(_RUNS + 1):
+            # One vector at a time, so that spans of two vectors do not overlap.
             agent.submit(x).result()
     chunks = summed_traffic(codec, MEASURED_ELEMENTS, 1, 1.0).chunks
     networks = [

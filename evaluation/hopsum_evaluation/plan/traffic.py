@@ -68,6 +68,8 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
         PlanError: a codec that declares no sizes here.
     """
     up = down = chunks = phases = 0
+    # Real buckets follow a model's layers, which are not known here: all vectors are equally long, give or take one
+    # element.
     shorter, longer = elements // vectors, elements % vectors
     for size, count in ((shorter, vectors - longer), (shorter + 1, longer)):
         sent = list(exchanges_of(codec, size, density)) if count else []
@@ -109,6 +111,7 @@ def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
 
 def _exchanged(elements: int, workers: int, element_bytes: float) -> StepTraffic:
     payload = 2 * (workers - 1) / workers * elements * element_bytes
+    # Gloo runs on TCP: a full segment has this payload.
     segment = MTU_BYTES - IPV4_BYTES - TCP_BYTES
     sent = payload * (ETHERNET_BYTES + MTU_BYTES) / segment
     return StepTraffic(sent, sent)

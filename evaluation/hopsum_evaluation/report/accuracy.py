@@ -146,6 +146,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     if reason := unavailable():
         raise NotRunError(reason)
     courses = _courses(settings)
+    # Seeds are paired over schemes and rates, so as many as the rate with most repeats needs.
     repeats = max(repeats for course in courses for repeats in course.rates.values())
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(repeats))
     trainings = Trainings(settings.pick(2, 4, 4), courses, seeds)
@@ -219,6 +220,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder, services)
         pool = stack.enter_context(WorkerPool(seats, work, plan))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
+        # One job for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, codec in enumerate(codecs.values()):
             path = folder / f"report{number}.json"
             bound = [places for (places,) in pool.gather("bound")]
@@ -227,6 +229,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
         runs = _train_by_turns(trainings, star, pool, tell, keep)
         pool.send(None)
+        # Workers end before their switch does: a worker without a switch would send again until its deadline.
         pool.gather("finished")
     trained = {
         course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
@@ -241,6 +244,7 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
         rates = [(rate, course.rates[rate], False) for rate in course.rates]
         rates += [(rate, course.paced[rate], True) for rate in course.paced]
         for rate, repeats, paced in rates:
+            # Shaping again empties the queues and begins the counts at zero.
             star.shape(rate)
             steps, every = PACE if paced else (course.steps, course.every)
             for repeat, seed in enumerate(trainings.seeds[:repeats]):

@@ -98,6 +98,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         "ours": options.codec, "runs": [],
     }  # fmt: skip
     write_report(document, options.output)
+    # The streams of `hopsum report`, so that both commands train on the same batches.
     settings = Settings(options.seed, Size.FULL)
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(options.seeds))
 
@@ -122,6 +123,7 @@ def course_of(options: argparse.Namespace) -> Course:
     """Make the course of the trainings from the command's arguments."""
     steps, batch, every = FULL[options.model]
     steps = max(2, round(steps * options.scale))
+    # Each scheme once, ours last: turns rotate from there.
     schemes = (*(name for name in options.others if name != options.codec), options.codec)
     rates = {f"{options.rate / 1e6:g}mbit": options.seeds}
     return Course(options.model, steps, batch, min(every, steps), rates, schemes)

@@ -50,15 +50,15 @@ ONE_BUCKET_MB = 1024
 """torch's PowerSGD begins an all-reduce when the one before has ended, in a callback. With several buckets ranks may
 begin them in different orders, and gloo, which matches them by order, aborts the process."""
 PROBES = 4
-"""Times that the parts of a step are timed alone."""
+"""Number of runs in which compute and all-reduce of a step are timed, each by itself."""
 _INTERFACE = "eth0"
 
 
 class Reducers(NamedTuple):
-    """What averages gradients, by scheme, for the schemes that need sockets or process groups made beforehand."""
+    """Objects that average gradients, by scheme: sockets or process groups of theirs are made before trainings."""
 
     sums: dict[str, Communicator]
-    """Sums of codes, by the switch or by software servers."""
+    """Communicators of the schemes that sum codes, by a switch or by software servers, by name of the scheme."""
     exchanges: dict[str, TwoShotExchange]
 
 
@@ -104,10 +104,12 @@ def _train(
     ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb)
     _register(ddp, order.scheme, reducers)
     optimiser = learning.make_optimiser(ddp)
+    # A stream for each rank: with one seed for all, ranks would draw the same batches.
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
+    # After DDP has sent its first parameters, which are no part of a step.
     began_bytes = _interface_bytes()
     for step in range(1, order.steps + 1):
         batch = learning.draw(shuffle, order.batch)
@@ -184,6 +186,7 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
         return None
     scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
+    # A residual of its own: the one of the training must not change after the training.
     feedback = ErrorFeedback(gradient.numel())
     left = np.zeros(part_elements(gradient.numel(), plan.workers), np.float32)
     found = []

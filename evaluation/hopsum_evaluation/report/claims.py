@@ -130,6 +130,7 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
         reason: why there are none, or one is not finite.
     """
     found = tuple(float(each) for each in samples)
+    # One sample has no variance: no interval follows from it.
     if len(found) < 2:
         return Judged(claim, found, None, Verdict.NOT_RUN, reason or f"{len(found)} samples have no interval")
     if not all(isfinite(each) for each in found):
@@ -138,5 +139,6 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     least, most = claim.allowed
     if least <= ours.low and ours.high <= most:
         return Judged(claim, found, ours, Verdict.REPRODUCED)
+    # The interval is in part allowed: more seeds could decide either way.
     undecided = ours.low <= most and ours.high >= least
     return Judged(claim, found, ours, Verdict.NOT_REPRODUCED, UNDECIDED if undecided else "")

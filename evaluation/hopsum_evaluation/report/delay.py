@@ -59,7 +59,9 @@ def run(settings: Settings, tell: Tell) -> Result:
     trips_s = settings.pick((0.0, 0.004), (0.0, 0.01), (0.0, 1e-3, 10e-3, 50e-3))
     sites = settings.pick((2,), (4,), (2, 4))
     runs, seed = settings.pick(2, 3, 3), settings.stream("data", "delay") % (1 << 31)
+    # Without torch hopsum alone is measured, and the claims have no samples.
     others = _OTHERS if find_spec("torch") is not None else ()
+    # Other schemes use no switch: with switches on hosts they would be measured twice.
     places = [("fabric", (OURS, *others)), ("hosts", (OURS,))]
     todo = [(n, trip_s, *place) for n in sites for trip_s in trips_s for place in places]
     cells: list[dict[str, Any]] = []

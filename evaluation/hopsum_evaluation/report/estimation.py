@@ -122,6 +122,7 @@ def _measure(settings: Settings, kind: str, d: int, n: int, steps: int, repeat: 
         vectors = _KINDS[kind](rng, n, d)
         truth, energy = np.mean(vectors, axis=0, dtype=np.float64), mean_energy(vectors)
         for name in _METHODS:
+            # All methods get the same vectors of a step: differences are the methods', not the draws'.
             estimate = estimate_mean(make(name), vectors, settings.stream("codec", repeat), step + 1)
             errors[name].append(float(np.square(estimate.mean - truth).sum()) / energy)
             bits[name].append(estimate.bits / n / d)
@@ -204,6 +205,7 @@ def _slope(cases: Sequence[dict[str, Any]], kind: str, name: str, key: str, repe
     """Fit the slope of ln error over ln of d or n. The other one is the first that was measured."""
     other = "n" if key == "d" else "d"
     here = [case for case in cases if case["kind"] == kind and case[other] == cases[0][other]]
+    # A power law is a line of logarithms, whose slope is the exponent.
     x = np.log([case[key] for case in here])
     return float(np.polyfit(x, np.log([_error(case, name, repeat) for case in here]), 1)[0])
 
@@ -303,6 +305,7 @@ def k_means(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generato
     costs = [_cost(points, centres)]
     for step in range(rounds):
         sums, counts = zip(*(_centre_sums(own, centres) for own in held), strict=True)
+        # Counts are exact: ten integers of a client are too few to compress.
         total = np.sum(counts, axis=0)
         estimate = mean([each.ravel().astype(np.float32) for each in sums], step) * len(held)
         # A centre without points stays where it is.

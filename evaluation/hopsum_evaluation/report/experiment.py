@@ -31,9 +31,9 @@ _END_S: Final = 20.0
 """The time in which the process of a measurement ends by itself once nobody listens."""
 
 Result = dict[str, Any]
-"""Figures of one section, in values that JSON can hold: all that `show` needs."""
+"""Measured figures of one section, as values that JSON can hold. `show` needs nothing else."""
 Tell = Callable[[float, str], None]
-"""Called with the share of a section that is done, 0 to 1, and with what comes next, for a progress bar."""
+"""A function that reports progress: the share of a section that is done, 0 to 1, and the next step in words."""
 
 
 class NotRunError(Exception):
@@ -64,6 +64,7 @@ class Settings:
 
         Rotations and roundings are streams of "codec": `hopsum.codec.hashing` tells them apart.
         """
+        # Streams have names, not positions: a section that draws more shifts no other one's numbers.
         parts = (_number(name) for name in names)
         return derive_key(self.seed, *parts) >> 1
 
@@ -75,6 +76,7 @@ class Settings:
 def _number(name: str | int) -> int:
     if isinstance(name, int):
         return name
+    # Not hash(), which Python salts anew in every process.
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
@@ -123,7 +125,7 @@ def _run_apart(measure: Callable[..., Any], argument: Any, calls: int, pipe: Con
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """Rows of text below their heads. The first column names the row."""
+    """A table of a report: rows of text cells below `heads`. The first cell of a row names the row."""
 
     title: str
     heads: Sequence[str]
@@ -132,14 +134,14 @@ class ShownTable:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Tables and plots of a section, and the samples of its claims."""
+    """Tables and plots of a section of the report, and the measured samples of its claims."""
 
     tables: Sequence[ShownTable] = ()
     plots: Sequence[Plot] = ()
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Samples by claim, one per seed. None for a claim that was not measured."""
+    """Measured figures by the name of their claim, one per seed. An empty list for a claim that was not measured."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why a claim would have no samples, or a sample that is not finite, by claim."""
+    """Reasons for missing or infinite samples, by claim."""
 
 
 def figure(value: float | None, digits: int = 3) -> str:

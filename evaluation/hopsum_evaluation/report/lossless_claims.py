@@ -116,6 +116,7 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
     densities = settings.pick(
         (0.01, _CLAIMED), (0.001, 0.01, _CLAIMED, 0.2), (0.001, 0.005, 0.01, 0.02, _CLAIMED, 0.1, 0.2, 0.4)
     )
+    # One worker: the sum has its own support, as dense as the claim says.
     codec = make_codec("lossless", workers=1, index="bitmap")
     assert isinstance(codec, Lossless)
     found = []
@@ -242,6 +243,7 @@ def our_share_left(members: int, gamma: float, density: float, rng: np.random.Ge
 def our_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
     """Find the least gamma, in multiples of `step`, at which a sketch of so many members peels, by bisection."""
     places, kernels, key = _places(members, density, rng), NumpySketch(), int(rng.integers(1 << 62))
+    # Fewer cells than elements never peel, and 1.6 is far above THRESHOLD: the answer is in between.
     low, high = round(1.0 / step), round(1.6 / step)
     while high - low > 1:
         middle = (low + high) // 2
@@ -363,6 +365,7 @@ def measure_density(settings: Settings) -> dict[str, Any] | None:
     odds = np.array([count for _, count in counts], np.float64) ** 0.75
     odds /= odds.sum()
     rng = settings.rng("batch", "words")
+    # Rows that a step changes: of the input table, then of the output table.
     touched = np.zeros((_EMBEDDING_WORKERS, 2, len(counts)), np.bool_)
     for input_rows, output_rows in touched:
         centres = rng.integers(_CONTEXT, len(text) - _CONTEXT, _WORDS)

@@ -149,6 +149,8 @@ def allreduce(
     reductions = [codec.start(x, ReductionContext(*context, rank), feedback[rank]) for rank, x in enumerate(vectors)]
     while (phase := reductions[0].phase) is not None:
         payloads = [each.phase.payloads for each in reductions if each.phase is not None]
+        # Only packets with codes are lost: a fate counts chunks of codes, and ranges have no error feedback to go
+        # back to.
         sums = phase.op != Op.MAX32
         present = fate.present if fate is not None and sums else None
         results, contributors = simulate_switch(phase.op, payloads, codec.lookup, present)
@@ -230,6 +232,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
     workers = range(case.workers)
     first = learner.start(settings.rng("data", "parameters", repeat))
     parameters, speed = [first.copy() for _ in workers], [np.zeros_like(first) for _ in workers]
+    # Streams by repeat and number of workers, not by scheme: all schemes meet the same batches and losses.
     batches, fates = settings.rng("batch", repeat, case.workers), settings.rng("loss", repeat, case.workers)
     codec = None if case.scheme == "fp32" else make_case_codec(case)
     feedback = [ErrorFeedback(PARAMETERS) for _ in workers]
@@ -244,6 +247,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
             speed[rank] = MOMENTUM * speed[rank] + means[rank]
             parameters[rank] = parameters[rank] - np.float32(RATE) * speed[rank]
         if case.sync and (step + 1) % pass_steps == 0:
+            # What the published scheme proposes against drift: parameters are averaged in full precision.
             together = np.mean(parameters, axis=0)
             parameters = [together.copy() for _ in workers]
         residual.append(float(np.linalg.norm(feedback[0].residual)))

@@ -33,6 +33,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
     images, tables = folder / "images", folder / "csv"
     images.mkdir(exist_ok=True)
     tables.mkdir(exist_ok=True)
+    # The page of answers has trainings only. Other sections have no target that a user would train to.
     rows = answer_rows(report["sections"].get(ACCURACY, {}))
     bars = ratio_bars(rows)
     charts: list[Plot | BarChart] = [plot for _, shown, _ in parts.values() for plot in shown.plots]
@@ -136,6 +137,7 @@ def advice(row: AnswerRow) -> str:
 
 def ratio_bars(rows: Sequence[AnswerRow]) -> BarChart | None:
     """Chart the ratios to the best other scheme, a group for each rate. None without a ratio."""
+    # A ratio is not finite where a scheme missed the target: no bar has that height.
     kept = [row for row in rows if isfinite(row.best.mean)]
     if not kept:
         return None

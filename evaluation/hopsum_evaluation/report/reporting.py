@@ -149,6 +149,7 @@ def collect(
     """
     report, tree = earlier or begin(settings), commit()
     found = report["sections"]
+    # A section that could not run is tried again: a package may be installed by now.
     missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
     for name in missing:
         load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
@@ -158,6 +159,7 @@ def collect(
             **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
             "commit": tree, "machine": report["machine"], "versions": report["versions"],
         }  # fmt: skip
+        # Summed, since a report may be completed on another day.
         report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
         tell(1.0, "not run" if NOT_RUN in result else "done")
         save(report)

@@ -71,6 +71,8 @@ def is_paced(run: Run) -> bool:
 
 def with_seconds(model: AccuracyModel, runs: Sequence[Run]) -> list[tuple[Run, float]]:
     """Pair each training with its seconds to the target: measured, or by `paced_seconds` where it is paced."""
+    # Steps to the target are those of the same scheme and seed at another rate: a rate changes the time of a sum, not
+    # the sum.
     whole = {(run["scheme"], run["repeat"]): run for run in runs if not is_paced(run)}
     found = []
     for run in runs:
@@ -273,6 +275,7 @@ def _trained(runs: Iterable[Run], model: str, placement: str, rate: str) -> Trai
 def _row(model: str, rate: str, bits_per_s: float | None, placement: str, trained: Trained) -> AnswerRow | None:
     """Make one row, or None where nothing of hopsum's was trained."""
     times = [_mean_time(scheme, list(found.values())) for scheme, found in trained.items()]
+    # Infinity sorts last: a setting that missed the target wins only where all did.
     ours = sorted((each for each in times if is_ours(each.scheme)), key=lambda each: each.seconds)
     if not ours:
         return None
@@ -315,6 +318,7 @@ def curves(model: AccuracyModel, name: str, runs: Sequence[Run], rate: str) -> P
         # A training that was not finite from the start has no points.
         if points:
             series.append(Series.of(scheme, points))
+    # The line of the target is as long as the slowest scheme's curve.
     last_s = max(run["points"][-1][1] for run in runs if run["rate"] == rate)
     series.append(Series("target", [0, last_s], [model.shown(model.target)] * 2, reference=True))
     title = f"Time to {model.goal}, {model.words}, {rate} links, mean of the seeds"

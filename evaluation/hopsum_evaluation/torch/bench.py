@@ -51,7 +51,7 @@ ALL_REDUCE_ELEMENTS: Final = (1 << 16, 1 << 20, 1 << 25)
 
 @dataclass(frozen=True, slots=True)
 class TimedPhase:
-    """Something to time."""
+    """A phase of the codec that is timed, as a function without arguments."""
 
     name: str
     bytes_per_element: float
@@ -75,6 +75,7 @@ class Inputs:
     @classmethod
     def make(cls, codec: TorchThc, elements: int, seed: int) -> Inputs:
         """Draw N(0, 1) numbers, and what follows from them."""
+        # Drawn on the device: 1 GiB would cross the bus otherwise.
         generator = torch.Generator(codec.device).manual_seed(seed)
         x = torch.randn(elements, generator=generator, device=codec.device)
         context = ReductionContext(seed, 1, 0)
@@ -82,6 +83,7 @@ class Inputs:
         payloads = encode(codec, x, own, own, context)
         sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
         TorchReferenceKernels().thc_lookup(payloads, codec.device_table, sums)
+        # All ranks have the same vector, so the sum is one contribution times their number.
         sums *= codec.workers
         counts = torch.full((len(own),), codec.workers, dtype=torch.int32, device=codec.device)
         return cls(codec, context, x, own, own.clone(), payloads, sums, counts)
@@ -165,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def compare_sample(inputs: Inputs) -> str:
-    """Return what differs of the sample's first and last blocks from another backend. Nothing should differ."""
+    """Compare the first and last blocks of the sample with another backend. Return a difference in words, or ""."""
     codec, blocks = inputs.codec, len(inputs.own)
     mean = decode(codec, inputs.sums, inputs.counts, inputs.shared, inputs.context, inputs.x.numel())
     if codec.device.type == "cpu":
@@ -202,7 +204,7 @@ def _compare_with_numpy(inputs: Inputs, mean: torch.Tensor) -> str:
 
 
 def phases(inputs: Inputs) -> list[TimedPhase]:
-    """Return what is timed. Settling subtracts the same codes again and again, which changes no time."""
+    """List the phases to time. Settling subtracts the same codes again and again, which changes no time."""
     codec, context, x = inputs.codec, inputs.context, inputs.x
     rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
     pending, out, payloads = x.clone().view(-1, THC_BLOCK), torch.empty_like(rows), torch.empty_like(inputs.payloads)
@@ -238,6 +240,7 @@ def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
     listed = phases(inputs)
     elements, device = inputs.x.numel(), inputs.codec.device
     sizes = sorted({phase.bytes_per_element for phase in listed})
+    # Half of the bytes are read, half are written: a copy moves each byte twice.
     most = int(elements * sizes[-1] / 2)
     source, target = (torch.ones(most, dtype=torch.uint8, device=device) for _ in range(2))
 
@@ -247,6 +250,7 @@ def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
 
     actions = {phase.name: phase.action for phase in listed} | {f"copy {size:g}": copy(size) for size in sizes}
     seconds: dict[str, list[float]] = {name: [] for name in actions}
+    # By turns: clocks and temperature drift alike for phases and copies. The first turn compiles kernels.
     for run in range(runs + 1):
         for name, action in actions.items():
             took = _seconds(action, device)
@@ -312,12 +316,13 @@ def _seconds(action: Callable[[], object], device: torch.device) -> float:
     begin.record()
     action()
     end.record()
+    # Launches return at once: without waiting, the clock would time the queue.
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3
 
 
 def describe(inputs: Inputs, runs: int) -> dict[str, Any]:
-    """Return what was measured, and on what."""
+    """Make the head of the report: device, backend, sizes and versions."""
     codec = inputs.codec
     cuda = codec.device.type == "cuda"
     versions: dict[str, str | None] = {"python": platform.python_version()}

@@ -88,6 +88,7 @@ def run_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Start a switch and the ranks, and return what these print."""
     with native_testbed(options.workers) as testbed, tempfile.TemporaryDirectory() as folder:
         controller, path = SwitchController(testbed.device, SWITCH), Path(folder) / "job.json"
+        # Ranks bind these themselves: torchrun starts them, so no socket can be handed over.
         places = [("127.0.0.1", free_port(socket.SOCK_DGRAM)) for _ in range(options.workers)]
         endpoints = tuple(seat.endpoint(place) for seat, place in zip(testbed.seats, places, strict=True))
         job = controller.create_job(JobSpec("device", endpoints, SLOTS, best_table(options.workers).values))
@@ -99,7 +100,8 @@ def run_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
         for name in ("device", "width", "steps", "runs"):
             command += [f"--{name}", str(getattr(options, name))]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # for deterministic products
+        # cuBLAS is deterministic only with a workspace of fixed size: replicas are compared byte for byte.
+        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=RANKS_S, env=environment)
     if done.returncode:
         raise SystemExit(f"a rank failed with status {done.returncode}; see above")
@@ -109,6 +111,7 @@ def run_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def train_rank(options: argparse.Namespace) -> dict[str, Any]:
     """Train every way in turn, as one rank of torchrun."""
+    # Ways and ranks are compared byte for byte at the end.
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -127,6 +130,7 @@ def train_rank(options: argparse.Namespace) -> dict[str, Any]:
 
 def train(options: argparse.Namespace, comm: Communicator, way: str, device: torch.device) -> dict[str, Any]:
     """Train a fresh model one way, and return its figures. The first steps are not timed."""
+    # Each way begins with the same parameters, and differs in nothing but the hook.
     torch.manual_seed(0)
     width = options.width
     layers = [layer for _ in range(5) for layer in (nn.Linear(width, width), nn.ReLU())]
@@ -177,7 +181,7 @@ def summarise(ranks: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def compare(ranks: list[dict[str, Any]]) -> str:
-    """Return what differs: replicas of one way, or the two ways of the hook. Empty: nothing."""
+    """Compare replicas of each way, and both ways of the hook. Return the difference in words, empty for none."""
     for way in WAYS:
         for run, mine in enumerate(ranks[0]["runs"][way]):
             others = {rank["runs"][way][run]["parameters_sha256"] for rank in ranks}

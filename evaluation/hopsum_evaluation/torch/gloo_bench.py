@@ -27,6 +27,7 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before gloo opens a socket: a socket stays in the namespace in which it was made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
+    # As hopsum's workers: one thread computes, and shares the host's cores with gloo's own.
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
     dist.init_process_group(

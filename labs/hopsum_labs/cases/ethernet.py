@@ -53,6 +53,7 @@ def sum_of_two(switch: Testbed) -> None:
 
 def any_number_of_workers(switch: Testbed) -> None:
     """Every number from one to eight, each on groups and counts of its own."""
+    # From one worker on: a program that compares with a constant passes at one number only.
     for workers in range(1, 9):
         switch.reload()
         set_up(switch, workers)
@@ -72,6 +73,7 @@ def addresses(switch: Testbed) -> None:
 def next_round(switch: Testbed) -> None:
     """Five rounds: each begins at zero."""
     set_up(switch, 3)
+    # More than two rounds: registers that are cleared every other time pass two.
     for number in range(5):
         play(switch, vectors(3, seed=number), f"round {number + 1}, which begins at zero", chunk=number)
 
@@ -79,6 +81,7 @@ def next_round(switch: Testbed) -> None:
 def wraps(switch: Testbed) -> None:
     """Sums are modulo 2**32, each value for itself."""
     set_up(switch, 2)
+    # Values differ by place: a carry into the next value would show.
     play(switch, [[MODULUS - 1] * VALUES, [1, 2] * (VALUES // 2)], "a round whose sums pass 2**32")
 
 
@@ -90,6 +93,7 @@ def other_frames(switch: Testbed) -> None:
         over_ethernet(0, [5] * VALUES, kind=Kind.RESULT),
         Ether(src=worker_mac(0), dst=SWITCH_MAC) / IP(dst="10.0.0.2") / ICMP(),
     ]
+    # One of two has contributed, so a frame that is taken for a contribution would end the round.
     switch.send(worker_port(0), bytes(over_ethernet(0, contributions[0])))
     for packet in strange:
         expect_nothing(switch.send(worker_port(1), bytes(packet)), f"this is no contribution: {summary(packet)}")
@@ -109,6 +113,7 @@ CASES = (
 
 def whole_vectors(all_reduce: AllReduce, switch: Testbed) -> None:
     """Vectors of several chunks, of less than one, and of none."""
+    # Chunks have eight values: two full ones and a rest, less than one, and nothing to send at all.
     for length in (20, 3, 0):
         switch.reload()
         set_up(switch, 3)

@@ -31,10 +31,11 @@ from hopsum_labs.packets import (
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rule_checks import Case, expect, expect_nothing
+from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round
 from hopsum_labs.workers import AllReduce, Network, outcomes_of
 from hopsum_switch.engine import Output
 
+# Another table than the handout's: a program with the values built in fails.
 _OTHER_VALUES = tuple(value // 3 for value in CODE_VALUES)
 _STEP = 2 / GRANULARITY
 _GAP = _STEP * max(after - before for before, after in pairwise(CODE_VALUES))
@@ -63,23 +64,12 @@ def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES) -
 def _play(
     switch: Testbed, codes: Sequence[Sequence[int]], wanted: Sequence[int], when: str, chunk: int = 0
 ) -> list[Output]:
-    """Let every rank contribute once. The last one's answers have to be the RESULTs. Return them."""
-    answers: list[Output] = []
-    for rank, each in enumerate(codes):
-        expect_nothing(answers, f"only {rank} of {len(codes)} workers had contributed in {when}")
-        answers = switch.send(worker_port(rank), bytes(quantised(rank, each, chunk=chunk)))
-    ports, came = [worker_port(rank) for rank in range(len(codes))], [answer.port for answer in answers]
-    expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
-    for answer in answers:
-        packet = Ether(answer.frame)
-        is_result = Quantised in packet and packet[Quantised].kind == Kind.RESULT
-        expect(is_result, f"{when}: at port {answer.port} a RESULT (kind 2) was expected; this came: {summary(packet)}")
-        got = [int(value) for value in packet[Quantised].sums]
-        expect(
-            got == list(wanted),
-            f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
-        )
-    return answers
+    """Play a round of this level's packets, see `play_round`. `wanted` are the sums."""
+
+    def contribute(rank: int, each: Sequence[int]) -> list[Output]:
+        return switch.send(worker_port(rank), bytes(quantised(rank, each, chunk=chunk)))
+
+    return play_round(contribute, codes, when, wanted, Quantised, "sums")
 
 
 def looks_up(switch: Testbed) -> None:
@@ -97,6 +87,7 @@ def any_table(switch: Testbed) -> None:
     _play(switch, codes, _sums(codes, _OTHER_VALUES), f"a round with the table {_OTHER_VALUES}")
     switch.reload()
     set_up(switch, 2, CODE_VALUES[:8])
+    # The handout's rule: a code without an entry counts as 0.
     short = (*CODE_VALUES[:8], *(0 for _ in range(8)))
     _play(switch, codes, _sums(codes, short), "a round with a table that has no entries for the codes from 8 on")
 
@@ -144,11 +135,7 @@ def other_frames(switch: Testbed) -> None:
         answers = switch.send(worker_port(1), bytes(packet))
         expect_nothing(answers, f"this is no contribution of this level: {summary(packet)}")
     answers = switch.send(worker_port(1), bytes(quantised(1, codes[1])))
-    came = [[int(value) for value in Ether(answer.frame)[Quantised].sums] for answer in answers]
-    expect(
-        came == [_sums(codes)] * 2,
-        f"a round beside other frames: the sums {_sums(codes)} were expected at both workers; these came: {came}",
-    )
+    expect_results(answers, range(2), _sums(codes), "a round beside other frames", Quantised, "sums")
 
 
 CASES = (
@@ -179,7 +166,7 @@ def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
             [CODE_VALUES[(7 * rank + place) % len(CODE_VALUES)] * _STEP - 1 for place in range(length)]
             for rank in range(3)
         ]
-        when = f"vectors of {length} values that stand in the table"
+        when = f"vectors of {length} values of the table"
         wanted = [sum(column) for column in zip(*vectors, strict=True)]
         for outcome in _summed(all_reduce, switch, vectors, when):
             is_close = all(abs(got - exact) < 1e-6 for got, exact in zip(outcome, wanted, strict=True))
@@ -218,6 +205,8 @@ def _around(value: float) -> tuple[float, float]:
 def unbiased(all_reduce: AllReduce, switch: Testbed) -> None:
     """Rounding goes up as often as it has to, so that the mean of many roundings is the value (Hoeffding's bound)."""
     count = 1600
+    # Hoeffding: count independent roundings, each within one gap of the table, miss their mean by more with
+    # probability _CHANCE.
     bound = _GAP * math.sqrt(math.log(2 / _CHANCE) / (2 * count))
     for value in (-0.95, 0.93):
         outcome = _summed(all_reduce, switch, [[value] * count], f"{count} times {value}")[0]

@@ -31,6 +31,7 @@ def again_before_the_end(switch: Testbed) -> None:
     """A worker that hears nothing sends again: that is no second contribution."""
     set_up(switch, 3)
     contributions = vectors(3)
+    # Five packets of two workers: a switch that counts packets ends the round too early.
     for rank in (0, 1, 0, 1, 1):
         expect_nothing(contribute(switch, rank, contributions[rank]), "rank 2 has not contributed yet")
     answers = contribute(switch, 2, contributions[2])
@@ -42,6 +43,7 @@ def again_after_the_end(switch: Testbed) -> None:
     set_up(switch, 3)
     contributions = vectors(3)
     play(switch, contributions)
+    # Twice: the answer to the first request must not use the RESULT up.
     for _ in range(2):
         answers = contribute(switch, 1, contributions[1])
         expect_results(answers, [1], total(contributions), "rank 1 sent again after the end of the round")
@@ -66,6 +68,7 @@ def who_does_not_exist(switch: Testbed) -> None:
     contribute(switch, 0, contributions[0])
     strange = (
         over_udp(2, contributions[1]),
+        # Rank 9 would set a bit beyond eight workers, rank 2 one that only this job lacks.
         over_udp(9, contributions[1]),
         over_udp(1, contributions[1], version=2),
         over_udp(1, contributions[1], kind=Kind.RESULT),
@@ -76,7 +79,8 @@ def who_does_not_exist(switch: Testbed) -> None:
     answers = contribute(switch, 1, contributions[1])
     expect_results(answers, range(2), total(contributions), "a round beside packets of nobody")
     switch.reload()
-    set_up(switch, 1)  # a job of one, in which whatever is taken for a contribution is answered
+    # A job of one, in which whatever is taken for a contribution is answered.
+    set_up(switch, 1)
     for version in (2, 3, 255):
         expect_nothing(contribute(switch, 0, contributions[0], version=version), f"version {version} does not exist")
 
@@ -102,10 +106,12 @@ class _LossyRun:
         """Play until all have all chunks. Raises Failed: a wrong sum, or a RESULT that never comes."""
         contributions = [vectors(3, seed=chunk) for chunk in range(self.chunks)]
         at = [0, 0, 0]
+        # Far more packets than a right program needs, so that chance never fails one.
         for _ in range(self.chunks * 200):
             waiting = [rank for rank in range(3) if at[rank] < self.chunks]
             if not waiting:
                 return
+            # Any worker next, so that workers are up to one round apart, as on a real network.
             rank = self.random.choice(waiting)
             if self.random.random() < self.loss:
                 continue
@@ -121,7 +127,8 @@ class _LossyRun:
         expect(Aggregation in packet, f"{when}: rank {rank} got what is no aggregation packet: {summary(packet)}")
         part = packet[Aggregation]
         if part.chunk != at[rank]:
-            return  # a RESULT that came twice
+            # A RESULT that came twice.
+            return
         wanted, got = total(contributions[part.chunk]), [int(value) for value in part.values]
         expect(got == wanted, f"{when}: the sums of chunk {part.chunk} are {wanted}; rank {rank} got {got}")
         at[rank] += 1

@@ -43,6 +43,7 @@ def set_up_spine(switch: ControlPlane, ports: Sequence[int]) -> None:
 def set_up_network(planes: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
     """Write the entries of the handout's control plane to a spine and its leaves. Raises LabError: no such network."""
     ports = {name: {int(number): end for number, end in network["switches"][name]["ports"].items()} for name in planes}
+    # The spine is found by its links, not by its name: students name their switches as they like.
     spines = [name for name in planes if all(end in planes for end in ports[name].values())]
     if len(spines) != 1:
         raise LabError(f"a spine is needed, which is joined to switches only; {spines or 'none'} is")
@@ -61,6 +62,7 @@ class _Racks:
 
     def __init__(self, switch: Testbed, sizes: Sequence[int], stack: ExitStack) -> None:
         self._spine = switch
+        # Switches of their own, with the same program: roles follow from entries alone.
         self._leaves = [stack.enter_context(switch.another()) for _ in sizes]
         self.up = [0] * len(sizes)
         self.down = [0] * len(sizes)
@@ -82,6 +84,7 @@ class _Racks:
                     0 <= below < len(self._leaves),
                     f"the spine sent a packet out of port {answer.port}: no leaf is there",
                 )
+                # Counted at the spine: the case `two_racks` holds each uplink to one packet a round.
                 self.down[below] += 1
                 arrived += [(below, each) for each in self._leaves[below].send(UPLINK, answer.frame)]
         return arrived
@@ -97,7 +100,8 @@ def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
             for rank, (rack, place) in enumerate(workers):
                 frame = bytes(over_ethernet(place, contributions[rank], chunk=number))
                 answers = racks.contribute(rack, place, frame)
-                if rank + 1 < len(workers):  # a sum before the last contribution would lack a worker
+                # A sum before the last contribution would lack a worker.
+                if rank + 1 < len(workers):
                     why = f"only {rank + 1} of {len(workers)} workers had contributed in round {number + 1}"
                     expect_nothing([answer for _, answer in answers], why)
             # `answers` are now those to the last contribution of the round.
@@ -138,6 +142,7 @@ def leaf_hands_down(switch: Testbed) -> None:
     """A RESULT from above goes to the workers of the rack, unchanged."""
     set_up_leaf(switch, [1, 2, 3], UPLINK, rack=0)
     result = over_ethernet(0, range(8), kind=Kind.RESULT, chunk=9)
+    # As the spine sends it: a leaf only copies.
     result.src, result.dst = SWITCH_MAC, BROADCAST
     answers = switch.send(UPLINK, bytes(result))
     expect_results(answers, range(3), range(8), "a RESULT came from the uplink")

@@ -21,6 +21,7 @@ def side_by_side(switch: Testbed) -> None:
         for slot in range(SLOTS):
             answers = contribute(switch, 0, rounds[slot, version][0], slot=slot, version=version)
             expect_nothing(answers, f"rank 1 has not contributed to slot {slot}")
+        # Rounds end in another order than they began: a program that keeps one round for all slots fails.
         for slot in reversed(range(SLOTS)):
             answers = contribute(switch, 1, rounds[slot, version][1], slot=slot, version=version)
             expect_results(answers, range(2), total(rounds[slot, version]), f"slot {slot}, version {version}")
@@ -41,7 +42,8 @@ def no_such_slot(switch: Testbed) -> None:
     answers = contribute(switch, 1, contributions[1], slot=SLOTS - 1, version=1)
     expect_results(answers, range(2), total(contributions), "a round beside packets for slots that do not exist")
     switch.reload()
-    set_up(switch, 1)  # a job of one, in which whatever is taken for a contribution is answered
+    # A job of one, in which whatever is taken for a contribution is answered.
+    set_up(switch, 1)
     for slot in (SLOTS, 31, 255):
         expect_nothing(contribute(switch, 0, contributions[0], slot=slot), f"slot {slot} does not exist")
 
@@ -50,6 +52,7 @@ def one_after_the_other(switch: Testbed) -> None:
     """Every slot is used again and again."""
     set_up(switch, 3)
     for number in range(4):
+        # The first, one in the middle and the last: an index that is off by one misses an end.
         for slot in (0, 7, SLOTS - 1):
             when = f"round {number + 1} in slot {slot}"
             play(switch, vectors(3, seed=number + slot), when, slot=slot, version=number % 2)

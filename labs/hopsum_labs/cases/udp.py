@@ -34,6 +34,7 @@ _GROUP = 1
 
 def set_up(switch: ControlPlane, workers: int) -> None:
     """Write the entries of the handout's control plane."""
+    # The switch answers from these addresses: they are entries, so that one program serves any network.
     own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
     switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])
@@ -89,6 +90,7 @@ def checksums(switch: Testbed) -> None:
     for answer in play(switch, vectors(2)):
         packet = Ether(answer.frame)
         fresh = packet.copy()
+        # scapy computes a checksum that is left out: the packet's own one is compared with it.
         del fresh[IP].chksum
         right = Ether(bytes(fresh))[IP].chksum
         expect(packet[IP].chksum == right, f"the IPv4 checksum must be {right:#06x}; it is {packet[IP].chksum:#06x}")
@@ -103,6 +105,7 @@ def ordinary_traffic(switch: Testbed) -> None:
     traffic: tuple[Packet, ...] = (
         to_a_neighbour / TCP(sport=1000, dport=80) / Raw(b"hello"),
         to_a_neighbour / UDP(sport=1000, dport=53) / Raw(b"hello"),
+        # The port alone does not make a contribution: the address has to be the switch's.
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(rank=0, values=[9] * VALUES),
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(kind=Kind.RESULT, values=[9] * VALUES),
         Ether(src=worker_mac(0), dst=worker_mac(1), type=0x86DD) / Raw(bytes(60)),
@@ -123,6 +126,7 @@ def for_the_switch_only(switch: Testbed) -> None:
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])
     damaged = over_udp(1, [7] * VALUES)
+    # The switch is the packet's receiver, so it has to check what a host would check.
     damaged[IP].chksum = 1
     expect_nothing(switch.send(worker_port(1), bytes(damaged)), "its IPv4 checksum is wrong")
     result = bytes(over_udp(1, [7] * VALUES, kind=Kind.RESULT))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What peels: graphs worked out by hand, the threshold of theory; and the arithmetic of speed-ups."""
+"""Peeling: graphs worked out by hand, the threshold of theory; and the arithmetic of speed-ups."""
 
 from __future__ import annotations
 

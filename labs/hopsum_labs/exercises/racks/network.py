@@ -21,7 +21,8 @@ from mininet.net import Mininet
 from mininet.topo import Topo
 from p4_switches import Bmv2P4Switch, EmbeddedP4Switch, hopsum_python
 
-UPLINK = 9  # a leaf's port to the spine; its workers are at the ports from 1 on
+# A leaf's port to the spine; its workers are at the ports from 1 on.
+UPLINK = 9
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -83,7 +84,8 @@ def main():
     if not os.path.exists(options.program):
         parser.error(f"{options.program} is not there: compile aggregate.p4 as the handout says")
     setLogLevel("warning")
-    Mininet.inited = True  # otherwise Mininet raises limits of the whole machine
+    # Otherwise Mininet raises limits of the whole machine.
+    Mininet.inited = True
     kind = EmbeddedP4Switch if options.switch == "embedded" else Bmv2P4Switch
     net = Mininet(topo=TwoRacks(options.workers), switch=kind, controller=None)
     status = 0
@@ -98,7 +100,8 @@ def main():
             if options.worker:
                 status = run_workers(net, os.path.abspath(options.worker), environment)
             if not options.no_prompt:
-                setLogLevel("output")  # what the prompt answers
+                # What the prompt answers.
+                setLogLevel("output")
                 CLI(net)
     finally:
         net.stop()

@@ -47,7 +47,8 @@ class P4Switch(Switch):
     driver = ""
 
     def __init__(self, name, device_id=0, **params):
-        own = {"inNamespace": False, "dpid": f"{int(device_id) + 1:x}"}  # Mininet wants an id; nothing uses it
+        # Mininet wants an id; nothing uses it.
+        own = {"inNamespace": False, "dpid": f"{int(device_id) + 1:x}"}
         super().__init__(name, **{**params, **own})
         self.device_id = int(device_id)
         self.p4runtime = f"127.0.0.1:{free_port()}"
