@@ -1,52 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a cluster, from a TOML file::
-
-  [controller]                               # all keys may be left out but database
-  database = "/var/lib/hopsum/state.sqlite"
-  listen = "127.0.0.1:4700"                  # service for workers and operators; HOST:PORT or unix:PATH
-  metrics_listen = "127.0.0.1:4701"          # "" for none
-  lease_s = 15.0                             # a member that is silent for so long is evicted
-  heartbeat_s = 5.0                          # how often members are asked to say that they live
-  reconcile_interval_s = 10.0                # how often a switch is compared with the database; 0 for never
-  tls_certificate = "/etc/hopsum/server.pem" # both or none
-  tls_key = "/etc/hopsum/server.key"
-  tls_client_ca = "/etc/hopsum/clients.pem"
-  tls_client_names = "/etc/hopsum/names"     # common names of certificates whose clients may call, one a line
-  admin_token_file = "/etc/hopsum/admin.token"
-  switch_token_file = "/etc/hopsum/switch.token"   # lets switches register that have this token
-  log_level = "info"                         # debug, info, warning or error
-  audit_log = "/var/lib/hopsum/audit.jsonl"  # who changed what
-
-  [[switch]]
-  name = "leaf1"
-  driver = "native"                          # see devices
-  address = "127.0.0.1:9559"                 # of its P4Runtime server
-  device_id = 0
-  mac = "02:00:00:00:00:fe"                  # of the aggregation service
-  ip = "10.0.0.254"
-  service_address = "127.0.0.1:47500"        # where workers send to, if not to `ip`
-  slots = 2048
-  election_id = 1                            # the highest of several controllers has the switch
-  l2_forwarding = false                      # also carry what workers send to each other, see forwarding
-  tls_ca = "/etc/hopsum/ca.pem"              # authority of the switch's certificate: its P4Runtime speaks TLS
-  tls_certificate = "/etc/hopsum/server.pem" # of the controller as the switch's client; both or none
-  tls_key = "/etc/hopsum/server.key"
-  # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
-  # loop_ports = [68, 196]                   # driver "tofino": what slots are spread over, see docs/tofino.md
-  ports = [{port = 1, network = "10.0.0.0/24"}]      # driver "tofino": also speed_gbps = 100
-
-  [[switch]]                                 # at which no worker stands: without ports
-  name = "spine"
-  driver = "native"
-  address = "127.0.0.1:9560"
-  mac = "02:00:00:00:00:fd"
-  ip = "10.0.0.253"
-
-  [[link]]                                   # makes trees of switches: a leaf and the spine above it
-  leaf = "leaf1"
-  leaf_port = 9
-  spine = "spine"
-  spine_port = 1
+"""The configuration of a cluster, from a TOML file. docs/reference/configuration.md has the keys and their defaults.
 
 A worker belongs to the port whose network has its address: the longest prefix, where several have. Links make trees of
 depth two, a spine and the leaves below it::
@@ -135,11 +88,6 @@ class SwitchConfig:
     def service(self) -> tuple[str, int]:
         """Return where workers send to: IPv4 address and UDP port."""
         return self.service_address or (self.endpoint.ip, HOPSUM_UDP_PORT)
-
-    def port_of(self, ip: IPv4Address) -> int | None:
-        """Return the switch port of a worker's address, None when no rule has it."""
-        rule = self.rule_of(ip)
-        return None if rule is None else rule.port
 
     def rule_of(self, ip: IPv4Address, but: int | None = None) -> PortRule | None:
         """Return the rule of a worker's address, those of port `but` left out; None when none has it."""
@@ -242,7 +190,12 @@ class ClusterConfig:
             values = [getattr(switch, what) for switch in self.switches]
             if len(set(values)) < len(values):
                 raise _wrong(f"several switches with one {what}: {', '.join(map(str, values))}", "give each its own")
-        self._check_links()
+        _check_links(self.links, [switch.name for switch in self.switches])
+        for switch in self.switches:
+            if not switch.ports and switch.name not in self.spines:
+                raise _wrong(f"switch {switch.name!r} has no ports", "say which network stands behind which port")
+        networks = {switch.name: {rule.network: rule.port for rule in switch.ports} for switch in self.switches}
+        _check_racks(self.links, networks)
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
         # Two heartbeats fit into a lease, so that one may be lost.
@@ -260,14 +213,6 @@ class ClusterConfig:
         if self.log_level not in LOG_LEVELS:
             raise _wrong(f"log_level {self.log_level!r:.80}", f"it is one of {', '.join(LOG_LEVELS)}")
 
-    def _check_links(self) -> None:
-        _check_links(self.links, [switch.name for switch in self.switches])
-        for switch in self.switches:
-            if not switch.ports and switch.name not in self.spines:
-                raise _wrong(f"switch {switch.name!r} has no ports", "say which network stands behind which port")
-        networks = {switch.name: {rule.network: rule.port for rule in switch.ports} for switch in self.switches}
-        _check_racks(self.links, networks)
-
 
 def _check_links(links: Iterable[LinkConfig], switches: Collection[str]) -> None:
     """Raise ClusterConfigError naming the first link that does not fit the switches, or the links before it."""
@@ -275,7 +220,13 @@ def _check_links(links: Iterable[LinkConfig], switches: Collection[str]) -> None
     above: dict[str, LinkConfig] = {}
     below: dict[str, LinkConfig] = {}
     for link in links:
-        _check_link(link, switches)
+        for name, port in link.ends:
+            if name not in switches:
+                raise _wrong(f"link {link}: no switch {name!r}", _nearest(name, switches))
+            if not 0 <= port <= MAX_PORT:
+                raise _wrong(f"link {link}: port {port} of {name}", f"ports are 0 .. {MAX_PORT}")
+        if link.leaf == link.spine:
+            raise _wrong(f"link {link}: a switch linked to itself", "a link is between a leaf and a spine")
         for end in link.ends:
             if end in taken:
                 raise _wrong(f"link {link}: {end[0]} port {end[1]} has the link {taken[end]}", "a port has one link")
@@ -301,16 +252,6 @@ def _check_racks(links: Iterable[LinkConfig], networks: Mapping[str, Mapping[IPv
             if other != link.leaf:
                 what = f"network {network} is behind {other} and behind {link.leaf}, both below {link.spine}"
                 raise _wrong(what, "a worker stands at one leaf: give each network once")
-
-
-def _check_link(link: LinkConfig, switches: Collection[str]) -> None:
-    for name, port in link.ends:
-        if name not in switches:
-            raise _wrong(f"link {link}: no switch {name!r}", _nearest(name, switches))
-        if not 0 <= port <= MAX_PORT:
-            raise _wrong(f"link {link}: port {port} of {name}", f"ports are 0 .. {MAX_PORT}")
-    if link.leaf == link.spine:
-        raise _wrong(f"link {link}: a switch linked to itself", "a link is between a leaf and a spine")
 
 
 def load_config(path: Path) -> ClusterConfig:

@@ -8,7 +8,6 @@ next one, at the other switch. No rule of the slot protocol knows of it.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from hopsum_controlplane.cluster import lifecycle, placement
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
@@ -16,17 +15,9 @@ from hopsum_controlplane.cluster.records import LEASED, BranchAssignment, JobRec
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
 from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
-from hopsum_controlplane.resource_allocator import SlotRange
+from hopsum_wire.control import control_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-
-class JobMove(NamedTuple):
-    """A move that is decided: from where to where, and the slots there."""
-
-    from_switch: str
-    to_switch: str
-    region: SlotRange
 
 
 class JobMover:
@@ -37,7 +28,7 @@ class JobMover:
         self._told: dict[tuple[str, str], str] = {}
         """The reason why a job stays on a lost switch, by both, as it was logged last. For `rescue`."""
 
-    def move(self, name: str, away: str | None = None, to: str | None = None, *, why: str = "") -> JobMove:
+    def move(self, name: str, away: str | None = None, to: str | None = None, *, why: str = "") -> pb.MoveJobResponse:
         """Give a job another switch in the place of `away`, from its next generation on.
 
         Args:
@@ -65,7 +56,7 @@ class JobMover:
         _log.warning("job %s moves from switch %s to %s", name, away, target, extra={"job": name, "switch": target})
         # `follow` does not wait: the switch that the job leaves may be dead.
         self._reconcilers.follow(name)
-        return JobMove(away, target, region)
+        return pb.MoveJobResponse(from_switch=away, to_switch=target, slot_base=region.base, slots=region.size)
 
     def rescue(self) -> None:
         """Move jobs away from switches that registered and are lost. A job that cannot be moved is logged once."""

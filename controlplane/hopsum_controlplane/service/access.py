@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from hopsum_controlplane.errors import UnauthenticatedError
+from hopsum_controlplane.service.credentials import Tls
 from hopsum_controlplane.token_files import MAX_TOKEN_CHARACTERS, AdminToken
 from hopsum_wire.control.services import BEARER
 
@@ -23,28 +24,34 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return ""
 
 
-class AdminAuth:
-    """Checks the bearer tokens of administrators against `tokens`, which a reload replaces.
+class Safeguards(NamedTuple):
+    """The means that keep strangers out of a service: TLS files, tokens, and names in clients' certificates."""
 
-    Without tokens every caller is an administrator.
-    """
+    tls: Tls | None = None
+    """None: secrets pass in the clear."""
+    admin_tokens: Sequence[AdminToken] = ()
+    """Tokens of administrators. Without one, every caller is an administrator."""
+    switch_token: str | None = None
+    """The token that all switches that register share. Without it, none may register."""
+    client_names: frozenset[str] | None = None
+    """Common names of certificates whose clients may call, None where all may."""
 
-    def __init__(self, tokens: Sequence[AdminToken] = ()) -> None:
-        self.tokens = tuple(tokens)
 
-    @property
-    def required(self) -> bool:
-        """Return whether a token is asked for."""
-        return bool(self.tokens)
+class Access:
+    """Decides who may call a service, by `safeguards`, which a reload replaces as a whole."""
 
-    def require(self, token: str) -> str:
+    def __init__(self, safeguards: Safeguards) -> None:
+        self.safeguards = safeguards
+
+    def require_admin(self, token: str) -> str:
         """Return the name of the administrator with this token, "anybody" where none is asked for.
 
         Raises UnauthenticatedError unless the token is an administrator's.
         """
-        if not self.tokens:
+        tokens = self.safeguards.admin_tokens
+        if not tokens:
             return ANYBODY
-        names = [each.name for each in self.tokens if hmac.compare_digest(each.token.encode(), token.encode())]
+        names = [each.name for each in tokens if hmac.compare_digest(each.token.encode(), token.encode())]
         if not names:
             told = "another token than the administrator's" if token else "no token"
             raise UnauthenticatedError(
@@ -53,36 +60,24 @@ class AdminAuth:
             )
         return names[0]
 
-
-class CertificateAuth:
-    """Knows clients by the common names of their certificates; without `names`, which may be replaced, all may call."""
-
-    def __init__(self, names: frozenset[str] | None = None) -> None:
-        self.names = names
-
-    def require(self, certificate: str) -> None:
-        """Raise UnauthenticatedError unless the client of a certificate may call."""
-        if self.names is not None and certificate not in self.names:
+    def require_certificate(self, certificate: str) -> None:
+        """Raise UnauthenticatedError unless the client of a certificate may call. `certificate` is its common name."""
+        names = self.safeguards.client_names
+        if names is not None and certificate not in names:
             raise UnauthenticatedError(
                 f"certificate {certificate!r} is not among the names that may call this controller",
                 hint="take a certificate with another name, or have its name written into the file of tls_client_names",
             )
 
-
-class SwitchAuth:
-    """Knows the switches that may register by the `token` that they share. Without one, none may register."""
-
-    def __init__(self, token: str | None = None) -> None:
-        self.token = token
-
-    def require(self, token: str) -> None:
+    def require_switch(self, token: str) -> None:
         """Raise UnauthenticatedError unless the token is that of the switches."""
-        if self.token is None:
+        expected = self.safeguards.switch_token
+        if expected is None:
             raise UnauthenticatedError(
                 "this controller takes no switches that register",
                 hint="give its configuration a switch_token_file, and start it again",
             )
-        if not hmac.compare_digest(self.token.encode(), token.encode()):
+        if not hmac.compare_digest(expected.encode(), token.encode()):
             told = "another token than that for switches" if token else "no token"
             raise UnauthenticatedError(
                 f"switches register with the token for switches, and this call has {told}",

@@ -9,14 +9,14 @@ import resource
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import grpc
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth, CertificateAuth, SwitchAuth
+from hopsum_controlplane.service.access import Access, Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
 from hopsum_controlplane.service.event_loop import Bell, EventLoop
@@ -70,10 +70,7 @@ class Service:
 
     controller: answers the calls.
     listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
-    tls: None: secrets pass in the clear.
-    admin_tokens: of the administrators, none only where no other machine reaches the service.
-    switch_token: of switches that register, None where none may.
-    client_names: common names of certificates whose clients may call, None where all may.
+    safeguards: keep strangers out.
     audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
     threads: for all calls but heartbeats.
 
@@ -85,18 +82,14 @@ class Service:
         controller: ClusterController,
         listen: str,
         *,
-        tls: Tls | None = None,
-        admin_tokens: Sequence[AdminToken] = (),
-        switch_token: str | None = None,
-        client_names: frozenset[str] | None = None,
+        safeguards: Safeguards = Safeguards(),  # noqa: B008 (a constant)
         audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
-        _require_token(listen, admin_tokens)
+        _require_token(listen, safeguards.admin_tokens)
         self._listens, self._controller = listen, controller
-        self._auth = AdminAuth(admin_tokens)
-        self._switch_auth = SwitchAuth(switch_token)
-        self._clients = CertificateAuth(client_names)
+        self._access = Access(safeguards)
+        tls = safeguards.tls
         self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
@@ -111,25 +104,25 @@ class Service:
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
-        jobs = Jobs(controller, self._auth, gate, rest, self._audit)
-        switches = Switches(controller, self._switch_auth, gate, rest)
+        jobs = Jobs(controller, self._access, gate, rest, self._audit)
+        switches = Switches(controller, self._access, gate, rest)
         handlers = (
-            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._clients),
-            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._clients),
-            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest, self._clients),
+            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
+            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._access),
+            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest, self._access),
         )
         try:
             self.address = self._events.run(self._listen(listen, handlers))
         except BaseException:
             self.close()
             raise
-        self._audit.write("Start", listen=self.address, administrators=[each.name for each in admin_tokens])
-        _report(self.address, tls, admin_tokens)
+        self._audit.write("Start", listen=self.address, administrators=[each.name for each in safeguards.admin_tokens])
+        _report(self.address, tls, safeguards.admin_tokens)
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        return cls(controller, config.listen, audit=AuditLog(config.audit_log), **safeguards(config)._asdict())
+        return cls(controller, config.listen, safeguards=safeguards(config), audit=AuditLog(config.audit_log))
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -146,7 +139,8 @@ class Service:
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
         # Everything is read and checked before anything is replaced: a reload changes all or nothing.
-        tls, tokens, switch, names = safeguards(replace(config, listen=self._listens))
+        found = safeguards(replace(config, listen=self._listens))
+        tls = found.tls
         if (tls is None) != (self._credentials is None):
             raise ControlPlaneError(
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
@@ -155,10 +149,8 @@ class Service:
         self._audit.reopen(config.audit_log)
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
-        self._auth.tokens = tokens
-        self._switch_auth.token = switch
-        self._clients.names = names
-        self._audit.write("Reload", administrators=[each.name for each in tokens])
+        self._access.safeguards = found
+        self._audit.write("Reload", administrators=[each.name for each in found.admin_tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
@@ -208,15 +200,6 @@ class Service:
         await server.start()
         self._server = server
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
-
-
-class Safeguards(NamedTuple):
-    """What keeps strangers out of a service: TLS files, tokens, and names of clients' certificates."""
-
-    tls: Tls | None
-    admin_tokens: tuple[AdminToken, ...]
-    switch_token: str | None
-    client_names: frozenset[str] | None = None
 
 
 def safeguards(config: ClusterConfig) -> Safeguards:

@@ -33,7 +33,7 @@ from hopsum_controlplane.errors import (
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.service.access import CertificateAuth, bearer
+from hopsum_controlplane.service.access import Access, bearer
 from hopsum_wire.control.services import Method, full_name, methods
 
 STRANGERS_MAX: Final = 32
@@ -164,11 +164,11 @@ class Lane:
 
 
 def handler_of(
-    service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane, clients: CertificateAuth
+    service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane, access: Access
 ) -> grpc.GenericRpcHandler:
     """Return the handler, for grpc.aio, of a service, given an answer for each of its methods.
 
-    Long messages are parsed in `lane`. `clients` knows who may call at all.
+    Long messages are parsed in `lane`. `access` decides which clients may call at all.
     """
     found = methods(service)
     if set(found) != set(answers):
@@ -177,21 +177,21 @@ def handler_of(
     made = {
         # grpc.aio reads and parses a unary request before its handler runs. As a stream the handler sees the token
         # first.
-        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane, clients))
+        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane, access))
         for name, answer in answers.items()
     }
     return grpc.method_handlers_generic_handler(full_name(service), made)
 
 
 def _guarded(
-    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane, clients: CertificateAuth
+    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane, access: Access
 ) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_: object, context: Any) -> None:
         peer, certificate = unquote(context.peer()), _common_name(context.auth_context())
         call = Call(bearer(context.invocation_metadata()), peer, context.time_remaining(), certificate)
         try:
             # Certificate, then token, then message: nothing of a stranger's message is parsed.
-            clients.require(certificate)
+            access.require_certificate(certificate)
             with admit(name, call):
                 data = await _message(context)
                 # A long message would hold up the loop, and so every heartbeat.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.requests import JobRequest, printable
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
-from hopsum_controlplane.service.access import AdminAuth, SwitchAuth
+from hopsum_controlplane.service.access import Access
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
@@ -30,11 +30,9 @@ UNKNOWN: Final = "unknown"
 class Jobs:
     """Answers the calls of who is the administrator, in threads of `lane`. `audit` gets a line for every change."""
 
-    def __init__(
-        self, controller: ClusterController, administrator: AdminAuth, gate: Gate, lane: Lane, audit: AuditLog
-    ) -> None:
+    def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane, audit: AuditLog) -> None:
         self._controller = controller
-        self._admin_auth = administrator
+        self._access = access
         self._gate = gate
         self._lane = lane
         self._audit = audit
@@ -62,12 +60,12 @@ class Jobs:
         # A worker may look at its own job with the job's token; `_get_job` checks that it is the right one.
         if not (name == "GetJob" and self._controller.knows(call.token)):
             try:
-                self._admin_auth.require(call.token)
+                self._access.require_admin(call.token)
             except UnauthenticatedError as error:
                 self._note_stranger(name, call, error.what)
                 raise
         # Without tokens all callers are one: made-up tokens must not get bounds of their own.
-        with self._gate.known(call.token if self._admin_auth.required else "", _CALLS_MAX):
+        with self._gate.known(call.token if self._access.safeguards.admin_tokens else "", _CALLS_MAX):
             yield
 
     def _create_job(self, request: Any, call: Call) -> Any:
@@ -103,12 +101,12 @@ class Jobs:
 
     def _who(self, call: Call) -> str:
         """Return who makes a call, in words: for the workers of a job that is deleted."""
-        return f"{self._admin_auth.require(call.token)} at {call.peer}"
+        return f"{self._access.require_admin(call.token)} at {call.peer}"
 
     @contextmanager
     def _audited(self, action: str, job: str, call: Call) -> Iterator[None]:
         """Write what the block does to a job into the audit log, also when it fails."""
-        about = {**_from(call, self._admin_auth.require(call.token)), "job": printable(job)}
+        about = {**_from(call, self._access.require_admin(call.token)), "job": printable(job)}
         before = self._state(job)
         try:
             yield
@@ -135,13 +133,11 @@ class Jobs:
         from_switch, to_switch = (given(request, name) for name in ("from_switch", "to_switch"))
         with self._audited("MoveJob", request.name, call):
             made = self._controller.mover.move(request.name, from_switch, to_switch)
-        return pb.MoveJobResponse(
-            from_switch=made.from_switch, to_switch=made.to_switch, slot_base=made.region.base, slots=made.region.size
-        )
+        return made
 
     async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         content = await self._lane.run(self._controller.backup)
-        self._audit.write("Backup", **_from(call, self._admin_auth.require(call.token)), bytes=len(content))
+        self._audit.write("Backup", **_from(call, self._access.require_admin(call.token)), bytes=len(content))
         # gRPC messages are bounded, and a database is not.
         for begin in range(0, len(content), PART_BYTES):
             part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))
@@ -157,8 +153,8 @@ def _from(call: Call, identity: str) -> dict[str, str]:
 class Switches:
     """Answers the calls of switches, in threads of `lane`."""
 
-    def __init__(self, controller: ClusterController, switches: SwitchAuth, gate: Gate, lane: Lane) -> None:
-        self._controller, self._auth, self._gate, self._lane = controller, switches, gate, lane
+    def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane) -> None:
+        self._controller, self._access, self._gate, self._lane = controller, access, gate, lane
 
     def answers(self) -> Mapping[str, Answer]:
         """Return an answer for each method."""
@@ -174,7 +170,7 @@ class Switches:
 
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
-        self._auth.require(call.token)
+        self._access.require_switch(call.token)
         with self._gate.known(call.token, _CALLS_MAX):
             yield
 

@@ -16,7 +16,6 @@ from hopsum_controlplane.cluster import (
     ClusterConfigError,
     PortRule,
     SwitchConfig,
-    cluster_config,
     load_config,
 )
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -93,9 +92,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         admin_token_file=Path("/etc/admin.token"),
     )
     assert switch.service == ("127.0.0.1", 47500)
-    assert switch.port_of(IPv4Address("10.0.0.127")) == 1
-    assert switch.port_of(IPv4Address("10.0.0.128")) == 2  # the longer prefix
-    assert switch.port_of(IPv4Address("10.0.1.0")) is None
+    found = [switch.rule_of(IPv4Address(each)) for each in ("10.0.0.127", "10.0.0.128", "10.0.1.0")]
+    # The rule of port 2 has the longer prefix.
+    assert [rule and rule.port for rule in found] == [1, 2, None]
 
 
 def test_a_short_file(tmp_path: Path) -> None:
@@ -176,8 +175,8 @@ def test_no_file_no_switch_one_name_twice(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_is_right(tmp_path: Path) -> None:
-    assert cluster_config.__doc__ is not None
-    text = cluster_config.__doc__.split("::\n")[1].split("\n\nA worker")[0]
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
     assert load(tmp_path, text).switches[0].name == "leaf1"
 
 

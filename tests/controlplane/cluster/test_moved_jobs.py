@@ -54,7 +54,7 @@ def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: i
     crew = run(three, 2, shard_switches=("s1", "s3"))
     before = record(three).generation
     moved = three.controller.mover.move("train", away, "s2")
-    assert (moved.from_switch, moved.to_switch, moved.region.size) == (away, "s2", 16)
+    assert (moved.from_switch, moved.to_switch, moved.slots) == (away, "s2", 16)
     assert "it moves from switch" in crew[0].beat().reason
     assert record(three).switches[shard] == "s2"
     three.controller.tick()

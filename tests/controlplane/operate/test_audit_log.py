@@ -18,6 +18,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import UnknownJobError
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service import operator_service as jobs_service
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
@@ -42,7 +43,9 @@ def test_every_change_has_a_line(
 ) -> None:
     monkeypatch.setattr(jobs_service, "STRANGERS_S", 3600.0)
     path = tmp_path / "audit.jsonl"
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=TOKENS, audit=AuditLog(path)) as service:
+    with Service(
+        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=TOKENS), audit=AuditLog(path)
+    ) as service:
         alice, other, stranger = (client(stack, service, each) for each in (TOKENS[0].token, TOKENS[1].token, "wrong"))
         crew = cluster.run("train")
         alice.create("vectors", 2, 16)
@@ -79,7 +82,9 @@ def test_calls_of_strangers_cannot_fill_the_disk(
     now_s = [0.0]
     monkeypatch.setattr(jobs_service.time, "monotonic", lambda: now_s[0])
     path = tmp_path / "audit.jsonl"
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=TOKENS, audit=AuditLog(path)) as service:
+    with Service(
+        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=TOKENS), audit=AuditLog(path)
+    ) as service:
         stranger = client(stack, service, "wrong")
         for second in (0.0, 0.5, 0.9, 5.0):
             now_s[0] = second

@@ -20,6 +20,7 @@ from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.controller_command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.service import operator_service as jobs_service
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
@@ -50,7 +51,7 @@ def test_the_commands_on_the_page(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "admin.token").write_text(ADMIN)
     write_config(tmp_path, NOBODY)
     (tmp_path / "state.sqlite").write_bytes(b"what was there before")
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as service:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as service:
         for block in (taking.replace("--admin", f"--controller {service.address} --admin"), restoring):
             script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
             done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -79,7 +80,7 @@ def test_a_backup_that_fails_leaves_the_last_one(
     path.write_text("the last one")
     assert main([str(path), "--controller", f"unix:{tmp_path}/nobody"]) == 1
     assert "check that it runs there" in capsys.readouterr().err
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as service:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as service:
         assert main([str(path), "--controller", service.address]) == 1
         assert "this call has no token" in capsys.readouterr().err
     with Service(cluster.controller, "127.0.0.1:0") as service:

@@ -24,6 +24,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.errors import InvalidRequestError
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire import MAX_SLOTS
@@ -301,7 +302,7 @@ def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(
     path = tmp_path / "admin.token"
     path.write_text(ADMIN)
     path.chmod(0o644)
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as service:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as service:
         at = ["--controller", service.address]
         assert main(["list", *at]) == 1
         assert "this call has no token" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import AdminAuth
+from hopsum_controlplane.service.access import Access, Safeguards
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_topologies.process import ManagedProcess
@@ -150,8 +150,9 @@ def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
     path = private(tmp_path / "admin.token", f"alice {NEW}\n\n{OLD}\n")
     tokens = read_admin_tokens(path)
     assert tokens == (AdminToken(NEW, "alice"), AdminToken(OLD, "administrator"))
-    auth = AdminAuth(tokens)
-    assert [auth.require(OLD), auth.require(NEW), AdminAuth().require("")] == ["administrator", "alice", "anybody"]
+    access = Access(Safeguards(admin_tokens=tokens))
+    assert [access.require_admin(OLD), access.require_admin(NEW)] == ["administrator", "alice"]
+    assert Access(Safeguards()).require_admin("") == "anybody"
     for text, message in (("\n", "holds 0 tokens"), (f"{NEW}\nshort\n", r"line 2 holds 5 characters, not one word")):
         path.write_text(text)
         with pytest.raises(ControlPlaneError, match=message):

@@ -15,6 +15,7 @@ import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
@@ -49,7 +50,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH) as service:
+    with Service(
+        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH)
+    ) as service:
         yield service.address
 
 

@@ -16,6 +16,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.service import handlers, member_service
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.token_files import AdminToken
@@ -68,7 +69,8 @@ def mute(service: Service, path: str, token: str = "", count: int = CALLS) -> It
 
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, Service]]:
-    with desk_service(admin_tokens=[AdminToken(ADMIN)], switch_token="the-token-for-switches") as found:
+    guarded = Safeguards(admin_tokens=[AdminToken(ADMIN)], switch_token="the-token-for-switches")
+    with desk_service(safeguards=guarded) as found:
         yield found
 
 

@@ -19,6 +19,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
@@ -44,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def service(cluster: Cluster) -> Iterator[Service]:
-    with Service(cluster.controller, "127.0.0.1:0", admin_tokens=[AdminToken(ADMIN)]) as found:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as found:
         yield found
 
 
@@ -316,13 +317,13 @@ def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) ->
 
 def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
     with pytest.raises(ControlPlaneError, match=r"cannot listen at .*see whether another controller runs"):
-        Service(cluster.controller, service.address, admin_tokens=[AdminToken(ADMIN)])
+        Service(cluster.controller, service.address, safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)]))
 
 
 def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ControlPlaneError, match="would let everybody who reaches it make and delete jobs"):
         Service(cluster.controller, "0.0.0.0:0")
-    with Service(cluster.controller, "0.0.0.0:0", admin_tokens=[AdminToken(ADMIN)]) as service:
+    with Service(cluster.controller, "0.0.0.0:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as service:
         assert "without TLS: tokens pass in the clear" in caplog.text
         port = service.address.rpartition(":")[2]
         with Channel(ControllerAddress.of(f"127.0.0.1:{port}")) as channel:

@@ -14,6 +14,7 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError, TlsError
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service, Tls
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
@@ -74,7 +75,7 @@ def _locate(place: ControllerAddress) -> int:
 
 def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Authority) -> None:
     certificate, key = authority.certify("controller")
-    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service:
+    with Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(certificate, key))) as service:
         assert _locate(ControllerAddress.of(service.address, ca_file=authority.certificate)) == 2
         for place in (
             ControllerAddress.of(service.address, ca_file=other.certificate),
@@ -87,14 +88,17 @@ def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Aut
 
 def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
     certificate, key = authority.certify("elsewhere", alternative="IP:192.0.2.1")
-    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service, pytest.raises(ControllerUnreachableError):
+    with (
+        Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(certificate, key))) as service,
+        pytest.raises(ControllerUnreachableError),
+    ):
         _locate(ControllerAddress.of(service.address, ca_file=authority.certificate))
 
 
 def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: Authority) -> None:
     certificate, key = authority.certify("controller")
     tls = Tls(certificate, key, client_ca=authority.certificate)
-    with Service(desk, "127.0.0.1:0", tls=tls) as service:
+    with Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=tls)) as service:
         known, known_key = authority.certify("worker")
         stranger, stranger_key = other.certify("worker")
         ca = authority.certificate
@@ -111,7 +115,7 @@ def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
     with pytest.raises(TlsError, match="cannot be read"):
         Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
     with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_key"):
-        Service(desk, "127.0.0.1:0", tls=Tls(tmp_path / "none.pem", tmp_path / "none.key"))
+        Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(tmp_path / "none.pem", tmp_path / "none.key")))
 
 
 def test_tls_goes_without_saying_where_secrets_leave_the_machine() -> None:

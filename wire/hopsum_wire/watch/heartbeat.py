@@ -30,62 +30,44 @@ class WorkerCount(NamedTuple):
     """One count of a worker, in heartbeats and on the controller's metrics page."""
 
     name: str
-    """The name in heartbeats."""
-    field: str
-    """The attribute of `CommunicatorStatistics`, dotted."""
-    metric: str
-    """The metric on the page, after `hopsum_controller_`. Empty: the count is the sum of the histogram of durations."""
+    """The name in heartbeats, and of the attribute of `CommunicatorStatistics` in its group."""
+    word: str
+    """The words of the metric's name. Empty: the count is the sum of the histogram of durations."""
     meaning: str
     """The help text of the metric."""
+    group: str = ""
+    """The attribute of `CommunicatorStatistics` that has the count, empty for the statistics themselves."""
+
+    @property
+    def field(self) -> str:
+        """The attribute of `CommunicatorStatistics`, dotted."""
+        return f"{self.group}.{self.name}" if self.group else self.name
+
+    @property
+    def metric(self) -> str:
+        """The metric on the page, after `hopsum_controller_`. Empty for a count without a metric of its own."""
+        return f"member_{self.word}_total" if self.word else ""
 
 
 WORKER_COUNTS: Final = (
-    WorkerCount("allreduces", "allreduces", "member_allreduces_total", "All-reduces that the agent finished."),
-    WorkerCount("seconds", "seconds", "", "Time of all-reduces, from vector to mean."),
-    WorkerCount("skipped", "skipped", "member_skipped_total", "All-reduces without a mean."),
-    WorkerCount("steps", "steps", "member_training_steps_total", "Training steps that a hook noted."),
-    WorkerCount("step_seconds", "step_seconds", "member_training_step_seconds_total", "Time of training steps."),
+    WorkerCount("allreduces", "allreduces", "All-reduces that the agent finished."),
+    WorkerCount("seconds", "", "Time of all-reduces, from vector to mean."),
+    WorkerCount("skipped", "skipped", "All-reduces without a mean."),
+    WorkerCount("steps", "training_steps", "Training steps that a hook noted."),
+    WorkerCount("step_seconds", "training_step_seconds", "Time of training steps."),
     WorkerCount(
         "wait_seconds",
-        "wait_seconds",
-        "member_training_wait_seconds_total",
+        "training_wait_seconds",
         "Time of training steps in which they waited for all-reduces and computed nothing.",
     ),
-    WorkerCount("elements", "elements", "member_elements_total", "Elements that the agent summed."),
-    WorkerCount(
-        "error_squares",
-        "error_squares",
-        "member_quantization_error_energy_total",
-        "Sum of squares of a sample of the residuals.",
-    ),
-    WorkerCount(
-        "vector_squares",
-        "vector_squares",
-        "member_gradient_energy_total",
-        "Sum of squares of a sample of the gradients, with residuals.",
-    ),
-    WorkerCount(
-        "datagrams_sent",
-        "traffic.datagrams_sent",
-        "member_datagrams_sent_total",
-        "Datagrams that the agent sent.",
-    ),
-    WorkerCount(
-        "datagrams_received",
-        "traffic.datagrams_received",
-        "member_datagrams_received_total",
-        "Datagrams that the agent received.",
-    ),
-    WorkerCount(
-        "retransmits", "traffic.retransmits", "member_retransmits_total", "Datagrams that the agent sent again."
-    ),
-    WorkerCount("bytes_sent", "traffic.bytes_sent", "member_sent_bytes_total", "UDP payload that the agent sent."),
-    WorkerCount(
-        "bytes_received",
-        "traffic.bytes_received",
-        "member_received_bytes_total",
-        "UDP payload that the agent received.",
-    ),
+    WorkerCount("elements", "elements", "Elements that the agent summed."),
+    WorkerCount("error_squares", "quantization_error_energy", "Sum of squares of a sample of the residuals."),
+    WorkerCount("vector_squares", "gradient_energy", "Sum of squares of a sample of the gradients, with residuals."),
+    WorkerCount("datagrams_sent", "datagrams_sent", "Datagrams that the agent sent.", "traffic"),
+    WorkerCount("datagrams_received", "datagrams_received", "Datagrams that the agent received.", "traffic"),
+    WorkerCount("retransmits", "retransmits", "Datagrams that the agent sent again.", "traffic"),
+    WorkerCount("bytes_sent", "sent_bytes", "UDP payload that the agent sent.", "traffic"),
+    WorkerCount("bytes_received", "received_bytes", "UDP payload that the agent received.", "traffic"),
 )
 
 
