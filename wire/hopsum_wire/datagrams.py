@@ -46,7 +46,7 @@ def stamp_datagrams(
     dtype = np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
     records = np.empty(len(np.atleast_1d(slots)), dtype)
     records["payload"][: len(payloads)] = payloads
-    stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
+    _stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
     return records.view(np.uint8).reshape(len(records), HOPSUM_BYTES + template.length)
 
 
@@ -67,13 +67,11 @@ def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: 
 def check_payloads(template: Header, payloads: NDArray[np.uint8]) -> None:
     """Raise WireError (BAD_LENGTH) unless payloads are uint8[n, template.length]."""
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:
-        raise WireError(
-            Drop.BAD_LENGTH,
-            f"payloads must be uint8[n, {template.length}], not {payloads.dtype}{list(payloads.shape)}",
-        )
+        found = f"{payloads.dtype}{list(payloads.shape)}"
+        raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")
 
 
-def stamp_header(
+def _stamp_header(
     headers: NDArray[Any], template: Header, *, slots: ArrayLike, rounds: ArrayLike, counts: ArrayLike
 ) -> None:
     """Fill `headers`, an array of HOPSUM_DTYPE, in place. Raises WireError (BAD_VALUE)."""

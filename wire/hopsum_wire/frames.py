@@ -19,7 +19,6 @@ from hopsum_wire._layout import (
     ETHERNET_FIELDS,
     ETHERTYPE_IPV4,
     HOPSUM_BYTES,
-    HOPSUM_DTYPE,
     HOPSUM_UDP_PORT,
     IPV4_BYTES,
     IPV4_FIELDS,
@@ -29,7 +28,7 @@ from hopsum_wire._layout import (
     UDP_FIELDS,
     Drop,
 )
-from hopsum_wire.datagrams import check_payloads, stamp_header
+from hopsum_wire.datagrams import stamp_datagrams
 from hopsum_wire.errors import WireError
 from hopsum_wire.fields import pack_fields
 from hopsum_wire.header import Header
@@ -110,13 +109,7 @@ def stamp_frames(
 
     Arguments and Raises as for `hopsum_wire.datagrams.stamp_datagrams`.
     """
-    check_payloads(template, payloads)
-    lower_bytes = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
-    dtype = np.dtype([("lower", "u1", (lower_bytes,)), ("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
     # All frames have one size, so they share the 42 bytes in front: lengths and IPv4 checksum are equal.
-    frame = build_frame(path, template, bytes(template.length))
-    records = np.empty(len(payloads), dtype)
-    records["lower"] = np.frombuffer(frame, np.uint8, lower_bytes)
-    records["payload"] = payloads
-    stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
-    return records.view(np.uint8).reshape(len(payloads), dtype.itemsize)
+    datagrams = stamp_datagrams(template, slots=slots, rounds=rounds, counts=counts, payloads=payloads)
+    lower = np.frombuffer(lower_headers(path, datagrams.shape[1]), np.uint8)
+    return np.concatenate((np.broadcast_to(lower, (len(datagrams), len(lower))), datagrams), axis=1)

@@ -158,35 +158,32 @@ class JobMembership:
 
 def membership_document(membership: JobMembership) -> dict[str, Any]:
     """Return a membership as the JSON object that `parse_membership` reads. See the module's format."""
-    tables = {"table": membership.table, "table16": membership.table16}
-    document: dict[str, Any] = {
+    resume = None if membership.resume is None else asdict(membership.resume)
+    if resume is not None:
+        # The controller keeps one `resume` for all shards; a worker finds each shard's in its own object.
+        del resume["further_shards"]
+    # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
+    optional = {
+        "table6": _listed(membership.table6),
+        "code_group": None if membership.code_group == LANE_GROUP_CODES else membership.code_group,
+        "ops": None if membership.ops == frozenset(Op) else [op.name for op in sorted(membership.ops)],
+        "side_key": None if membership.side_key is None else membership.side_key.hex(),
+        "resume": resume,
+        "further_shards": [membership_document(each) for each in membership.further_shards] or None,
+    }
+    return {
         "job": membership.job,
         "generation": membership.generation,
         "slots": membership.slots,
         "window": membership.window,
         "quorum": membership.quorum,
-        **{key: None if table is None else list(table) for key, table in tables.items()},
+        "table": _listed(membership.table),
+        "table16": _listed(membership.table16),
         "wire_version": WIRE_VERSION,
-        "switch": _endpoint_document(membership.switch),
+        "switch": asdict(membership.switch),
         "workers": [_worker_document(worker) for worker in membership.workers],
+        **{key: value for key, value in optional.items() if value is not None},
     }
-    if membership.table6 is not None:
-        document["table6"] = list(membership.table6)
-    # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
-    if membership.code_group != LANE_GROUP_CODES:
-        document["code_group"] = membership.code_group
-    if membership.ops != frozenset(Op):
-        document["ops"] = [op.name for op in sorted(membership.ops)]
-    if membership.side_key is not None:
-        document["side_key"] = membership.side_key.hex()
-    if membership.resume is not None:
-        resume = asdict(membership.resume)
-        # The controller keeps one `resume` for all shards; a worker finds each shard's in its own object.
-        del resume["further_shards"]
-        document["resume"] = resume
-    if membership.further_shards:
-        document["further_shards"] = [membership_document(each) for each in membership.further_shards]
-    return document
 
 
 def format_membership(membership: JobMembership, *, indent: int | None = None) -> str:
@@ -196,16 +193,12 @@ def format_membership(membership: JobMembership, *, indent: int | None = None) -
 
 def _worker_document(worker: RankEndpoint) -> dict[str, Any]:
     optional = {"leaf": worker.leaf, "side_port": worker.side_port, "side_ip": worker.side_ip}
-    return {
-        "rank": worker.rank,
-        **_endpoint_document(worker.endpoint),
-        "send_to": _endpoint_document(worker.send_to),
-        **{key: value for key, value in optional.items() if value is not None},
-    }
+    present = {key: value for key, value in optional.items() if value is not None}
+    return {"rank": worker.rank, **asdict(worker.endpoint), "send_to": asdict(worker.send_to), **present}
 
 
-def _endpoint_document(endpoint: Endpoint) -> dict[str, Any]:
-    return {"ip": endpoint.ip, "udp_port": endpoint.udp_port}
+def _listed(table: tuple[int, ...] | None) -> list[int] | None:
+    return None if table is None else list(table)
 
 
 def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
@@ -260,6 +253,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
     if sorted(ranks) != list(range(len(ranks))):
         raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {len(ranks) - 1}, each once")
     slots = root.integer("slots", *_LIMITS["slots"])
+    shards = root.objects("further_shards", MAX_SHARDS - 1) if sharded and "further_shards" in root.value else []
     made = JobMembership(
         job=root.text("job"),
         generation=root.integer("generation", *_LIMITS["generation"]),
@@ -267,15 +261,15 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         window=root.integer("window", 1, slots),
         quorum=root.integer("quorum", 1, len(workers)),
         table=_table(root, "table", 8),
-        table16=_table(root, "table16", 16) if "table16" in root.value else None,
-        table6=_table(root, "table6", 6) if "table6" in root.value else None,
+        table16=_table(root, "table16", 16, None),
+        table6=_table(root, "table6", 6, None),
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, len(workers)),
         code_group=_code_group(root),
         ops=_ops(root),
         side_key=_side_key(root),
-        further_shards=_further_shards(root) if sharded and "further_shards" in root.value else (),
+        further_shards=tuple(_membership(each, sharded=False) for each in shards),
     )
     sides = [side for shard in made.shards for side in (shard.side_channels or {}).values()]
     if len(set(sides)) < len(sides):
@@ -283,10 +277,6 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
     for number, shard in enumerate(made.further_shards, 1):
         _require_same_job(root, made, shard, number)
     return made
-
-
-def _further_shards(root: _Object) -> tuple[JobMembership, ...]:
-    return tuple(_membership(each, sharded=False) for each in root.objects("further_shards", MAX_SHARDS - 1))
 
 
 def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
@@ -309,9 +299,7 @@ def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership,
 
 def _code_group(root: _Object) -> int:
     """Return the codes of a group. What is left out is the software switches'."""
-    if "code_group" not in root.value:
-        return LANE_GROUP_CODES
-    group = root.integer("code_group", 1, max(CODE_GROUPS))
+    group = int(root.integer("code_group", 1, max(CODE_GROUPS), LANE_GROUP_CODES))
     if group not in CODE_GROUPS:
         raise root.wrong("code_group", f"is {group}, none of {', '.join(map(str, CODE_GROUPS))}")
     return group
@@ -337,9 +325,9 @@ def _side_key(root: _Object) -> bytes | None:
 
 def _worker(entry: _Object) -> RankEndpoint:
     rank = entry.integer("rank", 0, MAX_WORKERS - 1)
-    side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
+    side_port = entry.integer("side_port", *_LIMITS["side_port"], None)
     side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
-    leaf = entry.integer("leaf", 0, MAX_WORKERS - 1) if "leaf" in entry.value else None
+    leaf = entry.integer("leaf", 0, MAX_WORKERS - 1, None)
     return RankEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip, leaf)
 
 
@@ -400,8 +388,8 @@ def _ip(entry: _Object, key: str) -> str:
     return ip
 
 
-def _table(root: _Object, key: str, lane_bits: int) -> tuple[int, ...] | None:
-    value = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null")
+def _table(root: _Object, key: str, lane_bits: int, *default: None) -> tuple[int, ...] | None:
+    value = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null", *default)
     if value is None:
         return None
     most = (1 << lane_bits) - 1
@@ -422,18 +410,21 @@ class _Object:
         if not isinstance(self.value, dict):
             raise MembershipError(f"{self.where}: {self.path or 'the document'} is no JSON object: {self.value!r:.80}")
 
-    def get(self, key: str, fits: Callable[[Any], bool], kind: str) -> Any:
+    def get(self, key: str, fits: Callable[[Any], bool], kind: str, *default: Any) -> Any:
+        """Look a value up. A key that is missing is an error unless a default is given."""
         if key not in self.value:
+            if default:
+                return default[0]
             raise self.wrong(key, "is missing")
         found = self.value[key]
         if not fits(found):
             raise self.wrong(key, f"is {found!r:.80}, not {kind}")
         return found
 
-    def integer(self, key: str, low: int, high: int) -> int:
+    def integer(self, key: str, low: int, high: int, *default: int | None) -> Any:
         # `type`, not isinstance: True is no integer here.
         fits = lambda found: type(found) is int and low <= found <= high  # noqa: E731
-        return int(self.get(key, fits, f"an integer of {low} .. {high}"))
+        return self.get(key, fits, f"an integer of {low} .. {high}", *default)
 
     def text(self, key: str) -> str:
         return str(self.get(key, lambda found: isinstance(found, str) and bool(found), "a text"))

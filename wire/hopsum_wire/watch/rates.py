@@ -122,12 +122,9 @@ def _ratio(sums: Mapping[str, float], name: str) -> float | None:
 
 
 def _summed(moved: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum over ranks of each count that anybody told."""
-    sums: dict[str, float] = {}
-    for counts in moved.values():
-        for name, count in counts.items():
-            sums[name] = sums.get(name, 0.0) + count
-    return sums
+    """Add up, over ranks, each count that any rank told."""
+    names = dict.fromkeys(name for counts in moved.values() for name in counts)
+    return {name: sum(counts.get(name, 0.0) for counts in moved.values()) for name in names}
 
 
 def _per_second(counts: Mapping[str, float], seconds: float) -> dict[str, float]:
