@@ -35,7 +35,7 @@ Key = tuple[object, ...]
 
 
 class Changed(NamedTuple):
-    """An entry whose action or parameters are not those that were written."""
+    """An entry whose action or parameters were changed by another program."""
 
     wanted: Entity
     found: Entity
@@ -56,7 +56,7 @@ class JobFinding:
 
     @property
     def lost(self) -> bool:
-        """Return whether the job cannot go on under its generation."""
+        """Return whether the job's generation has to end: an entry is missing, or a changed one decides sums."""
         return bool(self.missing) or any(decides_sums(change.wanted) for change in self.changed)
 
     def __str__(self) -> str:
@@ -90,12 +90,12 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Return whether exactly what should stand there does."""
+        """Return whether the switch has exactly the entries that it should have."""
         return not (self.foreign or self.leftover or self.findings or self.address)
 
     @property
     def lost(self) -> tuple[Job, ...]:
-        """Return the jobs that cannot go on under their generations: `SwitchController.repair` ends them."""
+        """Return the jobs whose generations have to end. `SwitchController.repair` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def in_words(self) -> list[str]:
@@ -211,7 +211,7 @@ class ForeignGeneration:
         return f"generation {self.generation}: {at}, workers at {', '.join(self.workers) or 'no address'}"
 
     def overlaps(self, allocation: Allocation) -> bool:
-        """Say whether it has a slot or the job index of a place."""
+        """Return whether this generation shares a slot or the job index with an allocation."""
         base, size = self.allocation.region
         other_base, other_size = allocation.region
         slots = base < other_base + other_size and other_base < base + size
@@ -263,7 +263,7 @@ class Adoption:
 
 
 def moved(job: Job, switch: SwitchEndpoint) -> str:
-    """Return why a job cannot be adopted at this address of the service, an empty string when it can."""
+    """Return why a job cannot be adopted: it was made for another address of the service. Empty if it can."""
     if job.switch == switch:
         return ""
     return (
@@ -272,7 +272,7 @@ def moved(job: Job, switch: SwitchEndpoint) -> str:
 
 
 def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict[int, Adoption]:
-    """Return by generation what `audit` found of `jobs`."""
+    """Derive the fate of each of `jobs` from an audit, by generation."""
     findings = {finding.job.generation: finding for finding in audit.findings}
     result = {}
     for job in jobs:
@@ -285,7 +285,7 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
 
 
 def check_no_duplicates(jobs: Sequence[Job]) -> None:
-    """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and generations tell."""
+    """Raise ControlPlaneError when two of the jobs have one name or one generation."""
     # A copied line in a database would give two jobs one place: found here, before the switch is touched.
     for what in ("generation", "name"):
         values = [job.generation if what == "generation" else job.spec.name for job in jobs]

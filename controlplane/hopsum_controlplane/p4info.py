@@ -116,15 +116,12 @@ class Names(Generic[_T]):
             ) from None
 
     def __contains__(self, name: object) -> bool:
-        """Return whether something is called `name`."""
         return name in self._by_name
 
     def __iter__(self) -> Iterator[_T]:
-        """Iterate over the objects in the order of the message."""
         return iter(self._by_id.values())
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self._by_id)
 
 

@@ -153,12 +153,12 @@ class SwitchController:
 
     @property
     def ending(self) -> tuple[Job, ...]:
-        """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `repair` tries again."""
+        """Return the jobs whose removal the switch has not confirmed yet: `delete_job` or `repair` tries again."""
         return tuple(job for job in self.jobs if self._installed[job.generation].ending)
 
     @property
     def adoptions(self) -> Mapping[int, Adoption]:
-        """Return by generation what became of the jobs that this controller was constructed with."""
+        """Return, by generation, the fate of each job of `adopt`."""
         return MappingProxyType(self._adoptions)
 
     @property
@@ -220,7 +220,7 @@ class SwitchController:
             raise
 
     def audit(self) -> Audit:
-        """Read what stands on the switch and hold it against what should. Changes nothing.
+        """Compare the entries on the switch with those that should be there. Changes nothing.
 
         Half-words are not looked at: an audit of them takes long, and is made at construction.
         Raises ControlPlaneError when the switch does not answer.
@@ -230,7 +230,7 @@ class SwitchController:
         return self._compare(actual)
 
     def repair(self, audit: Audit) -> RepairResult:
-        """Make the switch hold what it should, as far as `audit` found that it does not.
+        """Repair the differences that an audit found between the switch and its jobs.
 
         Jobs that are lost are ended, their slots are free then. See `Audit.lost` beforehand. Foreign entries are
         removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left

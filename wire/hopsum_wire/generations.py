@@ -19,13 +19,13 @@ class Sealed:
 
     generation: int
     delivered_to: int
-    """Everything before it is delivered here."""
+    """The results of all positions before this one are delivered to this worker's program."""
     submitted_to: int
     """The first position that this worker has not submitted."""
     held: tuple[tuple[int, int], ...]
     """Runs (first, end) of submitted positions whose results are here or are kept for peers, sorted and disjoint."""
     further_shards: tuple[Sealed, ...] = field(default=(), kw_only=True)
-    """The same worker's reports of the job's further shards."""
+    """The reports of this worker on the job's further shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Endpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return it as sockets take it."""
+        """Return the pair (IPv4 address, UDP port), as sockets take addresses."""
         return self.ip, self.udp_port
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class RankEndpoint:
     side_port: int | None = None
     """TCP port where its peers fetch results that the switch no longer has, or None without a side channel."""
     side_ip: str | None = None
-    """IPv4 address of that, or None where it is the endpoint's."""
+    """IPv4 address of the side channel, or None where it is the endpoint's."""
     leaf: int | None = None
     """Number of the leaf of a tree that it is below, or None at the root, where all sums are complete."""
 
@@ -110,9 +110,9 @@ class JobMembership:
     workers: tuple[RankEndpoint, ...]
     """The workers by rank, from 0."""
     table16: tuple[int, ...] | None = None
-    """The same for LOOKUP_ADD16, values of 0..65535."""
+    """16 values of 0..65535 that the switch puts in place of 4-bit codes of LOOKUP_ADD16, or none."""
     table6: tuple[int, ...] | None = None
-    """The same for LOOKUP_ADD6, values of 0..63."""
+    """16 values of 0..63 that the switch puts in place of 4-bit codes of LOOKUP_ADD6, or none."""
     resume: Resume | None = None
     """The continuation of the stream of the generations before, or None where the stream begins."""
     code_group: int = LANE_GROUP_CODES
@@ -124,7 +124,7 @@ class JobMembership:
     side_key: bytes | None = field(default=None, repr=False)
     """The key by which workers of this generation know each other on side channels, 32 bytes. None: it was left out."""
     further_shards: tuple[JobMembership, ...] = ()
-    """The same job at its further shards. Theirs are empty."""
+    """The memberships of the job at shards 1 .. k - 1, whose own `further_shards` are empty."""
 
     @property
     def shards(self) -> tuple[JobMembership, ...]:

@@ -30,7 +30,7 @@ from hopsum_wire.errors import WireError
 
 
 class Shape(NamedTuple):
-    """What an op carries: bytes and elements of a full chunk."""
+    """The payload of an op of the switch program: bytes and elements of a full chunk."""
 
     up_bytes: int
     down_bytes: int

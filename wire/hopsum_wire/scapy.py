@@ -77,7 +77,7 @@ class Hopsum(Packet):
         return s[: self.length], s[self.length :]
 
     def mysummary(self) -> str:
-        """Return one line: kind, op, who, where."""
+        """Return the packet on one line: kind, op, worker, generation, slot and round."""
         summary: str = self.sprintf(
             "hopsum %Hopsum.kind% %Hopsum.op% worker %Hopsum.worker% generation %Hopsum.generation% "
             "slot %Hopsum.slot% round %Hopsum.round%"
@@ -110,7 +110,7 @@ def read_hopsum(udp: Packet) -> None:
 
 
 def arp_packet(own_mac: int, own_ip: str, to_mac: str, to_ip: str, *, reply: bool = False) -> Packet:
-    """Return the question who has `to_ip`, or the answer to who asked from there."""
+    """Build an ARP request for `to_ip`, or an ARP reply to the host at `to_ip`."""
     own = _mac_text(own_mac)
     target = to_mac if reply else "00:00:00:00:00:00"
     return Ether(src=own, dst=to_mac) / ARP(op=2 if reply else 1, hwsrc=own, psrc=own_ip, hwdst=target, pdst=to_ip)

@@ -24,7 +24,7 @@ class ServiceManager:
         """The seconds within which it has to hear `alive`, or None where it does not ask for that."""
 
     def ready(self, status: str) -> None:
-        """Say that the process serves, and in words what."""
+        """Report that the process serves. `status` describes the service in words."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:

@@ -90,7 +90,7 @@ class BfrtEncoding:
         return TableEntry(table.alias, match, action.alias, params)
 
     def counter(self, counter: str, index: int) -> Any:
-        """Return the question for a cell of a counter, as the chip has it."""
+        """Encode the question for one cell of a counter, to be read from the chip and not from a copy."""
         info = self.p4info.counters[counter]
         message = self.fixed(f"pipe.{info.name}", {COUNTER_INDEX: index})
         message.table_flags.from_hw = True
@@ -126,7 +126,7 @@ class BfrtEncoding:
     # ---- multicast groups -----------------------------------------------------------------------------------
 
     def nodes(self, group: MulticastGroup, taken: Iterable[int] = ()) -> dict[int, tuple[int, list[int]]]:
-        """Return the replication id and the ports of each node of a group, by number; none of `taken`."""
+        """Plan the nodes of a group: replication id and ports by the node's number, which is none of `taken`."""
         ports: dict[int, list[int]] = {}
         for replica in group.replicas:
             ports.setdefault(replica.instance, []).append(replica.port)
@@ -136,14 +136,14 @@ class BfrtEncoding:
         return {first + count: (instance, ports[instance]) for count, instance in enumerate(sorted(ports))}
 
     def node(self, number: int, instance: int = 0, ports: Sequence[int] | None = None) -> Any:
-        """Encode a node, or only its key."""
+        """Encode a multicast node. Without `ports` the entry has the node's key only, as deletions want."""
         data: dict[str, Value] = {}
         if ports is not None:
             data = {"$MULTICAST_RID": instance, "$MULTICAST_LAG_ID": (), "$DEV_PORT": ports}
         return self.fixed(NODES, {"$MULTICAST_NODE_ID": number}, data)
 
     def group(self, number: int, nodes: Sequence[int] | None = None) -> Any:
-        """Encode a group, or only its key."""
+        """Encode a multicast group. Without `nodes` the entry has the group's key only, as deletions want."""
         if nodes is None:
             return self.fixed(GROUPS, {"$MGID": number})
         data: dict[str, Value] = {

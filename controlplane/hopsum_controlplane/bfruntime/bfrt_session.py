@@ -47,7 +47,7 @@ _OPTIONS: Final = (
 )
 _LOST: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _UNANSWERED: Final = (*_LOST, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
-"""Statuses after which it is not known what the switch did with a batch."""
+"""Statuses after which a batch may have been applied, wholly or in part, or not at all."""
 
 
 class Refusal(NamedTuple):

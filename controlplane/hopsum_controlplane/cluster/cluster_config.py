@@ -39,7 +39,7 @@ _MAX_ELECTION_ID = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class PortRule:
-    """Workers with addresses of `network` are behind switch port `port`.
+    """A rule of a switch port: workers with addresses of `network` are at switch port `port`.
 
     The driver of a hardware switch brings a port with `speed_gbps` up.
     """

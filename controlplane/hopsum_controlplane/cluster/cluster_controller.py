@@ -114,7 +114,7 @@ class ClusterController:
         return self._reconcilers.config
 
     def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
-        """Make a job: its slots are reserved, and its members can join with the token.
+        """Create a job: reserve its slots, and draw the token with which its members join.
 
         Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
         nothing is made.
@@ -141,7 +141,7 @@ class ClusterController:
         return answers.created_message(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
-        """Delete a job, with all its members. When this returns it is gone, and its slots are free.
+        """Delete a job, with all its members. When this call returns the job is gone, and its slots are free.
 
         `by` names the caller for the job's workers.
 
@@ -164,7 +164,7 @@ class ClusterController:
             )
 
     def rotate_token(self, name: str) -> str:
-        """Give a job another token, and return it. The one before stays valid until `revoke_earlier_token`.
+        """Draw a new token for a job, and return it. The earlier token stays valid until `revoke_earlier_token`.
 
         Raises UnknownJobError and StoreError.
         """
@@ -173,7 +173,7 @@ class ClusterController:
         return token
 
     def revoke_earlier_token(self, name: str) -> None:
-        """Accept no newcomer with the token before the present one. A member that joined with it stays in the job.
+        """Accept no newcomer with the earlier token of a job. A member that joined with that token stays in the job.
 
         Raises UnknownJobError, StoreError, and InvalidRequestError where there is none.
         """
@@ -181,11 +181,11 @@ class ClusterController:
 
     @property
     def database_condition(self) -> str:
-        """Return why the database cannot be written, an empty string when it can. It waits for no lock."""
+        """Return why the database cannot be written, an empty string when it can. This call waits for no lock."""
         return self._cache.store_condition
 
     def backup(self) -> bytes:
-        """Return the content of a database as it is between two steps of jobs. Raises StoreError."""
+        """Serialize the database, as it is between two steps of jobs. Raises StoreError."""
         with self._cache.changed:
             return self._store.backup()
 
@@ -194,7 +194,7 @@ class ClusterController:
         return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> pb.Job:
-        """Return one job, with its events, and its counters as its switch has them now. Raises UnknownJobError."""
+        """Return one job with its events, and with counters read from its switches now. Raises UnknownJobError."""
         return self._view(self._cache.get(name), counters, events=True)
 
     def switches(self, *, drops: bool = True) -> list[pb.Switch]:
@@ -211,7 +211,7 @@ class ClusterController:
             return False
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns what ends that."""
+        """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns a function that ends that."""
         return self._cache.watch(watcher)
 
     def locate(self, job: str, token: str) -> pb.LocateResponse:
@@ -265,7 +265,7 @@ class ClusterController:
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_generation: int = 0, timeout_s: float = 0.0
     ) -> JobMembership | Pending:
-        """Wait for a generation with this member in it, other than the known one, for up to `timeout_s` seconds.
+        """Wait, up to `timeout_s` seconds, until a generation other than the known one runs with this member.
 
         Returns its membership, or the ranks that the job waits for. Raises UnknownJobError, and UnauthenticatedError
         when the secret is not, or not any more, that of a member with a lease.
@@ -298,7 +298,7 @@ class ClusterController:
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, generation: int = 0, statistics: Mapping[str, float] | None = None
     ) -> pb.HeartbeatResponse:
-        """Renew a member's lease, and tell it whether `generation`, that it is in (0: none), goes on.
+        """Renew a member's lease, and tell the member whether `generation`, which it is in (0: none), continues.
 
         Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
         statistics.
@@ -315,7 +315,10 @@ class ClusterController:
             return self.member_status(job, rank, secret, generation=generation)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
-        """Return the answer to a heartbeat, without one. Raises UnknownJobError and UnauthenticatedError."""
+        """Return the answer that a heartbeat would have, and renew no lease.
+
+        Raises UnknownJobError and UnauthenticatedError.
+        """
         record, member = self._with_secret(job, rank, secret)
         if member.phase is MemberPhase.LOST:
             return pb.HeartbeatResponse(state=state_number(record.state), reason=self._given_up(record, member))
@@ -347,7 +350,7 @@ class ClusterController:
         self._reconcilers.follow(job)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
-        """Give a member up soon whose connection ended without LEAVE, unless it is heard of again.
+        """Shorten the lease of a member whose connection ended without LEAVE to GRACE_S.
 
         Soon after an absence of the controller it does nothing: that may have ended all connections.
         Raises UnknownJobError, and UnauthenticatedError when it has been replaced.
@@ -398,7 +401,7 @@ class ClusterController:
         self.registry.expire()
 
     def reconcile(self, switch: str) -> None:
-        """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up.
+        """Do the part of `tick` that concerns one switch. Called by a thread per switch, slow switches delay no other.
 
         Nothing is to be done for a switch that has been forgotten.
         """
@@ -413,7 +416,7 @@ class ClusterController:
         return tuple(self._reconcilers)
 
     def close(self) -> None:
-        """Close devices and store. What stands on the switches stays, for the next one to adopt."""
+        """Close devices and store. The entries on the switches stay: the next controller adopts them."""
         for reconciler in self._reconcilers.values():
             reconciler.close()
         # Under the lock: a thread that is still at work on a job must not find the store closed.

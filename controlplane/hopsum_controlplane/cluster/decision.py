@@ -41,7 +41,7 @@ MAX_POSITION = (1 << 63) - 1
 NAMED = 4
 """The largest number of holders of a run that are named."""
 _FEW = 1024
-"""More decided runs than this are joined where one worker holds all of them, though fewer are named then."""
+"""The number of decided runs above which neighbours with any common holder are joined: fewer holders are named then."""
 
 Run = tuple[int, int]
 
@@ -92,7 +92,7 @@ class Report(Sealed):
 def decide(
     reports: Mapping[int, Report], newcomers: Collection[int], *, slots: int, generation: int, before: Resume | None
 ) -> Resume | None:
-    """Return how a job with `slots` goes on in `generation`, given reports by rank and the ranks without one.
+    """Decide how a job's stream continues in `generation`, from reports by rank and the ranks without a report.
 
     `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None
     without any report: the stream begins at 0. Every shard's stream is decided by itself. Newcomers begin at all of
@@ -109,14 +109,14 @@ def decide(
 
 
 def _by_shard(resume: Resume | None, shards: int) -> list[Resume | None]:
-    """Return how the streams went on, by shard."""
+    """Split a decision of the past into those of the shards."""
     return [None] * shards if resume is None else [replace(resume, further_shards=()), *resume.further_shards]
 
 
 def _decide(
     reports: Mapping[int, Report], newcomers: Collection[int], slots: int, generation: int, before: Resume | None
 ) -> Resume:
-    """Return how the stream of one shard goes on."""
+    """Decide how the stream of one shard continues."""
     base = base_of(reports.values(), slots)
     decided = decided_runs(reports, base)
     # A worker that missed the generation with newcomers has not voided what the others voided there.

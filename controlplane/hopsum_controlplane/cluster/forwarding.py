@@ -29,7 +29,7 @@ class L2Forwarding:
         self._actual: _Forwarding | None = None
 
     def invalidate(self) -> None:
-        """Look at the switch again before anything is written next."""
+        """Forget the known entries: the next `sync` reads the switch before it writes."""
         self._actual = None
 
     def sync(self, records: Iterable[JobRecord]) -> None:

@@ -105,12 +105,12 @@ class JobHistories:
         cache.watch(self.observe)
 
     def of(self, job: str) -> JobHistory:
-        """Look at a job now, and return its history, an empty one for a job that is not there."""
+        """Return the history of a job up to now, an empty history for a job that does not exist."""
         self.observe(job)
         return self._histories.get(job, JobHistory())
 
     def observe(self, job: str) -> None:
-        """Note what has changed of a job and of its switches since the last call."""
+        """Append the events of all changes of a job and of its switches since the last call."""
         with self._cache.changed:
             record = self._cache.find(job)
             if record is None:
@@ -128,7 +128,7 @@ class JobHistories:
             self._note_conditions(found, record, now_s)
 
     def observe_switch(self, switch: str) -> None:
-        """Note what has changed of a switch for its jobs."""
+        """Call `observe` for each job that has slots on a switch."""
         for record in self._cache.records(switch):
             self.observe(record.name)
 

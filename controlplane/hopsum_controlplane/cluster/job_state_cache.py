@@ -28,7 +28,7 @@ class JobStateCache:
 
     `monotonic` gives seconds that never go back.
 
-    Raises as Store does. A step that could not be written has not happened.
+    Raises StoreError as StateStore does. A step that could not be written has not happened.
     """
 
     def __init__(self, store: StateStore, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -55,12 +55,12 @@ class JobStateCache:
         return tuple(sorted(found, key=lambda record: record.name))
 
     def find(self, name: str) -> JobRecord | None:
-        """Return a record, None when there is none."""
+        """Return the record of a job, None when there is no job of this name."""
         with self.changed:
             return self._records.get(name)
 
     def get(self, name: str) -> JobRecord:
-        """Return a record. Raises UnknownJobError when there is none."""
+        """Return the record of a job. Raises UnknownJobError when there is no job of this name."""
         with self.changed:
             record, deleted = self._records.get(name), self._deleted.get(name)
         if record is None and deleted is not None:
@@ -72,7 +72,7 @@ class JobStateCache:
         return record
 
     def was_deleted(self, name: str) -> bool:
-        """Say whether a job of this name, which is none now, was deleted not too long ago."""
+        """Return whether this name is of one of the last KEPT_DELETED deleted jobs, and of no present job."""
         with self.changed:
             return name not in self._records and name in self._deleted
 
@@ -91,7 +91,7 @@ class JobStateCache:
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """Call `watcher` with a job's name after each step of it, in any thread. It must not block.
 
-        Returns what ends that.
+        Returns a function that ends the calls.
         """
         with self.changed:
             self._watchers.append(watcher)
@@ -111,7 +111,7 @@ class JobStateCache:
         _report(None, record)
 
     def apply(self, name: str, step: Step, *, missing_ok: bool = False) -> JobRecord | None:
-        """Take a step of a job: what `step` makes of its record is written. None: the job is gone.
+        """Replace a job's record by `step(record)`, in the database and then in memory. None removes the job.
 
         Raises UnknownJobError unless `missing_ok`, and whatever `step` raises. Nothing has changed then.
         """

@@ -17,7 +17,7 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord
 class _Lease:
     until_s: float
     shortened: bool = False
-    """True once it was shortened since it was renewed."""
+    """True from the end of the member's connection until the next renewal."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     heartbeat_at_s: float | None = None
 
@@ -42,14 +42,14 @@ class Leases:
             lease.heartbeat_at_s = now_s
 
     def shorten(self, job: str, rank: int, until_s: float) -> None:
-        """Let a lease end then, if it would end later."""
+        """End a lease at `until_s` at the latest, as after the end of the member's connection."""
         lease = self._leases.get((job, rank))
         if lease is not None:
             # Never longer than before: a connection that ended is no sign of life.
             lease.until_s, lease.shortened = min(lease.until_s, until_s), True
 
     def shortened(self, job: str, rank: int) -> bool:
-        """Return whether a lease was shortened since it was renewed."""
+        """Return whether a lease was shortened after its last renewal."""
         lease = self._leases.get((job, rank))
         return lease is not None and lease.shortened
 
@@ -62,7 +62,7 @@ class Leases:
                 lease.until_s = max(lease.until_s, min(lease.until_s + away_s, most_s))
 
     def until_s(self, job: str, rank: int) -> float | None:
-        """Return until when a lease runs, None when there is none."""
+        """Return the time at which a member's lease ends, None for a member without a lease."""
         lease = self._leases.get((job, rank))
         return None if lease is None else lease.until_s
 

@@ -88,11 +88,11 @@ from hopsum_controlplane.errors import (
 from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
-"""The number of incarnations that left or were replaced that are remembered for each job, the last ones."""
+"""The number of incarnations that left or were replaced that a job remembers."""
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
-    """Return the rank of a joining member: its own if it has one, the one that it wants, or the lowest that is free.
+    """Choose the rank of a joining member: its present rank, else the wanted rank, else the lowest free rank.
 
     Raises UnauthenticatedError for an incarnation that left, was replaced or has another rank, InvalidRequestError for
     a rank that the job has not, and ResourceExhaustedError when no worker's rank is free.
@@ -139,7 +139,7 @@ def revoke_earlier_token(record: JobRecord) -> JobRecord:
 
 
 def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
-    """Say whether a member in the database joined with this token: its place is its own, whatever came since."""
+    """Return whether a member of the database joined with this token, which may have been rotated since."""
     return any(
         member.incarnation == incarnation
         and matches(member_secret(token, record.name, member.rank, incarnation), member.secret_digest)
@@ -230,7 +230,7 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
 
 
 def mark_notified(record: JobRecord, rank: int) -> JobRecord:
-    """Note, before it is told, that a member knows of the generation that runs, and that it is in."""
+    """Record that a member knows the running generation that it is in. Written before the member is told (E4)."""
     member = record.member(rank)
     if member is None or member.phase is not MemberPhase.IN or record.state is not JobState.RUNNING:
         raise _fault(record, f"tell rank {rank} of its generation")
@@ -258,7 +258,7 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
 
 
 def successors(record: JobRecord) -> tuple[int, ...]:
-    """Return the workers that wait while a generation runs which others are in: their predecessors have left it."""
+    """Return the ranks of workers that wait while a generation runs: restarts of workers that left the generation."""
     waiting = (member.rank for member in record.members if member.is_worker and member.phase is MemberPhase.WAITING)
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
@@ -283,7 +283,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
 
 
 def dispute(record: JobRecord, why: str) -> JobRecord:
-    """Evict all waiting workers: they need the same settings, and it is not known which are right."""
+    """Evict all waiting workers, because their settings differ and no one can tell which settings are right."""
     for member in record.members:
         if member.is_worker and member.phase is MemberPhase.WAITING:
             record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
@@ -344,7 +344,7 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
 
 
 def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
-    """Note that a switch has confirmed all its entries. The generation runs when all switches have.
+    """Record that a switch has confirmed all its entries. The generation runs once all switches have confirmed.
 
     `job` is what the controller of the switch `at` returned, of the record's own if left out.
     """
@@ -370,7 +370,7 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
 
 
 def end_generation(record: JobRecord, reason: str) -> JobRecord:
-    """End the job's generation for a reason, unless it has none that runs. Its entries are then to be removed."""
+    """End the generation that is installed or being installed: its entries are to be removed. Else change nothing."""
     if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
     # Workers that left have their end: they are forgotten, and their incarnations retired.
@@ -388,7 +388,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
 
 
 def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
-    """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
+    """Delete the job. Returns None when no switch can have entries of the job: it is gone at once."""
     # In FORMING no switch has an entry of the job.
     if record.state is JobState.FORMING and not record.departed:
         return None
@@ -397,7 +397,7 @@ def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRec
 
 
 def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
-    """Go on after a switch has confirmed that nothing of the generation stands there. Return None when the job is gone.
+    """Record that a switch has confirmed the removal of the generation. Returns None when the job is gone with that.
 
     The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
     """
@@ -437,13 +437,13 @@ def move(
 
 
 def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
-    """Note that a switch which the job has left is clear of it. Return None when the job is gone with that."""
+    """Record that a switch which the job has left has no entry of it. Returns None when the job is gone with that."""
     record = replace(record, departed=tuple(left for left in record.departed if left.switch != switch))
     return _go_on(record) if record.state is JobState.ENDING else record
 
 
 def _go_on(record: JobRecord) -> JobRecord | None:
-    """Let a job form again, or be gone, whose generation is over, when nothing of that is to be removed any more."""
+    """Form the job again, or return None for a deleted job, once no switch has entries of the ended generation."""
     if record.next_switches:
         return record
     if record.state is JobState.ENDING:
@@ -522,11 +522,11 @@ def _ranks(request: JobRequest) -> str:
 
 ROUNDS = 1 << 32
 ROUNDS_MOST = ROUNDS // 4 * 3
-"""Rounds of a slot that a generation uses: the rest is for what happens until it has ended."""
+"""The rounds of a slot after which a generation is ended. The remaining quarter lasts until all workers know."""
 
 
 def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
-    """Return why a generation is to end before its rounds, which do not wrap (N4), run out. Empty while they last."""
+    """Return why a generation has to end: its rounds, which do not wrap (N4), run out. Empty while rounds are left."""
     # One round of all slots is as many positions as the window: round = position / slots + 1.
     rounds = position / (record.window or record.region.size)
     if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:

@@ -68,7 +68,7 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
 
 
 def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
-    """Return the members of a generation: those that wait. `limits` are by switch."""
+    """Build the jobs of a new generation of the waiting members. `limits` are by switch."""
 
     def at(name: str, spec: Any) -> Job:
         index, region = record.place(name)

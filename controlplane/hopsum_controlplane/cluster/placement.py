@@ -95,7 +95,7 @@ def allocator_from_records(
 
 
 def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
-    """Return where a job goes. Its places are taken from the switches' allocators.
+    """Choose the switches of a new job. Its slots are taken from the switches' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the
@@ -178,7 +178,7 @@ def replacement(
 
 
 def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSeat:
-    """Return where a member stands at another switch than `here`. Raises InvalidRequestError as `endpoint`."""
+    """Translate a member's place at switch `here` to switch `there`. Raises InvalidRequestError as `endpoint`."""
     at = seat.endpoint
     # The embedded switch gives workers behind a UDP port a made-up MAC address, which is another one at another
     # switch.
@@ -188,7 +188,7 @@ def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSe
 
 
 def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
-    """Return where a member stands at a switch: its port by its address, which is not port `but`.
+    """Place a member at a switch port by its IPv4 address. Port `but`, towards a spine, is left out.
 
     Raises InvalidRequestError when no port of the switch has its network, or its MAC address is needed and missing.
     """
@@ -206,7 +206,7 @@ def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int |
 def stand(
     record: JobRecord, request: JoinRequest, rank: int, config: ClusterConfig
 ) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
-    """Return where a member stands, at which leaf of a tree, and where at further shards.
+    """Place a member: its endpoint, the leaf of a tree that it is at (else empty), and its seats at further shards.
 
     Raises InvalidRequestError.
     """
@@ -234,7 +234,7 @@ def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:
-    """Return the leaf that a member stands at. Raises InvalidRequestError when its address is of no network of one."""
+    """Find the leaf whose networks have a member's address. Raises InvalidRequestError when none has it."""
     ip = IPv4Address(request.ip)
     rules = {leaf.name: leaf.rule_of(ip, link.leaf_port) for leaf, link in leaves}
     found = {name: rule.network.prefixlen for name, rule in rules.items() if rule is not None}
@@ -288,7 +288,7 @@ def _choices(request: JobRequest, switches: Sequence[SwitchCapacity], links: Seq
 def _reaching(
     choices: Iterable[_Candidates], switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]
 ) -> tuple[list[_Candidates], list[str]]:
-    """Return those that reach all networks, and what the others lack. Workers beyond a link are at another switch."""
+    """Split `choices`: those that reach all networks of workers, and in words what each of the others lacks."""
     # A network at a link's end belongs to the workers of the switch behind the link.
     ends = {end for link in links for end in link.ends}
     networks = {

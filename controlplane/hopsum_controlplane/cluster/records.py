@@ -98,12 +98,12 @@ class Member:
 
     @property
     def seats(self) -> tuple[ShardSeat, ...]:
-        """Return its places, by shard."""
+        """Return the member's seats, by shard."""
         return (ShardSeat(self.endpoint, self.side_port), *self.further)
 
     @property
     def endpoints(self) -> tuple[WorkerEndpoint, ...]:
-        """Return where it is, by shard."""
+        """Return the member's endpoints, by shard."""
         return tuple(seat.endpoint for seat in self.seats)
 
     def with_seat(self, shard: int, seat: ShardSeat) -> Member:
@@ -115,12 +115,12 @@ class Member:
 
     @property
     def rank(self) -> int:
-        """Return its rank."""
+        """Return the member's rank."""
         return self.endpoint.rank
 
     @property
     def is_worker(self) -> bool:
-        """Return whether it takes part, instead of only looking."""
+        """Return whether the member is a worker. Observers only ask what a slot holds."""
         return self.rank < MAX_WORKERS
 
 
@@ -181,22 +181,22 @@ class JobRecord:
 
     @property
     def generation(self) -> int:
-        """Return the generation of which something may stand on the switch, or 0 for none."""
+        """Return the generation whose entries may be on a switch, or 0 for none."""
         return 0 if self.job is None else self.job.generation
 
     @property
     def is_sharded(self) -> bool:
-        """Return whether its switches are shards, side by side, and not a tree."""
+        """Return whether the job's switches are shards, side by side, and not a tree."""
         return self.request.shards > 1
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Return the switches on which it has a place: one, a spine and then its leaves, or its shards in order."""
+        """Return the switches of the job: one, or a spine and then its leaves, or the shards in order."""
         return (self.switch, *(branch.switch for branch in self.branches))
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return `switches`, and those that it has moved away from and where its slots are not free yet."""
+        """Return `switches`, and the switches that the job has left and where its slots are not free yet."""
         return (*self.switches, *(left.switch for left in self.departed))
 
     def leftover(self, switch: str) -> Job | None:
@@ -257,7 +257,7 @@ class JobRecord:
 
     @property
     def finished(self) -> bool:
-        """Return whether the last generation is over because its workers have done their work."""
+        """Return whether the last generation ended because its workers have done their work."""
         return self.reason == FINISHED
 
     @property
@@ -290,6 +290,6 @@ class JobRecord:
         )
 
     def spec(self, shard: int = 0) -> JobSpec:
-        """Return the members of the next generation at a shard: those that wait."""
+        """Build the specification of the next generation at a shard, of the members that wait."""
         waiting = (member for member in self.members if member.phase is MemberPhase.WAITING)
         return self.request.spec({member.rank: member.endpoints[shard] for member in waiting})

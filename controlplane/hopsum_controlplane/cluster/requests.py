@@ -75,7 +75,7 @@ class JobRequest:
         return range(MAX_WORKERS, MAX_WORKERS + self.observers)
 
     def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
-        """Return the specification with these members, by rank. Missing ones are left out."""
+        """Build the specification of the job with the given members. Ranks without a member are left out."""
         workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
         observers = tuple(members[rank] for rank in self.observer_ranks if rank in members)
         return JobSpec(
@@ -224,7 +224,7 @@ class JoinRequest:
 
     @property
     def endpoints(self) -> tuple[ShardEndpoint, ...]:
-        """Return its sources, by shard."""
+        """Return the member's sources of datagrams, by shard."""
         return (ShardEndpoint(self.ip, self.udp_port, self.mac, self.side_port), *self.further)
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ UNTOLD: Final = "(not told)"
 
 
 def conflict(record: JobRecord, member: Member) -> str:
-    """Say in what a worker that joins differs from one that is in the job or waits, or "" without a difference.
+    """Describe in words how the settings of a joining worker differ from another member's. Empty if none differ.
 
     A worker without settings does not differ from any other worker.
     """

@@ -125,7 +125,6 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return gone
 
     def __getitem__(self, name: str) -> SwitchReconciler:
-        """Return the reconciler of a switch."""
         return self._reconcilers[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -133,7 +132,6 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return iter(self._reconcilers)
 
     def __len__(self) -> int:
-        """Return how many they are."""
         return len(self._reconcilers)
 
     def values(self) -> Any:

@@ -110,11 +110,9 @@ class Device(ABC):
         """Hang up. Harmless when done before. The entries on the switch stay."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close, whatever happened."""
         self.close()
 
 

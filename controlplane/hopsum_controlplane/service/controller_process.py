@@ -49,7 +49,7 @@ def awake_or_not_s() -> float:
 
 
 class Pulse:
-    """Calls `expire`, and `reconcile` of each switch, every `period_s` seconds. It is a context manager.
+    """The threads that keep a cluster going: each `period_s` seconds `expire`, and `reconcile` of every switch.
 
     Switches that come or go meanwhile are followed.
 
@@ -84,14 +84,12 @@ class Pulse:
         self.beat_at_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Start."""
         self._leases_at_s = self._clock()
         self._follow()
         self._leases.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and wait for it."""
         self._over.set()
         self._leases.join()
         for thread in self._switches.values():
@@ -135,7 +133,7 @@ ANSWER_S: Final = 2.0
 
 
 class Vitals:
-    """The two questions of a health check.
+    """The liveness and readiness of the controller, for systemd, Kubernetes and load balancers.
 
     A switch that does not answer is no reason to start a controller again: it is in neither answer.
     """
@@ -155,7 +153,7 @@ class Vitals:
         return self._service.certificate_ends_at_s
 
     def why_not_healthy(self) -> str:
-        """Return why this process should be started again, an empty string when all its threads go on."""
+        """Return why this process should be started again, an empty string when none of its threads hangs."""
         # Leases are looked at four times a second: 20 s without is a thread that hangs, for example on the cache's
         # lock.
         stale_s = self._clock() - self._pulse.beat_at_s
@@ -261,7 +259,7 @@ class Reloading:
         self._config = config
 
     def reload(self) -> bool:
-        """Take what the file says now, and return True. Log why not, and return False."""
+        """Apply the present configuration file. Returns False, and logs the reason, where nothing was applied."""
         try:
             found = load_config(self._path)
             self._service.reload(found)

@@ -25,7 +25,7 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def answers(self, within_s: float) -> bool:
-        """Say whether the loop comes by within some seconds, False when it is closed."""
+        """Return whether the loop runs a callback within some seconds. False when the loop is closed."""
         # A threading event: the asking thread waits, and the loop only sets it.
         came_by = threading.Event()
         try:
@@ -35,7 +35,7 @@ class EventLoop:
         return came_by.wait(within_s)
 
     def close(self) -> None:
-        """Stop, and wait for it. Harmless when it is closed."""
+        """Stop the loop, and wait for its thread. Harmless when the loop is closed."""
         if not self.loop.is_closed():
             # `stop` must run on the loop: from another thread the loop would not wake up.
             self.loop.call_soon_threadsafe(self.loop.stop)

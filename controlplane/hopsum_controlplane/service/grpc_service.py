@@ -32,13 +32,14 @@ BEAT_THREADS: Final = 4
 THREADS: Final = 16
 """The threads for all other calls. Calls that wait for news hold none."""
 PING_S: Final = 10.0
-"""A silent connection is asked whether it lives."""
+"""Seconds of silence after which the server pings a connection."""
 DEAD_S: Final = 60.0
-"""It is closed when it does not say so for so long: a worker that stands still has its whole lease."""
+"""Seconds without an answer to a ping after which a connection is closed. Longer than the default lease: a worker
+that hangs is evicted by its lease, not by its connection."""
 IDLE_S: Final = 20.0
 """A connection without a call is closed after that."""
 HANDSHAKE_S: Final = 5.0
-"""The time for whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
+"""Seconds for a new connection's TLS handshake and HTTP/2 preface."""
 REQUEST_BYTES_MAX: Final = 128 << 10
 """The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
 DESCRIPTORS_KEPT: Final = 128
@@ -168,11 +169,9 @@ class Service:
         self._audit.close()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:

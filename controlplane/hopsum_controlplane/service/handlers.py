@@ -37,7 +37,7 @@ from hopsum_controlplane.service.access import Access, bearer
 from hopsum_wire.control.services import Method, full_name, methods
 
 STRANGERS_MAX: Final = 32
-"""Calls in progress whose tokens nobody here has."""
+"""The most calls in progress with tokens that no job and no member has."""
 STRANGERS_OF_ADDRESS_MAX: Final = 8
 _PORTLESS: Final = ("unix", "vsock")
 
@@ -127,7 +127,7 @@ Admit = Callable[[str, Call], AbstractContextManager[None]]
 
 
 class Lane:
-    """Threads for what may block, so that the event loop never does."""
+    """A pool of threads for functions that may block: the event loop itself never blocks."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -269,7 +269,7 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
 
 
 def status_of(error: ControlPlaneError) -> grpc.StatusCode:
-    """Return the code of an error: FAILED_PRECONDITION for what is asked rightly, but not now."""
+    """Return the gRPC status code of an error: FAILED_PRECONDITION for requests that may succeed later."""
     # Subclasses have the code of their base.
     for kind, code in _STATUS.items():
         if isinstance(error, kind):

@@ -25,7 +25,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """Each record as one JSON object on one line."""
+    """Writes each log record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Each record as one line for people. Exceptions have more lines."""
+    """Writes each log record as one line for people. Exceptions have more lines."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")

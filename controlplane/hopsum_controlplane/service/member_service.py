@@ -40,7 +40,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass
 class _Presence:
-    """A member's streams."""
+    """The Attend streams of one member: how many are open, and whether the member has left."""
 
     streams: int = 0
     left: bool = False
@@ -62,7 +62,7 @@ class Workers:
         self._closing = False
 
     def answers(self) -> Mapping[str, Answer]:
-        """Return an answer for each method."""
+        """Map each method of MembershipService to its answer."""
         return {
             "Locate": self._rest.answer(self._locate),
             "Join": self._rest.answer(self._join),
@@ -87,7 +87,7 @@ class Workers:
             yield
 
     def close(self) -> None:
-        """Let nobody wait any more. Any thread."""
+        """End the waits of all calls. Any thread may call it."""
         self._closing = True
         self._bell.ring_all()
 

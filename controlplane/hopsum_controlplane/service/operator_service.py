@@ -24,11 +24,11 @@ PART_BYTES: Final = 1 << 18
 STRANGERS_S: Final = 1.0
 """The time in which one of the calls without an administrator's token has a line in the audit log."""
 UNKNOWN: Final = "unknown"
-"""Identity of who has no administrator's token."""
+"""The identity, in the audit log, of a caller without an administrator's token."""
 
 
 class Jobs:
-    """Answers the calls of who is the administrator, in threads of `lane`. `audit` gets a line for every change."""
+    """JobService: answers administrators in threads of `lane`. `audit` gets a line for every change."""
 
     def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane, audit: AuditLog) -> None:
         self._controller = controller
@@ -151,7 +151,7 @@ def _from(call: Call, identity: str) -> dict[str, str]:
 
 
 class Switches:
-    """Answers the calls of switches, in threads of `lane`."""
+    """SwitchService: answers switches that register, in threads of `lane`."""
 
     def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane) -> None:
         self._controller, self._access, self._gate, self._lane = controller, access, gate, lane

@@ -48,7 +48,7 @@ def is_half_word(entry: TableEntry) -> bool:
 
 
 def without_half_words(entities: Sequence[Entity]) -> list[Entity]:
-    """Return the others."""
+    """Filter the entries of half-words out of `entities`."""
     return [entity for entity in entities if not (isinstance(entity, TableEntry) and is_half_word(entity))]
 
 

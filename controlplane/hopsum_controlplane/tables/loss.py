@@ -14,24 +14,24 @@ _DRAWS = 1 << 32
 
 
 class Direction(enum.Enum):
-    """Which instance: its value is the instance's name in the P4 program."""
+    """The instance of control Loss at an end of the program. The value is the instance's name in P4."""
 
     INGRESS = "ingress_loss"
     EGRESS = "egress_loss"
 
     @property
     def table(self) -> str:
-        """Return the name of its table."""
+        """Return the name of the instance's table."""
         return f"{self.value}.loss"
 
     @property
     def counter(self) -> str:
-        """Return the name of its counter of lost frames, by port."""
+        """Return the name of the instance's counter of lost frames, by port."""
         return f"{self.value}.lost"
 
     @property
     def action(self) -> str:
-        """Return the name of its table's action."""
+        """Return the name of the action of the instance's table."""
         return f"{self.value}.drop_with_probability"
 
 

@@ -52,21 +52,21 @@ _log: Final = logging.getLogger(__name__)
 
 
 class HealthCheck(Protocol):
-    """The questions of /healthz and /readyz."""
+    """The source of /healthz and /readyz. The controller process implements it (`Vitals`), and the web server asks."""
 
     @property
     def certificate_ends_at_s(self) -> float | None:
         """Return when the service's certificate ends, in unix seconds, or None without TLS."""
 
     def why_not_healthy(self) -> str:
-        """Say why the process should be started again; empty if it works."""
+        """Return why the controller process should be started again, empty while it works."""
 
     def why_not_ready(self) -> str:
-        """Say why calls should not come to it; empty if they may."""
+        """Return why the service should get no calls now, empty while it can answer."""
 
 
 class WebServer:
-    """Serves what a ClusterController knows in threads of its own, from `start` until `close`.
+    """The HTTP server of the page, the metrics and the health checks: threads that run from `start` until `close`.
 
     address: HOST:PORT, port 0 for any that is free. ControlPlaneError when it is none.
     fresh_s: seconds for which an answer is kept for the next client.
@@ -143,12 +143,10 @@ class WebServer:
             server.server_close()
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
@@ -292,7 +290,6 @@ class Clients:
     """In the order in which they came."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._clients)
 
     def admit(self, connection: socket.socket) -> bool:
@@ -318,7 +315,7 @@ class Clients:
             self._clients.pop(connection, None)
 
     def cut_late(self) -> None:
-        """Cut those off whose time is over."""
+        """Cut the clients off that have been connected for more than `request_s` seconds."""
         with self._lock:
             now_s = self.clock()
             for each in [each for each, client in self._clients.items() if now_s - client.began_s > self.request_s]:

@@ -56,7 +56,7 @@ class PageState:
         self._snapshots: list[ControllerSnapshot] = []
 
     def document(self) -> dict[str, Any]:
-        """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
+        """Return the values of the page, fit for JSON. A first call, or one long after another, has no rates."""
         snapshot = ControllerSnapshot(
             self._clock(),
             [message_to_dict(switch) for switch in self._controller.switches()],

@@ -62,7 +62,7 @@ def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 
 
 def workers_of(job: Values, *phases: str) -> list[Values]:
-    """Return the members of these phases that are workers."""
+    """Return the workers of a job that are in one of `phases`."""
     return [member for member in job["members"] if member["phase"] in phases and member["rank"] < MAX_WORKERS]
 
 
@@ -123,7 +123,7 @@ def snapshots_apart_s(job: Values) -> float:
 
 
 def stall(before: Values, after: Values, seconds: float) -> Stall | None:
-    """Return how a job stands still, if it does: two snapshots of it that lie `seconds` apart."""
+    """Find out from two snapshots, `seconds` apart, whether a job makes no progress. None if it makes some."""
     moved = stat_deltas(before, after)
     if after["state"] != "running" or not moved or seconds < snapshots_apart_s(after):
         return None
