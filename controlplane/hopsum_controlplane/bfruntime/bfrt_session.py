@@ -12,10 +12,10 @@ import atexit
 import queue
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2
 
 from hopsum_controlplane.bfruntime.bfrt_messages import (
     ALL_DIRECTIONS,
@@ -26,36 +26,21 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
     Stub,
     message,
 )
+from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, Refusal, open_channel, refusals
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls
 
 _CLOSE_S: Final = 2.0
-_DETAILS_KEY: Final = "grpc-status-details-bin"
-_METADATA_BYTES: Final = 4 << 20
 _OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    # The description of a program is longer than the 4 MiB that gRPC takes by default, and a refused batch has an error
-    # for each update in the metadata.
+    *OPTIONS,
+    *SEARCH,
+    # The description of a program is longer than the 4 MiB that gRPC takes by default.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_metadata_size", _METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 250),
 )
 _LOST: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _UNANSWERED: Final = (*_LOST, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 """Statuses after which a batch may have been applied, wholly or in part, or not at all."""
-
-
-class Refusal(NamedTuple):
-    """A refused update of one RPC: its place, and the code and words of the switch."""
-
-    position: int
-    code: str
-    message: str
 
 
 class BfrtSession:
@@ -71,10 +56,7 @@ class BfrtSession:
     ) -> None:
         self.where = f"switch {device_id} at {address}"
         self._device_id, self._client_id = device_id, client_id
-        if tls is None:
-            self._channel = grpc.insecure_channel(address, _OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), _OPTIONS)
+        self._channel = open_channel(address, _OPTIONS, tls)
         self._stub = Stub(self._channel)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -128,8 +110,8 @@ class BfrtSession:
         try:
             responses = list(self._stub.read(request, timeout=timeout_s))
         except grpc.RpcError as error:
-            refusals = _refusals(error)
-            if refusals and all(refusal.code == "NOT_FOUND" for refusal in refusals):
+            refused = refusals(error, CLASSES["Error"])
+            if refused and all(refusal.code == "NOT_FOUND" for refusal in refused):
                 return []
             raise self._error("Read", error) from None
         return [entity.table_entry for response in responses for entity in response.entities]
@@ -146,8 +128,8 @@ class BfrtSession:
             self._stub.write(request, timeout=timeout_s)
             return []
         except grpc.RpcError as error:
-            if refusals := _refusals(error):
-                return refusals
+            if refused := refusals(error, CLASSES["Error"]):
+                return refused
             raise self._error("Write", error) from None
 
     def _subscribe(self, timeout_s: float) -> None:
@@ -214,17 +196,3 @@ class BfrtSession:
             hint = "another client has the program: stop that client, and start this one again"
             return NotPrimaryError(what, where=self.where, hint=hint)
         return ControlPlaneError(what, where=self.where, hint="look at the log of the switch")
-
-
-def _refusals(error: Any) -> list[Refusal]:
-    """Decode which updates were refused: the details hold an Error for every update, also for those that are OK."""
-    status = status_pb2.Status()
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS_KEY:
-            status.ParseFromString(value)
-    found = []
-    for position, detail in enumerate(status.details):
-        refused = CLASSES["Error"]()
-        if detail.Unpack(refused) and refused.canonical_code != code_pb2.OK:
-            found.append(Refusal(position, code_pb2.Code.Name(refused.canonical_code), refused.message))
-    return found

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
+from hopsum_controlplane.devices.switch_channel import refusals
 from hopsum_controlplane.entries import CounterValue, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -30,7 +30,6 @@ from hopsum_wire.p4runtime import p4runtime_pb2
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
-_DETAILS_KEY = "grpc-status-details-bin"
 PROBE_TIMEOUT_S = 5.0
 """The wait for what a switch says of its program. Asked every second or so, it also finds out whether the connection is
 dead."""
@@ -202,9 +201,8 @@ class P4RuntimeDevice(Device):
             self._session.stub.Write(request, timeout=self._rpc_timeout_s)
             return []
         except grpc.RpcError as error:
-            failures = _failed_updates(error, batch[at : at + len(request.updates)])
-            if failures:
-                return [failure._replace(position=failure.position + at) for failure in failures]
+            if refused := refusals(error, p4runtime_pb2.Error):
+                return [FailedUpdate(each.position + at, batch[each.position + at], *each[1:]) for each in refused]
             # The switch may have applied the batch: the caller learns that by a WriteError without failures.
             if error.code() in _UNANSWERED:
                 reason = f"{error.code().name} {error.details()!r}"
@@ -242,18 +240,3 @@ def _hint(code: grpc.StatusCode) -> str:
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return "see whether the switch runs and is reachable"
     return "look at the log of the switch"
-
-
-def _failed_updates(error: grpc.RpcError, updates: Sequence[Update]) -> list[FailedUpdate]:
-    """Decode which updates were refused: the details hold a p4.v1.Error for every update, also OK ones."""
-    status = status_pb2.Status()
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS_KEY:
-            status.ParseFromString(value)
-    failures = []
-    for position, (detail, update) in enumerate(zip(status.details, updates, strict=False)):
-        refused = p4runtime_pb2.Error()
-        if detail.Unpack(refused) and refused.canonical_code != code_pb2.OK:
-            code = code_pb2.Code.Name(refused.canonical_code)
-            failures.append(FailedUpdate(position, update, code, refused.message))
-    return failures

@@ -2,11 +2,10 @@
 """One session with a P4Runtime server in which this process is the primary client.
 
 The session uses the stubs of the package `p4runtime` and nothing else: p4runtime-shell is for people at a prompt.
-P4Runtime 1.4, chapter 5, has the rules of arbitration. This module adds three of its own:
+P4Runtime 1.4, chapter 5, has the rules of arbitration. This module adds two of its own:
 - a session that lost the switch once does not take the switch back when the other client leaves: what is installed by
   then is in another controller's database.
-- `check` reads what the server sent, since no call of P4Runtime tells that another client became primary.
-- the channel obeys no proxy variables: no switch is behind a proxy, least of all on a loopback address.
+- `check` reads the messages of the server, since no call of P4Runtime tells that another client became primary.
 
 The low word of an election id counts the sessions of one controller, so that its newer session has the switch. A
 controller asks with (its configured id, 0). A switch without a primary accepts that id, which is raised at once to
@@ -21,12 +20,12 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import grpc
 from google.rpc import code_pb2
 
+from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, open_channel
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls, no_answer
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
@@ -73,18 +72,6 @@ def _low(count: int, owner: int) -> int:
 
 
 _CLOSE_S = 2.0
-_NO_PROXY = ("grpc.enable_http_proxy", 0)
-# Channels to one address share a connection otherwise, and so a dead one.
-_OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
-# A refused batch is answered with an error for each of its updates, in metadata: some 70 bytes each at least.
-_METADATA_BYTES = 4 << 20
-_METADATA = (("grpc.max_metadata_size", _METADATA_BYTES), ("grpc.absolute_max_metadata_size", _METADATA_BYTES))
-# A switch that comes up is to be seen soon, and one that does not is not worth more than a packet now and then.
-_SEARCH = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 250),
-)
 
 
 class _Stream:
@@ -151,7 +138,7 @@ class Session:
         self.election_id = election_id
         """The id that the session has, higher than asked for where a session of the same owner had that one before."""
         self._device_id = device_id
-        self._channel = _open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA), tls)
+        self._channel = open_channel(address, OPTIONS, tls)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._stream = _Stream(self.stub, where)
         self._closed = False
@@ -290,16 +277,9 @@ def _show(election_id: ElectionId) -> str:
     return f"({high}, {low})" if low < OWNERS and (low or not high) else str(high)
 
 
-def _open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTls | None) -> grpc.Channel:
-    """Return a channel to a switch, with TLS where its files are given. Raises ControlPlaneError for these."""
-    if tls is None:
-        return grpc.insecure_channel(address, options)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), options)
-
-
 def wait_for_server(address: str, where: str, timeout_s: float, tls: SwitchTls | None = None) -> None:
     """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
-    with _open_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_SEARCH), tls) as channel:
+    with open_channel(address, (*OPTIONS, *SEARCH), tls) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:

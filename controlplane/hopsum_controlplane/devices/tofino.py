@@ -26,7 +26,7 @@ from typing import Any, Final
 from hopsum_controlplane.bfruntime.bfrt_encoding import GROUPS, NODES, BfrtEncoding, update
 from hopsum_controlplane.bfruntime.bfrt_messages import ALL_PIPES, CLASSES, UpdateType, message
 from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
-from hopsum_controlplane.bfruntime.bfrt_session import BfrtSession, Refusal
+from hopsum_controlplane.bfruntime.bfrt_session import BfrtSession
 from hopsum_controlplane.bfruntime.chip import (
     CHIPS,
     QUEUE_DECIDED,
@@ -40,6 +40,7 @@ from hopsum_controlplane.bfruntime.chip import (
     port_data,
 )
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
+from hopsum_controlplane.devices.switch_channel import Refusal
 from hopsum_controlplane.entries import (
     CounterValue,
     Delete,
