@@ -26,7 +26,7 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
     Stub,
     message,
 )
-from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, Refusal, open_channel, refusals
+from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls
 
@@ -116,7 +116,7 @@ class BfrtSession:
             raise self._error("Read", error) from None
         return [entity.table_entry for response in responses for entity in response.entities]
 
-    def write(self, updates: Sequence[Any], timeout_s: float, *, pipe: int = ALL_PIPES) -> list[Refusal]:
+    def write(self, updates: Sequence[Any], timeout_s: float, *, pipe: int = ALL_PIPES) -> list[RefusedUpdate]:
         """Write updates, in their order. Return the refused ones; the others are written.
 
         Raises SessionLostError when it is not known what the switch did, and ControlPlaneError when it took nothing.

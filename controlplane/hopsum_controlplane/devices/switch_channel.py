@@ -30,7 +30,7 @@ SEARCH: Final = (
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
-class Refusal(NamedTuple):
+class RefusedUpdate(NamedTuple):
     """A refused update of one RPC: its place in the RPC, and the code and words of the switch."""
 
     position: int
@@ -45,7 +45,7 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTl
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), options)
 
 
-def refusals(error: Any, make: Callable[[], Any]) -> list[Refusal]:
+def refusals(error: Any, make: Callable[[], Any]) -> list[RefusedUpdate]:
     """Decode which updates of a batch a server refused.
 
     Args:
@@ -60,5 +60,5 @@ def refusals(error: Any, make: Callable[[], Any]) -> list[Refusal]:
     for position, detail in enumerate(status.details):
         refused = make()
         if detail.Unpack(refused) and refused.canonical_code != code_pb2.OK:
-            found.append(Refusal(position, code_pb2.Code.Name(refused.canonical_code), refused.message))
+            found.append(RefusedUpdate(position, code_pb2.Code.Name(refused.canonical_code), refused.message))
     return found

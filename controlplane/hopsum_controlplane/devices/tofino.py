@@ -40,7 +40,7 @@ from hopsum_controlplane.bfruntime.chip import (
     port_data,
 )
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
-from hopsum_controlplane.devices.switch_channel import Refusal
+from hopsum_controlplane.devices.switch_channel import RefusedUpdate
 from hopsum_controlplane.entries import (
     CounterValue,
     Delete,
@@ -283,7 +283,7 @@ class TofinoDevice(Device):
                 raise
             text = f"Write of {len(batch)} updates ended after {at}: {error.what}"
             raise WriteError(batch, (), why=text, where=self.where, hint=error.hint) from None
-        first: dict[int, Refusal] = {}
+        first: dict[int, RefusedUpdate] = {}
         for each in refused:
             first.setdefault(places[each.position], each)
         return [FailedUpdate(number, batch[number], each.code, each.message) for number, each in first.items()]
