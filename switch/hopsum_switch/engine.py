@@ -18,7 +18,7 @@ from .state.randomness import RandomStream
 
 
 class Output(NamedTuple):
-    """A frame to send."""
+    """A frame that leaves the switch, and the port through which it leaves."""
 
     port: int
     frame: bytes

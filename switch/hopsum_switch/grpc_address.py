@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the gRPC server listens, and TLS for it.
+"""The address of the gRPC server, and TLS for it.
 
 The address of P4Runtime and management is HOST:PORT, or unix:PATH, a socket with mode 0600. Without an address given it
 is a socket in a folder of this user alone, so that no other user of the machine reaches the switch:
@@ -187,7 +187,7 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
         return None if handler is None else self._guarded(handler)
 
     def _next(self) -> Any:
-        """Return what a new connection is to be served with, None for what the one before was. A thread of gRPC's."""
+        """Return the certificate of a new connection, None for the one before. Called by gRPC's threads."""
         now = self._now
         if now is self._given:
             return None

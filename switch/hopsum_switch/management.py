@@ -181,7 +181,7 @@ class ManagementClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the switch."""
         self._channel.close()
 
     def bind_udp(self, port: int, address: str, shown_as: str | None = None) -> str:

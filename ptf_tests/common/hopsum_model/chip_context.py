@@ -56,7 +56,7 @@ class HashWay:
 
     @property
     def order(self) -> int:
-        """Return what the harness sorts ways by, the largest first."""
+        """Return the number by which the harness sorts ways, the largest first."""
         column = int(self.memories[0][0]) % _RAMS_IN_A_ROW
         return column if column < _RAMS_OF_A_SIDE else _RAMS_IN_A_ROW + _RAMS_OF_A_SIDE - 1 - column
 
@@ -127,7 +127,7 @@ class ContextTable:
             first += len(stage.ways) * share
 
     def stage(self, number: int) -> StageTable:
-        """Return the part in a stage."""
+        """Return the part of the table in a stage."""
         return next(stage for stage in self.stages if stage.stage == number)
 
     def tcam_rows(self) -> int:

@@ -62,7 +62,7 @@ def group_rows(group: int, replicas: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def group_blocks(chip: ModelChip, group: int, groups: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
-    """Return what writes one group. `groups` has the replicas of all groups that there are."""
+    """Return the blocks that write one group into memory and registers. `groups` has the replicas of all groups."""
     rows = group_rows(group, groups.get(group, ()))
     row = group - group % _GROUPS_IN_A_ROW
     pointers = sum(

@@ -47,7 +47,7 @@ def parse_counters(lines: Iterable[str]) -> dict[int, int]:
 
 
 def complaints(lines: Iterable[str]) -> list[str]:
-    """Return what the harness complained about, without the place in its script."""
+    """Return the complaints among the lines of the harness, without the place in its script."""
     return [_PLACE.sub("", line) for line in lines if _PLACE.match(line)]
 
 
@@ -101,7 +101,7 @@ class Harness:
         return [parse_observed(line) for line in self._observed if line.strip()]
 
     def close(self) -> None:
-        """End the process."""
+        """End the process of the harness."""
         self._process.kill()
         self._process.wait()
         for end in (self._said, self._observed, self._commands):

@@ -36,7 +36,7 @@ class ExecutedPort:
         return self._near.fileno()
 
     def get_packet_source(self) -> ExecutedPort:
-        """Return what receives this port's frames: itself."""
+        """Return the object whose `recv` ptf calls for frames of this port: the port itself."""
         return self
 
     def recv(self) -> tuple[int, int, bytes, float]:

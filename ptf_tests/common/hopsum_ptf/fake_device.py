@@ -26,7 +26,7 @@ _COUNTER_CELLS = 1024
 
 
 class Failure(enum.Enum):
-    """How the chosen update fails."""
+    """The ways in which the chosen update of a FakeDevice fails."""
 
     REFUSED = "this update is refused, the others of its batch are applied"
     UNANSWERED = "the batch is applied up to this update, and nobody tells"

@@ -46,7 +46,7 @@ OF_THE_MODEL: Final = {"tofino_model": {**_ON_BOTH, "forwarding.KnownAddress": _
 
 
 def model_unavailable(chip: ModelChip) -> str | None:
-    """Return why the model of a chip cannot run here, or nothing if it can."""
+    """Return the reason why the model of a chip cannot run on this machine, or None if it can."""
     if shutil.which(chip.harness) is None:
         return f"{chip.harness} is not on PATH: docs/tofino.md says what it is"
     files, folder = (chip.binary, "context.json"), os.environ.get(chip.assembled)

@@ -49,7 +49,7 @@ class Recording:
 
     @property
     def packets(self) -> tuple[int, int]:
-        """Return how many frames went in and came out."""
+        """Return the numbers of frames into the switch and out of it."""
         exchanges = [step for step in self.steps if isinstance(step, Exchange)]
         return len(exchanges), sum(len(step.out) for step in exchanges)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Tofino program does not do, and the data-plane cases that are about it."""
+"""Features that the Tofino program lacks, and the data-plane cases that test them."""
 
 from __future__ import annotations
 

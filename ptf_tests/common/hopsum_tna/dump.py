@@ -75,7 +75,7 @@ def save(program: Node, path: Path) -> None:
 
 
 def load(path: Path) -> Node:
-    """Read a shortened program."""
+    """Read a program that `save` wrote."""
     program: Node = json.loads(gzip.decompress(path.read_bytes()))
     return program
 

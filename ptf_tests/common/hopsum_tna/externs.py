@@ -21,7 +21,7 @@ class Undefined:
         self._random = random.Random(seed)
 
     def draw(self, kind: Number | Truth) -> Any:
-        """Return any value of a type."""
+        """Return a random value of a type."""
         if isinstance(kind, Truth):
             return bool(self._random.getrandbits(1))
         return kind.wrap(self._random.getrandbits(kind.width))
@@ -68,7 +68,7 @@ class Register:
 
 @dataclass
 class CounterExtern:
-    """Packets by index."""
+    """A counter of the program: packets by index."""
 
     name: str
     size: int

@@ -29,7 +29,7 @@ class Number:
 
     @property
     def mask(self) -> int:
-        """Return all ones."""
+        """Return the largest unsigned value of the width: all bits 1."""
         return (1 << self.width) - 1
 
     def wrap(self, value: int) -> int:
@@ -40,7 +40,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Truth:
-    """bool."""
+    """The type bool."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Record:
     header: bool
 
     def field(self, name: str) -> Type:
-        """Return the type of a field."""
+        """Return the type of one of the record's fields."""
         return dict(self.fields)[name]
 
     @property

@@ -42,7 +42,7 @@ class ChecksumExtern:
 
 @dataclass(frozen=True)
 class RandomNumber:
-    """A source of random numbers."""
+    """The extern Random: a source of random numbers of one type."""
 
     kind: Type
 
@@ -331,7 +331,7 @@ _TABLE_PROPERTIES = {"key", "actions", "default_action", "size", "entries"}
 
 @dataclass(frozen=True)
 class CompiledAction:
-    """A compiled action."""
+    """An action of the program as a function, with the places of its parameters."""
 
     params: tuple[tuple[str, str, Number], ...]
     """Control-plane name, path and type of each parameter."""

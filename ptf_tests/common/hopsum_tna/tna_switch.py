@@ -175,7 +175,7 @@ class Switch:
         return sorted(self.traffic.queues) + [~port for port in sorted(self.traffic.wires)]
 
     def step(self, step: int) -> None:
-        """Let one of `steps` happen."""
+        """Run one half of a pass: `step` is one of those that `steps` returns."""
         if step < 0:
             self.arrive(~step, _take_first(self.traffic.wires, ~step))
         else:
@@ -288,7 +288,7 @@ class TnaControl:
         return dict(self._counter(name).packets)
 
     def counter_size(self, name: str) -> int:
-        """Return how many cells a counter has."""
+        """Return the number of cells of a counter."""
         return self._counter(name).size
 
     def table(self, name: str) -> TnaTable:

@@ -42,7 +42,7 @@ class Key:
 
 @dataclass
 class TnaTable:
-    """One table of a program."""
+    """One match-action table of a program, with its entries and its default action."""
 
     name: str
     keys: tuple[Key, ...]

@@ -127,7 +127,7 @@ ALGORITHMS: dict[str, Callable[[bytes], int]] = {
 
 
 class Checksum:
-    """One checksum field."""
+    """A checksum field, which the parser verifies or the deparser updates."""
 
     def __init__(self, ir: ChecksumIR, layout: ValueLayout, calculations: Calculations) -> None:
         self._target = ir.target

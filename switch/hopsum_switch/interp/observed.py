@@ -31,7 +31,7 @@ class RunsState(Protocol):
     """A parser state, ready to run."""
 
     def run(self, packet: PacketState) -> str | None:
-        """Return the next state."""
+        """Run the operations of the state. Return the name of the next state, None at the end."""
         ...
 
 

@@ -44,13 +44,13 @@ class Observer:
     interpreter is built."""
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
-        """A frame has been received."""
+        """The switch has received a frame."""
 
     def packet_ends(self) -> None:
-        """All copies have left or were dropped."""
+        """All copies of a received frame have left or were dropped."""
 
     def state_entered(self, state: p4.StateIR) -> None:
-        """The parser starts a state."""
+        """The parser enters a state."""
 
     def state_left(self, state: p4.StateIR, following: str | None) -> None:
         """A state has chosen the next one (None: parsing ends)."""
@@ -77,10 +77,10 @@ class Observer:
         """
 
     def register_read(self, register: p4.RegisterIR, index: int, value: int) -> None:
-        """A cell has been read."""
+        """The program has read a cell of a register."""
 
     def register_written(self, register: p4.RegisterIR, index: int, old: int, new: int) -> None:
-        """A cell has been written."""
+        """The program has written a cell of a register."""
 
     def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """One side of a cell (`unit`: packets or bytes) has been added to."""
@@ -95,7 +95,7 @@ class Observer:
         """An `if` inside an action has been evaluated. See `condition_met` for `values`."""
 
     def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
-        """A field has been stored to."""
+        """The program has stored a value into a field."""
 
     def validity_set(self, header: HeaderIR, valid: bool, source: SourceInfo | None) -> None:
         """A header has become valid or invalid, by the parser's extract not counted."""
@@ -130,7 +130,7 @@ class Observer:
         """
 
     def not_emitted(self, headers: Sequence[str]) -> None:
-        """These headers of the copy that leaves are valid, and the deparser does not emit them."""
+        """The copy that leaves has valid headers that the deparser does not emit."""
 
     def sent(self, port: int, frame: bytes) -> None:
-        """The copy leaves."""
+        """The copy leaves the switch as a frame through a port."""

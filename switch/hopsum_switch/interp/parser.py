@@ -33,7 +33,7 @@ class ParserError(Exception):
 
 
 class Parser:
-    """The parser of a program."""
+    """The parser of a program, ready to run on packets."""
 
     def __init__(self, program: p4.ProgramIR, environment: Environment) -> None:
         self._init = program.parser.init
@@ -93,7 +93,7 @@ class _State:
 
 
 class _StateOfCycle:
-    """A state that can come again."""
+    """A parser state that can come again, and takes a step of the budget when it may."""
 
     def __init__(self, state: RunsState, cycle: frozenset[str], steps: Steps) -> None:
         self._state = state
@@ -108,7 +108,7 @@ class _StateOfCycle:
 
 
 class _StateBuilder:
-    """Binds states to the layout."""
+    """Builder of parser states: it turns their operations into functions on packets."""
 
     def __init__(self, program: p4.ProgramIR, environment: Environment) -> None:
         self._environment = environment

@@ -24,7 +24,7 @@ KeyFunction = Callable[[list[int]], tuple[int, ...]]
 
 
 class BoundControl:
-    """One control, ready to run."""
+    """Ingress or egress of a program, ready to run on packets."""
 
     def __init__(self, ir: PipelineIR, tables: TableStore, environment: Environment) -> None:
         self._numbers = {name: number for number, name in enumerate(ir.nodes)}

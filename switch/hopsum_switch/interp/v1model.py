@@ -99,7 +99,7 @@ TOO_MANY_TURNS = "turns"
 
 
 class Instance(IntEnum):
-    """Values of instance_type."""
+    """Values of the metadata field instance_type, as bmv2 numbers them."""
 
     NORMAL = 0
     INGRESS_CLONE = 1

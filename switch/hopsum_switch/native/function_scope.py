@@ -94,12 +94,12 @@ class FunctionScope:
         self._in_memory: dict[Value, set[int]] = {}  # block -> flags of the regions that it knows to be in memory
 
     def at(self, base: Value, words: int | Value) -> Value:
-        """Return base + words."""
+        """Return the address that lies a number of words after `base`."""
         offset = word(words) if isinstance(words, int) else words
         return self.builder.gep(base, [offset], source_etype=I64)
 
     def byte(self, base: Value, offset: int | Value) -> Value:
-        """Return base + bytes."""
+        """Return the address that lies a number of bytes after `base`."""
         offset = word(offset) if isinstance(offset, int) else offset
         return self.builder.gep(base, [offset], source_etype=I8)
 
@@ -164,7 +164,7 @@ class FunctionScope:
         return self.field_pointer(field)
 
     def written(self, field: FieldIR) -> None:
-        """Note that a field was set."""
+        """Note that the caller has stored a value at `target` of a field."""
         region = self.layout.region(field)
         if region is not None and region.whole_field:
             self.store(word(1), self.state, region.flag)
@@ -197,7 +197,7 @@ class FunctionScope:
         self.builder.call(memcpy, [target, source, size, ir.Constant(I1, 0)])
 
     def clear(self, target: Value, size: int) -> None:
-        """Set bytes to 0."""
+        """Set a number of bytes from an address on to 0."""
         memset = self.unit.intrinsic("llvm.memset.p0.i64", ir.VoidType(), [PTR, I8, I64, I1])
         self.builder.call(memset, [target, ir.Constant(I8, 0), word(size), ir.Constant(I1, 0)])
 

@@ -71,7 +71,7 @@ class Integers:
         return self._scope.builder.zext(self.condition(expr.operand), ir.IntType(width))
 
     def exact(self, expr: Expr) -> Value:
-        """Return the value itself."""
+        """Return the value of an expression at the full width of its type."""
         return self.low(expr, width_of(expr.type))
 
     def word(self, expr: ex.DataExpr) -> Value:

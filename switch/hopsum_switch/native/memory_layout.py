@@ -106,19 +106,19 @@ NO_ACTION = -1
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the next multiple."""
+    """Return the smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 def words_for(bits: int) -> int:
-    """Return how many words hold a value."""
+    """Return the number of words that hold an integer of `bits` bits."""
     words = -(-bits // WORD_BITS)
     return words if bits <= WHOLE_BITS else round_up(words, PIECE_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredInteger:
-    """An integer at a word offset."""
+    """The place of an integer in memory: word offset, width in bits and sign."""
 
     offset: int
     bits: int

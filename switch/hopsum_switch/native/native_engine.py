@@ -99,7 +99,7 @@ _WORD = (1 << 64) - 1
 
 
 class NativeTable:
-    """The arrays of one table."""
+    """One table as the arrays that machine code searches."""
 
     def __init__(self, state: TableState) -> None:
         self._state = state
@@ -265,7 +265,7 @@ class NativeEngine(Engine):
         return self._own.frames()
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return how many outputs, and bytes of them together, one received frame may cause at present."""
+        """Return the most outputs, and the most bytes of them together, that one frame may cause at present."""
         self._take_groups()
         copies = int(self._control[ControlWord.MAX_COPIES])
         return copies, copies * (frame_bytes + self._code.header_bytes)

@@ -302,7 +302,7 @@ def _loops(unit: Unit) -> bool:
 
 
 def _write_run(unit: Unit) -> None:
-    """Write `run`: all frames."""
+    """Write `run`, the loop over the frames of a batch."""
     scope = FunctionScope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
     builder = scope.builder
     head, body, end = (scope.block(name) for name in ("head", "body", "end"))

@@ -132,8 +132,11 @@ def _kind(part: str) -> str:
     return part.partition(" ")[0]
 
 
-def _state(state: p4.StateIR) -> str:
-    return f"state {state.name}"
+# Names of parts: an event and the list of all parts must give the same one.
+_state = "state {0.name}".format
+_call = "call {0.action.name}".format
+_table = "table {0.name}: {1}".format
+_cell = "counter {0.name}[{1}]".format
 
 
 def _transition(state: p4.StateIR, following: str | None) -> str:
@@ -142,18 +145,6 @@ def _transition(state: p4.StateIR, following: str | None) -> str:
 
 def _condition(node: p4.ConditionalIR, holds: bool) -> str:
     return f"condition {node.source or node.name}: {str(holds).lower()}"
-
-
-def _call(node: p4.ActionNodeIR) -> str:
-    return f"call {node.action.name}"
-
-
-def _table(table: p4.TableIR, what: str) -> str:
-    return f"table {table.name}: {what}"
-
-
-def _cell(counter: p4.CounterIR, index: int) -> str:
-    return f"counter {counter.name}[{index}]"
 
 
 def _drop(action: str, source: SourceInfo | None) -> str:

@@ -168,7 +168,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server and end its thread."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -236,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer one scrape."""
+        """Answer one request for metrics or health."""
         if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")
             return
@@ -266,4 +266,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep scrapes out of the log."""
+        """Keep requests out of the log."""

@@ -339,7 +339,7 @@ class TraceWriter:
         self._format = json.dumps if as_json else render
 
     def __call__(self, record: Record) -> None:
-        """Write one record."""
+        """Write the record of one packet to the stream."""
         if self._stream is None:
             return
         try:

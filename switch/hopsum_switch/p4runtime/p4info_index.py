@@ -42,7 +42,7 @@ class P4InfoField(NamedTuple):
 
 
 class MatchField(NamedTuple):
-    """One field of a table's key."""
+    """One field of a table's key, with its width in P4Info and its kind of match."""
 
     id: int
     name: str

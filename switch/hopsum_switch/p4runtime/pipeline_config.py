@@ -92,7 +92,7 @@ _WITH_CONFIG = (
 
 @dataclass(frozen=True)
 class CheckedPipeline:
-    """One verified config."""
+    """A program and its P4Info after `verify`: the two belong together, and the program runs here."""
 
     p4info: P4InfoIndex
     program: ProgramIR

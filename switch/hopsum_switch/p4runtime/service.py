@@ -55,10 +55,9 @@ class CpuPort(Port):
             self.counters.dropped[reason] += 1
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
     def describe(self) -> dict[str, Any]:
-        """Return the kind."""
         return {"kind": "cpu"}
 
 
@@ -253,7 +252,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def Capabilities(
         self, request: p4rt.CapabilitiesRequest, context: grpc.ServicerContext
     ) -> p4rt.CapabilitiesResponse:
-        """Return the API version."""
+        """Answer with the version of P4Runtime that this server speaks."""
         return p4rt.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def SetForwardingPipelineConfig(

@@ -35,7 +35,7 @@ INSERT, MODIFY, DELETE = Update.INSERT, Update.MODIFY, Update.DELETE
 
 
 class _Table(NamedTuple):
-    """A table from all sides."""
+    """A table as P4Info declares it, with its state in the engine and the pipeline that both belong to."""
 
     target: RunningPipeline
     info: TableInfo

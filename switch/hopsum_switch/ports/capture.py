@@ -130,7 +130,7 @@ class CapturedPort(Port):
         return frames
 
     def receive_batch(self, frames: FrameBuffer) -> None:
-        """Append waiting frames."""
+        """Append waiting frames of the port, and write them to the file."""
         first = frames.count
         self._batches.receive_batch(frames)
         if frames.count > first:
@@ -155,7 +155,7 @@ class CapturedPort(Port):
         self._file.flush()
 
     def close(self) -> None:
-        """Close port and file."""
+        """Close the port and its capture file."""
         self._port.close()
         self._file.close()
 

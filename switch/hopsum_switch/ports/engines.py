@@ -27,7 +27,7 @@ class BatchEngine(Protocol):
     """An engine that takes many frames in one call."""
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return how many outputs, and bytes of them together, one received frame may cause at present."""
+        """Return the most outputs, and the most bytes of them together, that one frame may cause at present."""
         ...
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:

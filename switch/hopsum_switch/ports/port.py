@@ -131,5 +131,4 @@ class MemoryPort(Port):
         self._incoming.clear()
 
     def describe(self) -> dict[str, Any]:
-        """Return the kind."""
         return {"kind": "memory"}

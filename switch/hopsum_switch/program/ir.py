@@ -116,7 +116,7 @@ class CalculationIR(IrNode, frozen=True):
 
 
 class ParamIR(IrNode, frozen=True):
-    """One parameter of an action."""
+    """The name and width of one parameter of an action."""
 
     name: str
     bits: int
@@ -508,7 +508,7 @@ class TableIR(IrNode, frozen=True):
 
 
 class ConditionalIR(IrNode, frozen=True):
-    """An `if` between tables."""
+    """A node of a control: an `if`, with the nodes after each outcome."""
 
     name: str
     condition: BoolExpr

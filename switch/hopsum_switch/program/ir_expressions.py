@@ -86,7 +86,7 @@ class HeaderIR(IrNode, frozen=True):
 
 
 class BinaryOp(Enum):
-    """Integer operators."""
+    """Operators on two integers."""
 
     ADD = "+"
     SUB = "-"
@@ -120,14 +120,14 @@ class CastOp(Enum):
 
 
 class FieldRef(IrNode, frozen=True):
-    """The value of a field."""
+    """Expression: the value of a header field."""
 
     field: FieldIR
     type: IntType
 
 
 class Const(IrNode, frozen=True):
-    """A literal."""
+    """Expression: a number of the program's text."""
 
     value: int
     type: IntType
@@ -188,7 +188,7 @@ DataExpr = FieldRef | Const | ParamRef | Binary | Invert | Cast | Select | BoolT
 
 
 class BoolConst(IrNode, frozen=True):
-    """true or false."""
+    """Condition: a constant, true or false."""
 
     value: bool
 
@@ -230,7 +230,7 @@ class Or(IrNode, frozen=True):
 
 
 class Not(IrNode, frozen=True):
-    """Not."""
+    """Condition: the operand does not hold."""
 
     operand: BoolExpr
 

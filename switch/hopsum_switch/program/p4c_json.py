@@ -137,7 +137,7 @@ class HeaderTypeJson(Struct, frozen=True):
 
 
 class HeaderJson(Declared, frozen=True):
-    """Entry of ``headers``."""
+    """Entry of ``headers``: an instance of a header type."""
 
     id: int
     header_type: str
@@ -212,7 +212,7 @@ class ParseStateJson(Declared, frozen=True):
 
 
 class ParserJson(Struct, frozen=True):
-    """Entry of ``parsers``."""
+    """Entry of ``parsers``: a parser and its states."""
 
     name: str
     init_state: str | None = None
@@ -220,7 +220,7 @@ class ParserJson(Struct, frozen=True):
 
 
 class DeparserJson(Struct, frozen=True):
-    """Entry of ``deparsers``."""
+    """Entry of ``deparsers``: the order in which headers are emitted."""
 
     name: str
     order: tuple[str, ...] = ()
@@ -252,7 +252,7 @@ class CalculationJson(Declared, frozen=True):
 
 
 class ChecksumJson(Declared, frozen=True):
-    """Entry of ``checksums``."""
+    """Entry of ``checksums``: a field, and the calculation that gives its value."""
 
     type: str
     target: FieldOperand
@@ -263,14 +263,14 @@ class ChecksumJson(Declared, frozen=True):
 
 
 class RuntimeDataJson(Struct, frozen=True):
-    """One parameter of an action."""
+    """The name and width of one parameter of an action."""
 
     name: str
     bitwidth: int
 
 
 class ActionJson(Declared, frozen=True):
-    """Entry of ``actions``."""
+    """Entry of ``actions``: parameters and primitive calls."""
 
     id: int
     runtime_data: tuple[RuntimeDataJson, ...] = ()
@@ -333,7 +333,7 @@ class TableJson(Declared, frozen=True):
 
 
 class ConditionalJson(Declared, frozen=True):
-    """Entry of ``conditionals``."""
+    """Entry of ``conditionals``: an `if` of a control."""
 
     expression: Operand
     true_next: str | None = None
@@ -341,7 +341,7 @@ class ConditionalJson(Declared, frozen=True):
 
 
 class ActionCallJson(Declared, frozen=True):
-    """Entry of ``action_calls``."""
+    """Entry of ``action_calls``: an action that a control calls without a table."""
 
     action_id: int
     next_node: str | None = None

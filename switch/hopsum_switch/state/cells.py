@@ -26,7 +26,7 @@ class FixedCells(MutableSequence[int]):
         raise TypeError("the number of cells is fixed")
 
     def insert(self, index: int, value: int) -> None:
-        """Refuse."""
+        """Refuse: the number of cells is fixed."""
         raise TypeError("the number of cells is fixed")
 
 
@@ -157,7 +157,7 @@ class RegisterStore(_CellStore[MutableSequence[int]]):
         cells[index] = value
 
     def reset(self) -> None:
-        """Set all cells to 0."""
+        """Set all cells of all registers to 0."""
         for cells in self._cells.values():
             cells[:] = [0] * len(cells)
 

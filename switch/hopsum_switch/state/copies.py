@@ -23,7 +23,7 @@ class PortCopy(NamedTuple):
 
 
 class CloneSession(NamedTuple):
-    """Its copies, in order, each cut to at most `length` bytes when it leaves (0: not cut)."""
+    """A clone session: its copies, in order, each cut to at most `length` bytes when it leaves (0: not cut)."""
 
     replicas: tuple[PortCopy, ...]
     length: int
@@ -44,24 +44,24 @@ class _CopyStore(Generic[_Copies]):
         self.version = 0
 
     def delete(self, number: int) -> None:
-        """Remove one. Raises: NotFoundError."""
+        """Remove the group or session with this number. Raises: NotFoundError."""
         self.get(number)
         del self._values[number]
         self.version += 1
 
     def get(self, number: int) -> _Copies:
-        """Return one. Raises: NotFoundError."""
+        """Return the group or session with this number. Raises: NotFoundError."""
         try:
             return self._values[number]
         except KeyError:
             raise NotFoundError(f"no {self.kind} {number}") from None
 
     def everything(self) -> dict[int, _Copies]:
-        """Return a copy of all, by number."""
+        """Return all groups or sessions, by number."""
         return dict(self._values)
 
     def reset(self) -> None:
-        """Remove all."""
+        """Remove all groups or sessions."""
         self._values.clear()
         self.version += 1
 
@@ -118,7 +118,7 @@ class CloneStore(_CopyStore[CloneSession]):
         self._put(session, self._session(session, replicas, length), new=False)
 
     def find(self, session: int) -> CloneSession | None:
-        """Return a session, or None."""
+        """Return the session with this id, or None if there is none."""
         return self._values.get(session)
 
     def _session(self, session: int, replicas: Sequence[PortCopy], length: int) -> CloneSession:

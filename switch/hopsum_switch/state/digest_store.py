@@ -71,7 +71,7 @@ class DigestStore:
         del self._gathering[name]
 
     def get(self, name: str) -> DigestConfig:
-        """Return how a digest is configured. Raises: NotFoundError: it is not."""
+        """Return the configuration of a digest. Raises: NotFoundError: the digest has none."""
         return self._find(name).config
 
     def configs(self) -> Mapping[str, DigestConfig]:

@@ -39,7 +39,7 @@ class Ternary(NamedTuple):
 
 
 class Range(NamedTuple):
-    """low <= field <= high."""
+    """The field is in the range from `low` to `high`, both included."""
 
     low: int
     high: int

@@ -59,7 +59,7 @@ class _Bucket:
 
 
 class MeterCell:
-    """One meter."""
+    """A two-rate meter of one index or one table entry."""
 
     __slots__ = ("_committed", "_peak", "config")
 

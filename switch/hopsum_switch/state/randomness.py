@@ -17,14 +17,14 @@ LAST_SHIFT = 31
 
 
 class RandomStream:
-    """One stream of numbers."""
+    """The stream of random numbers of one engine."""
 
     def __init__(self, seed: int = 0) -> None:
         """Start with a seed, of which the low 64 bits count."""
         self.seed(seed)
 
     def seed(self, seed: int) -> None:
-        """Start again."""
+        """Start the stream again with a seed."""
         self._state = seed & MASK
 
     def draw(self, low: int, high: int) -> int:
