@@ -4,6 +4,7 @@
 Frames move in batches: from a port into one buffer, through the engine in one call where it can, and out by
 port. One gate guards engine and ports. The loop holds it for one batch at most, never inside a packet, and lets
 the control plane in first when both wait. So writes fall between packets, and heavy traffic cannot starve them.
+In machine code it also holds the gate while it waits for frames, until somebody wants the gate or the loop.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ class DataplaneGate:
     """A lock for packets and control operations in which a waiting control operation goes first.
 
     A waiting thread holds the turnstile, and the packet loop must pass it for every batch. Not reentrant.
+
+    Args:
+        wake: called by a thread that waits for a control operation, while the packet loop is inside.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
         self._turnstile = threading.Lock()
         self._inside = threading.Lock()
 
@@ -56,8 +61,15 @@ class DataplaneGate:
         """Hold the gate for a control operation."""
         # The turnstile stays taken while this thread waits for the inside, so the next batch of packets cannot overtake
         # it.
-        with self._turnstile, self._inside:
-            yield
+        with self._turnstile:
+            if not self._inside.acquire(blocking=False):
+                # The loop may wait for frames. It leaves at the wake-up, and queues at the turnstile.
+                self._wake()
+                self._inside.acquire()
+            try:
+                yield
+            finally:
+                self._inside.release()
 
     @contextlib.contextmanager
     def packets(self) -> Iterator[None]:
@@ -76,7 +88,7 @@ class Dataplane:
 
     def __init__(self, captures: CaptureFolder | None = None) -> None:
         """Make a data plane without ports. `captures` gets the frames of every port that is bound."""
-        self.gate = DataplaneGate()
+        self.gate = DataplaneGate(self.wake)
         self._captures = captures
         self._engine: PacketEngine | BatchEngine | None = None
         self._batch_engine: BatchEngine | None = None
@@ -187,7 +199,7 @@ class Dataplane:
             self.wake()  # the loop has to know when a list is due
 
     def wake(self) -> None:
-        """Make the loop look at the ports that have no descriptor."""
+        """End the loop's wait for frames: let it look at the gate, and at the ports that have no descriptor."""
         with contextlib.suppress(OSError):  # a full pipe wakes it too; a closed one has nobody to wake
             self._wake_sender.send(b"\0")
 
@@ -317,8 +329,11 @@ class Dataplane:
         assert engine is not None
         assert self._batch_engine is not None
         outputs.make_room(*self._batch_engine.room_for(LONGEST_FRAME_BYTES))
-        # Lingering would keep other ports waiting, so it is for a switch with one port.
-        trip = loop.serve(number, engine, outputs, self._now_us(), linger=len(self._ports) == 1)
+        # A wait in the call keeps other ports, and digests that are due, waiting. What is written to the waker ends the
+        # call, and is read by `run` without the gate.
+        waits = len(self._ports) == 1 and self._digests is None
+        waker = self._wake_receiver.fileno() if waits else -1
+        trip = loop.serve(number, engine, outputs, self._now_us(), waker=waker)
         self.packets += trip.frames
         self.busy_s += trip.busy_s
         # These outputs are not plain for the loop. They leave first, since later outputs to the same destination follow

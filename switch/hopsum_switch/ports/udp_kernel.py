@@ -39,7 +39,7 @@ _POLLIN = select.POLLIN
 _EAGAIN, _ENOBUFS, _EMSGSIZE, _EIO, _EINVAL = errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE, errno.EIO, errno.EINVAL
 _IP, _UDP = ETHERNET_BYTES, ETHERNET_BYTES + IPV4_BYTES
 _FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DONE), int(ControlWord.STEPS_TAKEN)
-_OUTPUTS, _OUT_USED = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED)
+_OUTPUTS, _OUT_USED, _NOW = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED), int(ControlWord.NOW)
 
 # Symbols of the C library, which LLVM finds in the process. `intp` stands for every pointer and every size.
 _recvmsg = _types.ExternalFunction("recvmsg", _types.intp(_types.intc, _types.intp, _types.intc))
@@ -338,17 +338,18 @@ def _run_train(m: Any, count: int) -> Any:
 
 @_part
 def _waits_for_more(m: Any) -> Any:
-    """Wait for a datagram, LINGER_NS at most. Return true where one has arrived.
+    """Wait for a datagram. Return true where one has arrived, false where Python is wanted, or a signal came.
 
-    A train is answered within microseconds, and the next one of another worker is on its way: a return to Python in
-    between takes longer than the train.
+    A train is answered within microseconds. A return to Python takes longer than that.
     """
-    # A pollfd in one word: the descriptor in the low half, the events in the next 16 bits.
+    if m.loop[at.WAKER] < 0:
+        return False
+    # A pollfd in one word: the descriptor in the low half, the events in the next 16 bits, what happened in the last.
     m.socket[at.POLL] = m.loop[at.FD] | _POLLIN << 32
-    # The time-out of ppoll is a timespec, at the place where the clock is read otherwise.
-    m.socket[at.CLOCK], m.socket[at.CLOCK + 1] = 0, m.loop[at.LINGER_NS]
-    at_socket = m.loop[at.SOCKET_AT]
-    return _ppoll(at_socket + 8 * at.POLL, 1, at_socket + 8 * at.CLOCK, 0) > 0
+    m.socket[at.POLL + 1] = m.loop[at.WAKER] | _POLLIN << 32
+    found = _ppoll(m.loop[at.SOCKET_AT] + 8 * at.POLL, 2, 0, 0)
+    # The waker goes first: who writes to it waits for the gate. What was written stays there for the selector.
+    return found > 0 and m.socket[at.POLL + 1] >> 48 == 0
 
 
 @_part
@@ -357,21 +358,21 @@ def _serve(m: Any) -> None:
     loop[at.REST] = loop[at.RECEIVED] = loop[at.RECEIVED_BYTES] = loop[at.PROCESSED] = loop[at.BUSY_NS] = 0
     loop[at.GROUPS] = 0
     _send_outputs(m)
-    called_ns = _now_ns(m)
-    # LIMIT bounds the time without the gate: the control plane waits for one call at most.
+    # The engine's clock at the beginning, which Python has set. A call may last for hours.
+    origin_ns = _now_ns(m) - 1000 * m.control[_NOW]
+    # LIMIT bounds the time that others wait for the gate under endless traffic, where this loop never waits.
     while loop[at.REST] == 0 and loop[at.RECEIVED] < loop[at.LIMIT]:
         count = _receive(m)
         if count == 0:
             started_ns = _now_ns(m)
             _send_outputs(m)
-            now_ns = _now_ns(m)
-            loop[at.BUSY_NS] += now_ns - started_ns
-            # Only the age of the call counts: a loop that found a frame each time would never let other threads in.
-            if now_ns - called_ns >= loop[at.LAST_LINGER_NS] or not _waits_for_more(m):
+            loop[at.BUSY_NS] += _now_ns(m) - started_ns
+            if not _waits_for_more(m):
                 break
             continue
         loop[at.TRAIN] = count
         started_ns = _now_ns(m)
+        m.control[_NOW] = (started_ns - origin_ns) // 1000
         if not _run_train(m, count):
             loop[at.REST] = 1
         # More outputs than this leave the cache before the kernel copies them.
@@ -387,10 +388,11 @@ def serve(
     loop: Any, control: Any, socket: Any, socket_bytes: Any, egress: Any, groups: Any, parts: Any, sizes: Any,
     offsets: Any, lengths: Any, ports: Any, out_ports: Any, out_lengths: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Carry frames until none waits, LIMIT have come, or one is not plain. The arguments are those of `Memory`.
+    """Carry frames until LIMIT have come, one is not plain, or none waits. The arguments are those of `Memory`.
 
-    In the last case REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the
-    engine's DONE on have not run, and all earlier outputs have been sent.
+    With a WAKER the call waits for more where none waits, until something can be read there. Where a frame is not
+    plain REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the engine's DONE
+    on have not run, and all earlier outputs have been sent.
     """
     _serve(
         Memory(

@@ -44,9 +44,10 @@ RECEIVED_BYTES: Final = 18
 PROCESSED: Final = 19  # frames that the engine has run
 BUSY_NS: Final = 20  # in engine and sending
 GROUPS: Final = 21  # in use
-LINGER_NS: Final = 22  # set before a call: how long it waits for more when nothing is there
-LAST_LINGER_NS: Final = 23  # set before a call: the time after its beginning from which on it does not wait
-LOOP_WORDS: Final = 24
+# Set before a call: a descriptor. The call waits for more frames until something can be read there; -1: it does not
+# wait.
+WAKER: Final = 22
+LOOP_WORDS: Final = 23
 
 # `socket`, int64[SOCKET_WORDS]: a msghdr (7 words) for each direction, with what it points to
 RX: Final = 0
@@ -59,8 +60,8 @@ TX_CONTROL: Final = 23  # 3 words, a cmsghdr and a uint16
 CLOCK: Final = 26  # 2 words, a timespec
 HEAD: Final = 28  # the headers in front of a payload
 HEAD_WORDS: Final = 6
-POLL: Final = 34  # a pollfd
-SOCKET_WORDS: Final = 35
+POLL: Final = 34  # 2 words, a pollfd each: the socket, the waker
+SOCKET_WORDS: Final = 36
 
 # `egress`, int64[PORTS, EGRESS_WORDS]
 EGRESS_FD: Final = 0  # of the socket; -1: no UDP port

@@ -22,10 +22,6 @@ from hopsum_switch.ports.udp_frames import HEADERS_BYTES
 
 LONGEST_FRAME_BYTES: Final = at.MAX_DATAGRAM_BYTES + HEADERS_BYTES
 _NAME_BYTES: Final = 16
-LINGER_S: Final = 100e-6
-"""The time that a call waits for more frames when none is left. A return to Python takes as long as a train."""
-LAST_LINGER_S: Final = 1e-3
-"""The age from which a call waits no more: other threads may need the engine."""
 _HELD_BYTES: Final = 256 << 10
 """The size of the outputs that leave together. A larger size needs fewer system calls. Outputs of this size are still
 in the cache when the kernel copies them."""
@@ -111,18 +107,16 @@ class UdpLoop:
             self._egress[number, at.EGRESS_FD] = -1
             del self._heads[number]
 
-    def serve(
-        self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, linger: bool = False
-    ) -> Trip:
+    def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1) -> Trip:
         """Carry the frames that wait at a port: BATCH_FRAMES of them, and the further frames of one datagram.
 
         Args:
             outputs: buffers with room for the outputs of one frame of LONGEST_FRAME_BYTES.
-            linger: wait a moment for more frames, LAST_LINGER_S in all. Clear it where other ports need service.
+            waker: a descriptor. The call waits for more frames until something can be read there. -1: it does not wait.
         """
         # Everything that the loop reads is set under the gate, before the call that gives the interpreter lock away.
         engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
-        self._set(number, engine, outputs, linger)
+        self._set(number, engine, outputs, waker)
         leaving = address(outputs.ports), address(outputs.lengths), address(outputs.data)
         self._serve(address(self._loop), int(self._loop[at.CONTROL]), *self._addresses, *leaving)
         # `leave` first: it moves hits and drops into the stores before anybody can read them.
@@ -137,7 +131,6 @@ class UdpLoop:
         """Set the pointers of the kernel's structures."""
         loop, sock, at_socket = self._loop, self._socket, self._socket.ctypes.data
         loop[at.LIMIT], loop[at.HELD_BYTES] = BATCH_FRAMES, _HELD_BYTES
-        loop[at.LINGER_NS] = round(LINGER_S * 1e9)
         loop[at.TRAIN_AT], loop[at.FRAMES_AT] = self._train.ctypes.data, self._frames.data.ctypes.data
         loop[at.SOCKET_AT], loop[at.PARTS_AT] = at_socket, self._parts.ctypes.data
         # A msghdr is name, namelen, iov, iovlen, control, controllen and flags, a word each with its padding.
@@ -150,10 +143,10 @@ class UdpLoop:
         # A cmsghdr: length, then level in the low and type in the high half of one word.
         sock[at.TX_CONTROL : at.TX_CONTROL + 2] = [socket.CMSG_LEN(2), SOL_UDP | UDP_SEGMENT << 32]
 
-    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs, linger: bool) -> None:
+    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs, waker: int) -> None:
         port = self._ports[number]
         self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = self._heads[number]
-        self._loop[at.LAST_LINGER_NS] = round(LAST_LINGER_S * 1e9) if linger else 0
+        self._loop[at.WAKER] = waker
         # Three neighbouring words: FD, INGRESS and JOINED.
         self._loop[at.FD : at.JOINED + 1] = port.descriptor, number, port.joins
         self._loop[at.RUN : at.CONTROL + 1] = engine.entry()

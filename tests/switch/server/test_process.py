@@ -17,6 +17,7 @@ import pytest
 
 from hopsum_switch.cli import main, parse_interface_port, parse_metrics_address, parse_udp_port, parse_unix_port
 from hopsum_switch.management import ManagementClient
+from hopsum_switch.native.loop_code import LOOP_CODE
 from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
@@ -72,6 +73,24 @@ def test_a_signal_that_another_thread_takes_ends_it() -> None:
         assert threads
         for thread in threads:
             ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("by_another_thread", [False, True])
+def test_a_signal_ends_its_wait_for_frames_in_machine_code(by_another_thread: bool) -> None:
+    """The packet loop holds the gate there, and Python has nothing to do."""
+    if LOOP_CODE.wait() is None:
+        pytest.skip("the compiled loop needs Linux on 64 bits, numba and llvmlite")
+    with started(*LOADED, "--backend", "native", "--udp", "1=127.0.0.1:0") as (process, address, _):
+        with ManagementClient(address) as management, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            host, _, port = management.list_ports()[1]["address"].rpartition(":")
+            for count in range(1, 10):
+                peer.sendto(bytes(100), (host, int(port)))
+                wait_until(lambda count=count: management.stats()["packets"] == count)
+        thread = process.pid
+        if by_another_thread:
+            thread = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
+        ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
 
 
