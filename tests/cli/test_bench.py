@@ -97,10 +97,10 @@ def test_two_engines() -> None:
 def test_scaling() -> None:
     """Means are held against numpy's by the benchmark itself; bits on the busiest link against what must pass there."""
     report = bench(
-        "scaling", "--host-counts=2,4", "--shard-counts=1,2,3", "--elements=200000", "--buckets=2", "--runs=1",
+        "scaling", "--host-counts=2,3", "--shard-counts=1,2,3", "--elements=50000", "--buckets=2", "--runs=1",
         "--window=32",
     )  # fmt: skip
-    assert [(row["hosts"], row["shards"]) for row in report["rows"]] == [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3)]
+    assert [(row["hosts"], row["shards"]) for row in report["rows"]] == [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3)]
     for row in report["rows"]:
         assert row["cpu_s_per_host"] >= row["worker_cpu_s"] > 0
         assert row["seconds"] > 0

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from hopsum.transport.offload import UDP_GRO, set_option
+from hopsum_cli.doctor import main as doctor
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import SWITCH, native_testbed
 from hopsum_topologies.switch_testbed import Testbed as Bed
 
 pytestmark = pytest.mark.system
-COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]
-DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -55,41 +52,42 @@ def make_job(testbed: Bed, sockets: list[socket.socket], path: Path) -> tuple[Sw
     return controller, job
 
 
-def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "HOPSUM_RANK")}
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
-    )
+@pytest.fixture(autouse=True)
+def _no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "HOPSUM_RANK"):
+        monkeypatch.delenv(name, raising=False)
 
 
-def test_a_healthy_job_then_one_that_is_over(testbed: Bed, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_a_healthy_job_then_one_that_is_over(
+    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
     sockets[0].close()
-    done = doctor(str(path), "--rank", "0", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
+    assert doctor([str(path), "--rank", "0", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
     assert report["good"] is True
     assert {check["status"] for check in report["checks"]} == {"pass"}
     events, drops = controller.job_counters(job), controller.drop_counters()
     assert events["probed"] == sum(events.values()) > 0
     controller.delete_job(job)
-    done = doctor(str(path), "--rank", "0", "--timeout", "0.2")
-    assert done.returncode == 1
-    assert "switch failed, 2 not made" in done.stdout
-    assert f"(1) generation {job.generation} is over" in " ".join(done.stdout.split())
+    assert doctor([str(path), "--rank", "0", "--timeout", "0.2"]) == 1
+    told = capsys.readouterr().out
+    assert "switch failed, 2 not made" in told
+    assert f"(1) generation {job.generation} is over" in " ".join(told.split())
     changed = {name: count - drops[name] for name, count in controller.drop_counters().items() if count != drops[name]}
     assert set(changed) == {"unknown_generation"}
 
 
-def test_an_observer_asks_while_the_worker_runs(testbed: Bed, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_an_observer_asks_while_the_worker_runs(
+    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
     at = f"127.0.0.1:{sockets[2].getsockname()[1]}"
     sockets[2].close()
-    done = doctor(str(path), "--rank", "1", "--observer", f"64@{at}", "--json")
-    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
-    assert done.returncode == 0, done.stdout
+    assert doctor([str(path), "--rank", "1", "--observer", f"64@{at}", "--json"]) == 0
+    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["port"]["pid"] == os.getpid()
     assert f"answers rank 64 at {at}" in checks["switch"]["finding"]
     assert checks["slots"]["idle"] == 16
@@ -101,14 +99,13 @@ def test_an_observer_asks_while_the_worker_runs(testbed: Bed, sockets: list[sock
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
-    testbed: Bed, sockets: list[socket.socket], tmp_path: Path
+    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
     set_option(sockets[0], UDP_GRO, 1)
-    done = doctor(str(path), "--rank", "0", "--json")
-    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
-    assert done.returncode == 0, done.stdout
+    assert doctor([str(path), "--rank", "0", "--json"]) == 0
+    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert "beside the running worker's socket" in checks["switch"]["finding"]
     assert (checks["slots"]["idle"], checks["slots"]["unknown"]) == (16, 0)
     controller.delete_job(job)
@@ -118,15 +115,18 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
     ("arguments", "message"),
     [(("--observer", "64@nowhere"), "argument --observer"), (("--timeout", "0"), "--timeout is more than 0 seconds")],
 )
-def test_arguments_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
-    done = doctor("job.json", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_arguments_that_do_not_fit(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        doctor(["job.json", *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
 
 
-def test_a_table_for_people_names_the_fix() -> None:
-    done = doctor("nowhere.json")
-    assert done.returncode == 1
-    assert "FAIL  membership" in done.stdout
-    assert "->" in done.stdout
-    assert "membership failed, 10 not made" in done.stdout
+def test_a_table_for_people_names_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(["nowhere.json"]) == 1
+    told = capsys.readouterr().out
+    assert "FAIL  membership" in told
+    assert "->" in told
+    assert "membership failed, 10 not made" in told

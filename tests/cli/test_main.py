@@ -55,13 +55,12 @@ def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixtu
     assert all(name.split()[1] in text and row.summary in text for name, row in rows.items())
 
 
-@pytest.mark.parametrize("name", sorted([*COMMANDS, *GROUPS]))
-def test_every_command_explains_itself(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hopsum_cli.main", *name.split(), "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"usage: hopsum {name}" in done.stdout
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"usage: hopsum {name}" in capsys.readouterr().out
 
 
 def test_an_interrupted_command_ends_with_130(

@@ -172,7 +172,7 @@ def _courses(settings: Settings) -> tuple[Course, ...]:
         settings.pick(4, whole.steps, whole.steps),
         whole.batch,
         settings.pick(2, whole.every, whole.every),
-        settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3}),
+        settings.pick({RATE: 1}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3}),
         settings.pick(small, strongest, (*others, "thc", "thc-ps", PACKED, PAIRED)),
     )
     text = Course(
@@ -180,7 +180,7 @@ def _courses(settings: Settings) -> tuple[Course, ...]:
         settings.pick(2, 0, text_whole.steps),
         text_whole.batch,
         settings.pick(2, 0, text_whole.every),
-        {RATE: settings.pick(2, 0, 3)},
+        {RATE: settings.pick(1, 0, 3)},
         settings.pick(("fp32", "thc"), (), strongest),
         paced=settings.pick({}, {}, {"100mbit": 1, "1gbit": 1}),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import StateStore, StoreError
+from hopsum_controlplane.cluster import StateStore, StoreError, StoreLockedError
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
 from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
@@ -105,7 +105,9 @@ def test_a_record_takes_the_place_of_the_one_before(store: StateStore) -> None:
 
 
 def test_one_at_a_time(store: StateStore, path: Path) -> None:
-    with pytest.raises(StoreError, match=r"state\.sqlite cannot be opened: database is locked; another controller"):
+    with pytest.raises(
+        StoreLockedError, match=r"state\.sqlite cannot be opened: database is locked; another controller"
+    ):
         StateStore(path)
     store.close()
     StateStore(path).close()
@@ -136,8 +138,9 @@ def test_the_same_place_twice_is_refused(store: StateStore) -> None:
 
 def test_no_database(path: Path) -> None:
     path.write_bytes(b"something else altogether, and more of it " * 100)
-    with pytest.raises(StoreError, match="file is not a database; put a copy back"):
+    with pytest.raises(StoreError, match="file is not a database; put a copy back") as found:
         StateStore(path)
+    assert not isinstance(found.value, StoreLockedError)
     assert path.read_bytes().startswith(b"something else")
     with pytest.raises(StoreError, match=r"cannot be opened: unable to open database file; make the file"):
         StateStore(path / "below" / "a file")

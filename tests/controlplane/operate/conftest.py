@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster in memory, its service, and the log as it was. Worker processes import `site_members` by name."""
+"""A cluster in memory, its service, and the log as it was."""
 
 from __future__ import annotations
 
 import io
 import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,8 +17,6 @@ from hopsum_controlplane.service.grpc_service import Service
 from hopsum_ptf.fake_device import FakeDevice
 
 from ..cluster.world import Cluster, switch_config
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 class Terminal(io.StringIO):

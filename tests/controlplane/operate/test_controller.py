@@ -116,28 +116,6 @@ def test_it_pushes_the_program_and_finds_its_jobs_again(
     assert (seen.slots_used, seen.condition) == (16, "")
 
 
-def test_a_switch_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, stack: ExitStack) -> None:
-    controller = start(stack, write_config(tmp_path, NOBODY))
-    (seen,) = controller.operator(stack).switches()
-    assert not seen.reachable
-    assert NOBODY in seen.condition
-    assert "next attempt in" in controller.process.log_text()
-    assert controller.process.stop() == 0
-
-
-def test_a_second_controller_does_not_get_the_books(
-    tmp_path: Path, stack: ExitStack, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = write_config(tmp_path, NOBODY)
-    start(stack, config)
-    command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config)]
-    second = ManagedProcess(command, tmp_path / "second.log")
-    stack.callback(second.stop)
-    assert exit_status(second) == 1
-    assert "hopsum controller: error: " in second.log_text()
-    assert "state.sqlite" in second.log_text()
-
-
 def exit_status(process: ManagedProcess) -> int:
     pause = threading.Event()
     for _ in range(int(START_S / 0.05)):

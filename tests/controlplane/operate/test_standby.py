@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import StateStore, StoreError, StoreLockedError
+from hopsum_controlplane.cluster import StateStore
 from hopsum_topologies.process import ManagedProcess
 
 from ...support.pages import blocks
@@ -62,14 +62,3 @@ def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
     os.kill(standby.pid, signal.SIGTERM)
     assert exit_status(standby) == 0
     assert "SIGTERM: the standby ends" in standby.log_text()
-
-
-def test_a_database_that_another_has_is_told_from_one_that_is_damaged(tmp_path: Path) -> None:
-    store = StateStore(tmp_path / "state.sqlite")
-    with pytest.raises(StoreLockedError, match="another controller has it"):
-        StateStore(tmp_path / "state.sqlite")
-    store.close()
-    (tmp_path / "other.sqlite").write_bytes(b"no database" * 100)
-    with pytest.raises(StoreError) as found:
-        StateStore(tmp_path / "other.sqlite")
-    assert not isinstance(found.value, StoreLockedError)

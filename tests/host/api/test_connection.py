@@ -156,7 +156,10 @@ def test_a_missing_membership_file(tmp_path: Path) -> None:
     ("url", "message"),
     [
         ("", "no URL: pass one, or set HOPSUM_URL"),
-        ("job.json", "has no scheme; there are udp, file, hopsum, raw, memory, collective, hosts. for example file:///PATH"),
+        (
+            "job.json",
+            "has no scheme; there are udp, file, hopsum, raw, memory, collective, hosts. for example file:///PATH",
+        ),
         ("udq://h:1/j", "udq:// sums nowhere; did you mean udp?"),
         ("udp://h:99999/j", "Port out of range"),
         ("udp://h:1/j", r"add \?membership=PATH"),

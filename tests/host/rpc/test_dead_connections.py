@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -13,8 +14,8 @@ from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
-from ...support.black_holes import BlackHoles
 from ...support.processes import await_that
+from ...system.drills.silent_proxy import SilentProxy
 from .desk import NAME, TOKEN, desk_service
 
 pytestmark = pytest.mark.system
@@ -25,7 +26,7 @@ SHORT_S = 0.5
 def test_after_two_missed_answers_there_is_another_connection() -> None:
     with (
         desk_service() as (_, service),
-        BlackHoles(service.address) as way,
+        closing(SilentProxy("127.0.0.1", service.address)) as way,
         Channel(ControllerAddress.of(way.address)) as channel,
     ):
         member = MemberClient(channel, NAME, TOKEN)
@@ -33,12 +34,12 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
         request = pb.AttendRequest(job=NAME, rank=0)
         replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
         next(replies)
-        way.swallow()
+        way.kill_connections()
         for _ in range(MISSED_MAX):
             with pytest.raises(ControllerUnreachableError):
                 member.heartbeat(0, {}, SHORT_S)
         assert member.heartbeat(0, {}, WAIT_S).reason == ""
-        assert way.connections == 2
+        assert way.accepted == 2
         with pytest.raises(ControllerUnreachableError):  # who waited on the dead one hears that it is over
             next(replies)
 
@@ -92,7 +93,7 @@ def test_a_dead_connection_is_noticed_without_a_call() -> None:
     """By keepalive: the worker's stream ends, on which nothing was to come."""
     with (
         desk_service() as (_, service),
-        BlackHoles(service.address) as way,
+        closing(SilentProxy("127.0.0.1", service.address)) as way,
         Channel(ControllerAddress.of(way.address)) as channel,
     ):
         member = MemberClient(channel, NAME, TOKEN)
@@ -100,6 +101,6 @@ def test_a_dead_connection_is_noticed_without_a_call() -> None:
         request = pb.AttendRequest(job=NAME, rank=0)
         replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
         next(replies)
-        way.swallow()
+        way.kill_connections()
         with pytest.raises(ControllerUnreachableError):
             next(replies)

@@ -30,14 +30,14 @@ from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership
 
-from .test_cluster import LEASE_S, Controller, _close, _until
+from ...support.restartable_controller import LEASE_S, RestartableController, await_condition, close_all
 
 pytestmark = pytest.mark.system
 SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
+def controller(tmp_path: Path) -> Iterator[RestartableController]:
     program = compiled_program()
     switches, devices = [], {}
     with ExitStack() as stack:
@@ -54,11 +54,11 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
             switches.append(SwitchConfig(name, "native", address, 0, endpoint, rules, service_address=service))
             devices[name] = device
         times = {"lease_s": LEASE_S, "heartbeat_s": 0.2, "reconcile_interval_s": 0.2}
-        yield Controller(ClusterConfig(tuple(switches), tmp_path / "state.sqlite", **times), devices)
+        yield RestartableController(ClusterConfig(tuple(switches), tmp_path / "state.sqlite", **times), devices)
 
 
 def create(
-    controller: Controller, capsys: pytest.CaptureFixture[str], *arguments: str, codec: str = "fixed"
+    controller: RestartableController, capsys: pytest.CaptureFixture[str], *arguments: str, codec: str = "fixed"
 ) -> dict[str, Any]:
     given = ("create", "train", "--controller", controller.address, "--json", "--workers", "2", "--slots", str(SLOTS))
     assert job_command([*given, "--codec", codec, *arguments]) == 0
@@ -81,7 +81,7 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
 
 @pytest.mark.parametrize("codec", ["thc:result_bits=6", "thc:bits=2"])
 def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
-    controller: Controller, capsys: pytest.CaptureFixture[str], codec: str
+    controller: RestartableController, capsys: pytest.CaptureFixture[str], codec: str
 ) -> None:
     with controller.running():
         made = create(controller, capsys, "--shards", "2", codec=codec)
@@ -94,10 +94,12 @@ def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
         for step in range(2):
             simulate_allreduce(alone, vectors(step), seed=0, step=step, feedback=kept)
         assert [own.residual.tobytes() for own in feedback] == [own.residual.tobytes() for own in kept]
-        _close(jobs)
+        close_all(jobs)
 
 
-def test_a_job_over_two_switches(controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_over_two_switches(
+    controller: RestartableController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with controller.running() as cluster, ExitStack() as stack:
         operator = controller.operator(stack)
         made = create(controller, capsys, "--shards", "s2,s1")
@@ -132,7 +134,7 @@ def test_a_job_over_two_switches(controller: Controller, tmp_path: Path, capsys:
         checks = {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
         assert {"switch", "switch, shard 1", "slots, shard 1"} <= set(checks)
         assert {each["status"] for each in checks.values()} <= {"pass", "skip"}, checks
-        _close(jobs)
-        _until(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
+        close_all(jobs)
+        await_condition(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("train")
         assert [each.slots_used for each in operator.switches()] == [0, 0]

@@ -20,27 +20,27 @@ from hopsum.communicator import Communicator
 from hopsum.errors import GenerationEndedError
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 
-from .test_cluster import SLOTS, Controller, _close, _until
-from .test_cluster import controller as controller
+from ...support.restartable_controller import SLOTS, RestartableController, await_condition, close_all
+from ...support.restartable_controller import controller as controller
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def desk(controller: Controller) -> Iterator[tuple[ClusterController, str]]:
+def desk(controller: RestartableController) -> Iterator[tuple[ClusterController, str]]:
     with controller.running() as cluster:
         yield cluster, cluster.create_job(JobRequest("train", 2, SLOTS)).token
 
 
 def _reason(cluster: ClusterController, text: str) -> None:
     try:
-        _until(lambda: cluster.job("train").reason == text)
+        await_condition(lambda: cluster.job("train").reason == text)
     except AssertionError:
         raise AssertionError(f"the job says {cluster.job('train').reason!r}, not {text!r}") from None
 
 
-def test_who_closes_while_it_sums(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+def test_who_closes_while_it_sums(controller: RestartableController, desk: tuple[ClusterController, str]) -> None:
     cluster, token = desk
     jobs = controller.connect_all("train", token)
     pending = jobs[1].submit(np.ones(2, np.float32))
@@ -51,17 +51,19 @@ def test_who_closes_while_it_sums(controller: Controller, desk: tuple[ClusterCon
 
 
 def test_an_agent_that_fails_says_so_though_nobody_closes_it(
-    controller: Controller, desk: tuple[ClusterController, str]
+    controller: RestartableController, desk: tuple[ClusterController, str]
 ) -> None:
     cluster, token = desk
     jobs = controller.connect_all("train", token)
     failed: Any = jobs[1]
     failed.end(GenerationEndedError("its switch does not answer"))
     _reason(cluster, "rank 1 left unfinished: GenerationEndedError: its switch does not answer")
-    _close(jobs)
+    close_all(jobs)
 
 
-def test_an_exit_without_an_error_is_no_failure(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+def test_an_exit_without_an_error_is_no_failure(
+    controller: RestartableController, desk: tuple[ClusterController, str]
+) -> None:
     cluster, token = desk
     jobs = controller.connect_all("train", token)
 
@@ -74,7 +76,9 @@ def test_an_exit_without_an_error_is_no_failure(controller: Controller, desk: tu
     _reason(cluster, "all its workers have left")
 
 
-def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+def test_an_exception_that_nobody_handles(
+    controller: RestartableController, desk: tuple[ClusterController, str]
+) -> None:
     cluster, token = desk
     url = f"hopsum://{controller.address}/train"
     command = [sys.executable, "-m", "tests.host.rpc.raising_worker", url, token, "1"]

@@ -17,7 +17,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from hopsum.codec import job_tables, make_codec
 
-from ..rpc.test_cluster import SLOTS, Controller, controller
+from ...support.restartable_controller import SLOTS, RestartableController, controller
 from .embedded import EXAMPLES
 
 pytestmark = pytest.mark.system
@@ -25,7 +25,7 @@ __all__ = ["controller"]
 STEPS, RANKS_S = 40, 900.0
 
 
-def test_a_rank_that_ray_starts_again_is_admitted_again(controller: Controller, tmp_path: Path) -> None:
+def test_a_rank_that_ray_starts_again_is_admitted_again(controller: RestartableController, tmp_path: Path) -> None:
     folder, token_file = tmp_path / "ray", tmp_path / "job.token"
     folder.mkdir()
     tables = dict(job_tables(make_codec("thc", workers=2, backend="numpy")))

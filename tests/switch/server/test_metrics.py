@@ -83,6 +83,9 @@ def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
             peer.send(bytes(60))
             wait_until(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))
         assert not any("info" in name or "p4_counter" in name for name in scrape(url))
+        for path in ("healthz", "readyz"):
+            with urllib.request.urlopen(url.replace("metrics", path), timeout=DEADLINE_S) as answer:
+                assert answer.read() == b"ok\n"
 
 
 def test_large_counters_are_bounded(switch: SwitchServer) -> None:

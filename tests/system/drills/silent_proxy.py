@@ -45,6 +45,11 @@ class SilentProxy:
         self._connections: list[_Connection] = []
         threading.Thread(target=self._accept, name="silent-proxy", daemon=True).start()
 
+    @property
+    def accepted(self) -> int:
+        """Number of connections that clients have opened so far, dead ones included."""
+        return len(self._connections)
+
     def kill_connections(self) -> int:
         """Let all present connections die in silence. Return the number of those that were alive until now."""
         fresh = [each for each in self._connections if not each.dead]
