@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that end and come back, and drivers by name."""
+"""Sessions that end and come back, drivers by name, and election ids that count sessions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hopsum_controlplane import ControlPlaneError, WriteError
 from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import DRIVERS, check_driver, open_device
+from hopsum_controlplane.devices.p4runtime_session import OWNERS, Answer, ElectionId, next_id, same_owner
 from hopsum_controlplane.devices.reconnecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReconnectingDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
 from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_switch.p4runtime.service import Arbitration
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 from ..support.clock import FakeClock
 
@@ -235,3 +240,76 @@ def test_drivers_have_names() -> None:
             open_device(driver, "127.0.0.1:1", 3, connect_timeout_s=0.2)
     with pytest.raises(ControlPlaneError, match="no driver 'bmw2' among native, bmv2, tofino; did you mean 'bmv2'"):
         open_device("bmw2", "127.0.0.1:1")
+
+
+HIGHS, OWN = (1, 2), (0, 5, 6)
+
+
+class ElectingSwitch:
+    """The clients of one switch, by a number each."""
+
+    def __init__(self) -> None:
+        self.arbitration = Arbitration(0)
+        self.ids: dict[int, ElectionId] = {}
+        self.owners: dict[int, int] = {}
+
+    def ask(self, client: int, election_id: ElectionId) -> Answer:
+        high, low = election_id
+        notices = self.arbitration.update(client, 0, high << 64 | low)
+        (told,) = [notice for notice in notices if notice.client == client]
+        self.ids[client] = election_id
+        highest = told.election_id or 0
+        return Answer(
+            told.code is RpcCode.OK, told.code is RpcCode.ALREADY_EXISTS, (highest >> 64, highest % (1 << 64))
+        )
+
+    def open(self, client: int, high: int, owner: int) -> bool:
+        """Return whether a session of this owner is primary when it has asked as a controller does."""
+        try:
+            answer = self.ask(client, (high, 0))
+            following = next_id((high, 0), owner, answer)
+            if following is not None:
+                answer = self.ask(client, following)
+        except P4RuntimeError:
+            answer = Answer(False, True, (high, 0))
+        self.owners[client] = owner
+        if not answer.ours:
+            self.close(client)
+        return answer.ours
+
+    def close(self, client: int) -> None:
+        self.arbitration.disconnect(client)
+        self.ids.pop(client, None)
+        self.owners.pop(client, None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(HIGHS), st.sampled_from(OWN), st.integers(0, 3)), max_size=12))
+def test_the_newer_session_of_an_owner_wins_and_nobody_elses(steps: list[tuple[int, int, int]]) -> None:
+    switch = ElectingSwitch()
+    highest = 0
+    for client, (high, owner, closes) in enumerate(steps):
+        primary = switch.arbitration.primary
+        holder = None if primary is None else (switch.ids[int(str(primary))], switch.owners[int(str(primary))])
+        won = switch.open(client, high, owner)
+        if high < highest:
+            assert not won
+        elif holder is None or holder[0][0] < high or (owner and holder[1] == owner):
+            assert won
+        else:
+            assert not won, "another controller with this id has it"
+        assert (switch.arbitration.primary == client) == won
+        if not won:
+            assert switch.arbitration.primary == primary
+        highest = max(highest, high) if won else highest
+        live = list(switch.ids)
+        if closes and live:
+            switch.close(live[closes % len(live)])
+
+
+def test_ids_as_they_are_configured_are_left_alone() -> None:
+    for answer in (Answer(True, False, (0, 9)), Answer(False, True, (1, 3)), Answer(False, False, (5, 5))):
+        assert next_id((0, 9), 7, answer) is None
+    assert next_id((1, 0), 0, Answer(True, False, (1, 0))) is None
+    assert next_id((1, 0), 7, Answer(False, False, (1, (OWNERS - 1) << 32 | 7))) is None, "there is no higher one"
+    assert not same_owner((1, 0), 0)
+    assert same_owner((1, 3 << 32 | 7), 7)

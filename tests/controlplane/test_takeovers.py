@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from typing import NamedTuple
 
 import pytest
@@ -24,7 +23,7 @@ from hopsum_controlplane.entries import Delete, Insert
 from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
-from ..system.drills.silent_proxy import SilentProxy
+from ..support.black_holes import BlackHoles
 from .conftest import MakeSpec
 from .test_audit import STRANGERS, desired
 
@@ -53,7 +52,7 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
     rig: Rig, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
-    with closing(SilentProxy("127.0.0.1", rig.address)) as way:
+    with BlackHoles(rig.address) as way:
 
         def connect() -> P4RuntimeDevice:
             return open_device(rig.target, way.address, owner=7, rpc_timeout_s=SHORT_S, connect_timeout_s=DEADLINE_S)
@@ -62,7 +61,7 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
         try:
             ensure_pipeline(device, pipeline)
             job = SwitchController(device, switch_endpoint).create_job(make_spec("first"))
-            way.kill_connections()
+            way.swallow()
             assert device.cookie() == pipeline.cookie
             assert device.sessions == 2
             again = SwitchController(device, switch_endpoint, adopt=[job])

@@ -78,7 +78,7 @@ def test_commands_in_blocks_are_taken_by_their_parsers(
         for words in in_blocks(path.read_text(encoding="utf-8")):
             name = command_of(words)
             assert name is not None, f"{path}: hopsum {' '.join(words)}"
-            if "int16" in words:  # the codec of `examples`: tests/host/codec/test_third_party.py installs it
+            if "int16" in words:  # the codec of `examples`: tests/host/codec/test_registry.py installs it
                 continue
             for word in words:
                 if re.fullmatch(r"[\w./-]+\.(json|txtpb|toml|token)", word):

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that earlier versions sent are read as they were meant: hosts and controllers need not be of one version."""
+"""Messages of earlier versions are read as they were meant; P4Runtime's bindings have the bytes of the stubs."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 
 from .recorded import as_dict, messages, recorded
 
@@ -41,3 +46,53 @@ def test_there_is_a_recording_with_every_message_that_a_version_had() -> None:
     first = json.loads(VERSIONS[0].read_text())
     assert {"JoinRequest", "HeartbeatRequest", "AwaitMembershipResponse", "CreateJobRequest"} <= set(first)
     assert all(sent["bytes"] for name, sent in first.items() if messages()[name].DESCRIPTOR.fields)
+
+
+REFUSED = """
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+
+class Refusal(MetaPathFinder):
+    # As protobuf 4 and later: the stub's source is there, and executing it raises TypeError.
+    armed = True
+
+    def find_spec(self, name, path, target=None):
+        if self.armed and name == "p4.v1.p4runtime_pb2":
+            self.armed = False
+            raise TypeError("Descriptors cannot be created directly.")
+
+sys.meta_path.insert(0, Refusal())
+from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
+assert not Refusal.armed or not sys.meta_path[0].armed
+assert not hasattr(p4runtime_pb2, "_descriptor"), "the stub itself was executed"
+from p4.v1.p4runtime_pb2 import Update
+request = p4runtime_pb2.WriteRequest(device_id=3)
+request.updates.add(type=Update.INSERT).entity.table_entry.table_id = 7
+assert p4runtime_pb2_grpc.p4_dot_v1_dot_p4runtime__pb2 is p4runtime_pb2
+assert p4info_pb2.P4Info().tables is not None
+sys.stdout.write(request.SerializeToString().hex())
+"""
+
+
+def test_messages_made_from_descriptors_have_the_bytes_of_the_stubs() -> None:
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    request = p4runtime_pb2.WriteRequest(device_id=3)
+    request.updates.add(type=p4runtime_pb2.Update.INSERT).entity.table_entry.table_id = 7
+    assert bytes.fromhex(done.stdout) == request.SerializeToString()
+
+
+@pytest.mark.parametrize("module", [p4info_pb2, p4runtime_pb2])
+def test_the_descriptor_in_a_stub_is_the_one_that_protobuf_has(module: object) -> None:
+    descriptor = module.DESCRIPTOR  # type: ignore[attr-defined]
+    name = descriptor.name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    assert serialized_file(Path(spec.origin).read_text()) == descriptor.serialized_pb
+
+
+def test_a_source_without_a_descriptor_is_refused() -> None:
+    with pytest.raises(ValueError, match="no serialized_pb"):
+        serialized_file("DESCRIPTOR = FileDescriptor(name='p4/v1/p4runtime.proto')")

@@ -13,8 +13,7 @@ from hopsum_controlplane.cluster import SwitchConfig
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_ptf.fake_device import FakeDevice
 
-from .noted import noted_tree
-from .world import Cluster, switch_config
+from .world import Cluster, noted_tree, switch_config
 
 MakeCluster = Callable[..., Cluster]
 

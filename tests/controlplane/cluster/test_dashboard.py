@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboard asks for metrics and labels that the controller has, and shows each panel once."""
+"""The Grafana dashboard and the page of settings have what the controller has."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import MISSING, Field, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopsum_controlplane.cluster import SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig, load_config
+from hopsum_controlplane.errors import ClusterConfigError
 from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
@@ -71,3 +75,56 @@ def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
         apart = any(a[at] + a[size] <= b[at] for a, b in ((one, other), (other, one)) for at, size in ("xw", "yh"))
         assert apart, (one, other)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "reference" / "configuration.md").read_text()
+
+
+def rows_after(words: str) -> dict[str, list[str]]:
+    """Return the table below a sentence of the page, by the names in its first column."""
+    (found,) = re.findall(rf"^{re.escape(words)}.*\n\n\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", PAGE, re.MULTILINE)
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()]
+    assert all(row[0].startswith("`") for row in cells)
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def known_keys(folder: Path, text: str) -> list[str]:
+    """Return the keys that the reader of the file names when it refuses another one."""
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    with pytest.raises(ClusterConfigError) as refused:
+        load_config(path)
+    return refused.value.hint.removeprefix("there are ").split(", ")
+
+
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        ("The keys of `[controller]`", ""),
+        ("The keys of each `[[switch]]`", "[controller]\ndatabase = 'x'\n[[switch]]\n"),
+        ("The keys of each `[[link]]`", "[controller]\ndatabase = 'x'\n[[link]]\n"),
+    ],
+)
+def test_the_manual_has_every_key(tmp_path: Path, words: str, before: str) -> None:
+    text = f"{before or '[controller]'}\nqqqqqqqq = 1\n"
+    assert sorted(rows_after(words)) == sorted(known_keys(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [("The keys of `[controller]`", ClusterConfig), ("The keys of each `[[switch]]`", SwitchConfig)],
+)
+def test_the_manual_has_the_defaults(words: str, config: Any) -> None:
+    told = {key: row[1].strip("`") for key, row in rows_after(words).items()}
+    made: dict[str, Field[Any]] = {each.name: each for each in fields(config)}
+    optional = {name: each.default for name, each in made.items() if name in told and each.default is not MISSING}
+    assert len(optional) >= 5
+    expected = {name: _written(value) for name, value in optional.items()}
+    assert {name: told[name] for name in optional} == expected
+
+
+def _written(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,7 +21,7 @@ from hopsum_wire import Drop, Event
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster
-from .scraping import parse
+from .test_metrics import parse
 from .world import LEASE_S, Cluster, device_of
 
 pytestmark = pytest.mark.system

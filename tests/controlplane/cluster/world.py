@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of switches in memory, with a clock that tests turn, and workers that join it."""
+"""A cluster of switches in memory, with a clock that tests turn, switches that note writes, and workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hopsum_controlplane.cluster.answers import state_number
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.devices.device import Device
-from hopsum_controlplane.entries import Entity
+from hopsum_controlplane.entries import Delete, Entity, Insert, TableEntry, Update
 from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.tables.address import switch_address
@@ -228,3 +228,35 @@ def enter(crew: list[Worker]) -> None:
         worker.join()
     for worker in crew:
         assert not isinstance(worker.membership(), Pending)
+
+
+EVERYBODY = "10.0.1.0/24"
+"""The network of all workers."""
+
+
+class Noted(FakeDevice):
+    """A switch that notes when it begins and ceases to admit a generation, in a list of all switches."""
+
+    def __init__(self, name: str, notes: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.name, self.notes = name, notes
+
+    def _apply(self, update: Update) -> str:
+        entity = update.entity
+        if isinstance(entity, TableEntry) and entity.table == "jobs":
+            words = {Insert: "admits", Delete: "admits no more"}
+            self.notes.append((self.name, words[type(update)]))
+        return super()._apply(update)
+
+
+def noted_tree(folder: Path) -> Cluster:
+    """Return a cluster that is not started."""
+    notes: list[tuple[str, str]] = []
+    configs = tree_configs()
+    return Cluster(folder, configs, {each.name: Noted(each.name, notes) for each in configs}, TREE_LINKS)
+
+
+def device(cluster: Cluster, name: str) -> Noted:
+    found = cluster.devices[name]
+    assert isinstance(found, Noted)
+    return found

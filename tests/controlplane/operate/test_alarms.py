@@ -24,7 +24,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.watch.heartbeat import NAMES
 
 from ...support.pages import blocks
-from ..cluster.scraping import parse
+from ..cluster.test_metrics import parse
 from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, start, write_config
 from .test_reload import certify, needs_openssl

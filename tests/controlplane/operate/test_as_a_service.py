@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of contrib/ for systemd, containers and Kubernetes, and the words of the processes to such managers."""
+"""The files of contrib/, the words of processes to service managers, and a standby."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from hopsum_cli.controller.controller_command import build_parser as controller_parser
-from hopsum_controlplane.cluster import StoreError, load_config
+from hopsum_controlplane.cluster import StateStore, StoreError, load_config
 from hopsum_controlplane.service.controller_process import STALE_S, Pulse, Vitals
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.web import WebServer
@@ -34,7 +34,7 @@ from hopsum_wire.service_manager import ServiceManager
 
 from ...support.pages import blocks
 from ..cluster.world import Cluster, switch_config
-from .test_controller import NOBODY, START_S, write_config
+from .test_controller import NOBODY, START_S, exit_status, start, write_config
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
@@ -255,3 +255,46 @@ def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
         done = subprocess.run(["bash", "-euc", block], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert block is rating or done.stdout == "ok\nok\n"
+
+
+def test_the_command_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
+    (block,) = blocks("administration", "A standby")
+    config = write_config(tmp_path, NOBODY)
+    first = start(stack, config)
+    manager = Manager(tmp_path, stack)
+    words = block.split()
+    assert words[0] == "hopsum"
+    command = ["bash", "-c", f'cd "{tmp_path}" && exec "{sys.executable}" -m hopsum_cli.main {" ".join(words[1:])}']
+    environment = {**os.environ, **manager.environment}
+    standby = ManagedProcess(command, tmp_path / "standby.log", environment=environment)
+    stack.callback(standby.stop)
+    standby.wait_for(lambda: "\nstandby\n" in f"\n{standby.log_text()}", "that it waits", START_S)
+    standby.wait_for(lambda: manager.listen().count("WATCHDOG=1") >= 2, "signs of life", START_S)
+    assert "READY=1" in manager.heard
+    assert "ready listen=" not in standby.log_text()
+
+    text = config.read_text()
+    config.write_text(text.replace("[controller]", "[controler]"))
+    os.kill(standby.pid, signal.SIGHUP)
+    standby.wait_for(lambda: "nothing has changed" in standby.log_text(), "the refusal", START_S)
+    config.write_text(text)
+    os.kill(standby.pid, signal.SIGHUP)
+    standby.wait_for(lambda: "SIGHUP: read " in standby.log_text(), "the new configuration", START_S)
+
+    os.kill(first.process.pid, signal.SIGKILL)
+    standby.wait_for(lambda: "ready listen=" in standby.log_text(), "that it serves", START_S)
+    os.kill(standby.pid, signal.SIGTERM)
+    assert exit_status(standby) == 0
+
+
+def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
+    config = write_config(tmp_path, NOBODY)
+    store = StateStore(tmp_path / "state.sqlite")
+    stack.callback(store.close)
+    command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config), "--standby"]
+    standby = ManagedProcess(command, tmp_path / "standby.log")
+    stack.callback(standby.stop)
+    standby.wait_for(lambda: "\nstandby\n" in f"\n{standby.log_text()}", "that it waits", START_S)
+    os.kill(standby.pid, signal.SIGTERM)
+    assert exit_status(standby) == 0
+    assert "SIGTERM: the standby ends" in standby.log_text()

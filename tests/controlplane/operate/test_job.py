@@ -30,8 +30,7 @@ from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.watch.rates import document
 
-from ..cluster.noted import noted_tree
-from ..cluster.world import LEASE_S, Cluster, enter
+from ..cluster.world import LEASE_S, Cluster, enter, noted_tree
 from .conftest import Terminal
 
 pytestmark = pytest.mark.system

@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec fixed: exact sums."""
+"""Codec fixed: exact sums, means where the caller wants them, and sums by the protocol's own aggregator."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from hopsum.codec import ReductionContext, SharedRanges, make_codec
+from hopsum.codec import (
+    CODECS,
+    Codec,
+    CodecError,
+    ErrorFeedback,
+    ReductionContext,
+    SharedRanges,
+    job_tables,
+    make_codec,
+)
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.protocol.worker import AllReduceDone, Membership, Worker
+from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 
 from .vectors import Floats, layered, normal
 
@@ -79,3 +93,124 @@ def test_results_need_not_be_aligned(backend: str) -> None:
     everybody = np.ones(2, np.uint64)
     expected = codec.decode(payloads, everybody, shared, 512, CONTEXT)
     assert codec.decode(odd, everybody, shared, 512, CONTEXT).tobytes() == expected.tobytes()
+
+
+WORKERS = 3
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in sorted(CODECS)]
+
+
+def vectors(elements: int = 5000) -> list[np.ndarray]:
+    return [np.random.default_rng(rank).standard_normal(elements, dtype=np.float32) for rank in range(WORKERS)]
+
+
+def run(name: str, options: dict[str, Any], *, in_place: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rank 0's mean, residual and vector."""
+    codec = make_codec(name, workers=WORKERS, backend="numpy", **options)
+    xs, feedback = vectors(), [ErrorFeedback(5000) for _ in range(WORKERS)]
+    reductions = [
+        codec.start(x, ReductionContext(1, 2, rank), feedback[rank], out=x if in_place else None)
+        for rank, x in enumerate(xs)
+    ]
+    while (phase := reductions[0].phase) is not None:
+        payloads = [each.phase.payloads for each in reductions if each.phase is not None]
+        summed = simulate_switch(phase.op, payloads, codec.lookup, None)
+        for each in reductions:
+            each.take(*summed)
+    assert reductions[0].mean is not None
+    return reductions[0].mean, feedback[0].residual, xs[0]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_the_mean_in_the_place_of_the_vector(name: str, options: dict[str, Any]) -> None:
+    mean, residual, x = run(name, options, in_place=False)
+    there, left, place = run(name, options, in_place=True)
+    assert there is place
+    assert there.tobytes() == mean.tobytes()
+    assert left.tobytes() == residual.tobytes()
+    np.testing.assert_array_equal(x, vectors()[0])
+
+
+def test_results_that_are_refused_leave_the_vector_in_the_feedback() -> None:
+    """Sums that cannot be are found out while they are decoded; by then the place of x is written to."""
+    codec = make_codec("thc", workers=1, backend="numpy")
+    x, feedback = vectors()[0], ErrorFeedback(5000)
+    reduction = codec.start(x, ReductionContext(0, 0, 0), feedback, out=x)
+    for _ in range(2):
+        phase = reduction.phase
+        assert phase is not None
+        results, contributors = simulate_switch(phase.op, [phase.payloads], codec.lookup, None)
+        if phase.last:
+            results[:] = 255
+            with pytest.raises(CodecError):
+                reduction.take(results, contributors)
+        else:
+            reduction.take(results, contributors)
+    reduction.abort()
+    np.testing.assert_array_equal(feedback.residual, vectors()[0])
+
+
+@pytest.mark.parametrize("out", [np.zeros(4, np.float32), np.zeros(5000), np.zeros(10000, np.float32)[::2]])
+def test_a_place_that_does_not_fit(out: np.ndarray) -> None:
+    with pytest.raises(CodecError, match="out is float"):
+        make_codec("thc", workers=1, backend="numpy").start(vectors()[0], ReductionContext(0, 0, 0), out=out)
+
+
+MEMBERS = tuple(
+    WorkerConfig(rank, 10 + rank, 0x020000000100 + rank, 0x0A000001 + rank, 5000) for rank in range(WORKERS)
+)
+
+
+class Rack:
+    """Workers and an aggregator that exchange datagrams without a network."""
+
+    def __init__(self, codec: Codec) -> None:
+        job = JobConfig(7, workers=MEMBERS, quorum=WORKERS, job_index=0, slot_base=0, slots=4, **job_tables(codec))
+        self.switch = Aggregator(jobs=[job])
+        self.workers = [Worker(Membership(7, rank, WORKERS, 4)) for rank in range(WORKERS)]
+
+    def allreduce(self, op: int, payloads: list[NDArray[np.uint8]]) -> list[AllReduceDone]:
+        for worker, own in zip(self.workers, payloads, strict=True):
+            worker.submit(op, own, now=0.0)
+        done: dict[int, AllReduceDone] = {}
+        while len(done) < WORKERS:
+            sent = [(rank, d) for rank, w in enumerate(self.workers) for d in w.datagrams_to_send(0.0)]
+            assert sent, "nobody sends and somebody waits"
+            for rank, datagram in sent:
+                member = MEMBERS[rank]
+                outcome = self.switch.receive(member.port, member.ip, member.udp_port, bytes(datagram))
+                for output in outcome.outputs:
+                    data = output.header.pack() + output.payload
+                    self.workers[output.worker.rank].receive_datagram(data, 0.0)
+            for rank, worker in enumerate(self.workers):
+                if isinstance(event := worker.next_event(), AllReduceDone):
+                    done[rank] = event
+        return [done[rank] for rank in range(WORKERS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("thc", {}),
+        ("thc", {"lane_bits": 16}),
+        ("uhc", {"bits": 2, "lane_bits": 16}),
+        ("uhc", {"bits": 6}),
+        ("uhc", {"bits": 8}),
+        ("fixed", {}),
+        ("lossless", {}),
+    ],
+)
+def test_all_reduce_through_the_aggregator(name: str, options: dict[str, Any]) -> None:
+    codec = make_codec(name, workers=WORKERS, backend="numpy", **options)
+    vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]
+    rack, kept = Rack(codec), [ErrorFeedback(9000) for _ in range(WORKERS)]
+    reductions = [codec.start(x, ReductionContext(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
+    while (phase := reductions[0].phase) is not None:
+        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
+        for reduction, done in zip(reductions, rack.allreduce(phase.op, payloads), strict=True):
+            reduction.take(done.results, done.contributors)
+    means = [reduction.mean for reduction in reductions if reduction.mean is not None]
+    assert len(means) == WORKERS
+    simulated = simulate_allreduce(codec, vectors, seed=1, step=0)
+    assert simulated is not None
+    assert {mean.tobytes() for mean in means} == {simulated[0].tobytes()}
+    assert all(feedback.residual.any() for feedback in kept)

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Residuals stay with their parameters, whatever buckets these are in."""
+"""Residuals by parameter, buckets whose sums come at once, fragments of a model, and tensors in hopsum.allreduce."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-pytest.importorskip("torch", reason="torch is not installed")
-
+import hopsum
 from hopsum.codec import ErrorFeedback
+from hopsum.communicator import AllReduceResult, Communicator, SocketTraffic
+from hopsum.torch.buckets import Sender
+from hopsum.torch.diloco import Fragment, make_fragments
 from hopsum.torch.residuals import Residuals
+from hopsum.torch.step import PortionSum, Step
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
 
@@ -95,3 +103,191 @@ def test_reading_clearing_and_scaling() -> None:
     assert residuals.read("a") is None
     assert residuals.read("b") is None
     assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"a": [0] * 3, "c": [1] * 4}
+
+
+MEAN = 7.0
+
+
+class InstantAgent:
+    """Its mean is there at once; the feedback keeps everything but what was delivered."""
+
+    rank = 0
+
+    def submit(self, x: np.ndarray, *, feedback: Any, out: np.ndarray, **_: Any) -> Future[AllReduceResult]:
+        feedback.compensate(x)
+        out[:] = MEAN
+        mean = out
+        feedback.commit(mean)
+        future: Future[AllReduceResult] = Future()
+        future.set_result(AllReduceResult(mean, np.zeros(0, np.uint64), False, SocketTraffic(), 0.0))
+        return future
+
+
+class InstantGroup:
+    """The only rank."""
+
+    def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
+        return self.any(x)
+
+    def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result([flags])
+        return future
+
+
+class OneBucket:
+    def __init__(self, module: nn.Module, gradients: torch.Tensor) -> None:
+        self._parameters, self._gradients = list(module.parameters()), gradients
+
+    def buffer(self) -> torch.Tensor:
+        return self._gradients
+
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self._parameters)
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("plain", [(), ("bias",)])
+def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple[str, ...]) -> None:
+    module, residuals = nn.Linear(3, 1), Residuals()
+    residuals.load({"weight": np.full(3, 2, np.float32), "bias": np.full(1, 5, np.float32)})
+    sender = Sender(
+        agent=InstantAgent(),  # type: ignore[arg-type]
+        names={parameter: name for name, parameter in module.named_parameters()},
+        plain=frozenset(plain),
+        group=InstantGroup(),  # type: ignore[arg-type]
+        drops_unused=True,
+        residuals=residuals,
+        error_feedback=True,
+        on_nonfinite="raise",
+    )
+    gradients, step, sums = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear), list[PortionSum]()
+    sender.send(OneBucket(module, gradients), step, sums, number=0, compress=True)
+    step.complete()
+    assert step.over.result() is False
+    for each in sums:
+        each.portion.scatter(each.x)
+    assert gradients.tolist() == [MEAN, MEAN, MEAN, 0]
+    left = {name: each.tolist() for name, each in residuals.as_dict().items()}
+    assert left == {"weight": [1 + 2 - MEAN, 2 - MEAN, 1 + 2 - MEAN], "bias": [5]}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_runs_have_every_parameter_once_in_order(count: int) -> None:
+    fragments = make_fragments(model(), count)
+    assert len(fragments) == count
+    assert all(each.names for each in fragments)
+    assert [name for each in fragments for name in each.names] == [name for name, _ in model().named_parameters()]
+
+
+def test_runs_have_about_as_many_elements() -> None:
+    wide = nn.Sequential(*(nn.Linear(20, 20, bias=False) for _ in range(12)))
+    assert [each.elements for each in make_fragments(wide, 4)] == [1200] * 4
+    heavy = nn.Sequential(nn.Linear(100, 100, bias=False), *(nn.Linear(5, 5, bias=False) for _ in range(3)))
+    assert [each.elements for each in make_fragments(heavy, 2)] == [10_000, 75]
+    last = nn.Sequential(*(nn.Linear(5, 5, bias=False) for _ in range(3)), nn.Linear(100, 100, bias=False))
+    assert [each.elements for each in make_fragments(last, 3)] == [50, 25, 10_000]
+
+
+def test_frozen_parameters_are_in_no_fragment() -> None:
+    whole = model()
+    whole.get_submodule("1").requires_grad_(False)
+    assert make_fragments(whole, 1)[0].names == ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+def test_modules_are_fragments() -> None:
+    whole = model()
+    first, second, third = whole.children()
+    fragments = make_fragments(whole, [nn.ModuleList([first, third]), second])
+    assert [each.names for each in fragments] == [("0.weight", "0.bias", "2.weight", "2.bias"), ("1.weight", "1.bias")]
+    with pytest.raises(ValueError, match=r"1.weight, 1.bias: in no fragment"):
+        make_fragments(whole, [first, third])
+    with pytest.raises(ValueError, match=r"0.bias, 0.weight: in more than one fragment"):
+        make_fragments(whole, [first, whole])
+    with pytest.raises(ValueError, match="fragment 1 has no parameter"):
+        make_fragments(whole, [whole, nn.Linear(2, 2)])
+
+
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_number_of_fragments_that_cannot_be(count: int) -> None:
+    with pytest.raises(ValueError, match=rf"fragments={count}: 1 to 6"):
+        make_fragments(model(), count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_replica_that_stood_still_has_a_pseudo_gradient_of_zero(dtype: torch.dtype) -> None:
+    """Also where the type of the parameters cannot hold the global ones."""
+    parameter = nn.Parameter(torch.zeros(50, dtype=dtype))
+    fragment = Fragment({"p": parameter})
+    with torch.no_grad():
+        fragment.global_parameters[0].copy_(torch.linspace(-3, 3, 50))
+    fragment.merge()
+    assert not fragment.pseudo_gradient().any()
+    with torch.no_grad():
+        parameter -= 0.5
+    assert fragment.pseudo_gradient() == pytest.approx(0.5, abs=0.02)
+
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture
+def job() -> Iterator[Communicator]:
+    with hopsum.connect("memory://tensors?workers=1", codec="fixed", backend="numpy", rank=0) as job:
+        yield job
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0, 3)])
+def test_tensors_keep_shape_and_type(job: Communicator, dtype: str, shape: tuple[int, ...]) -> None:
+    elements = int(torch.Size(shape).numel())
+    tensor = (torch.arange(elements) - 3).reshape(shape).to(getattr(torch, dtype))
+    mean = hopsum.allreduce(tensor, job)
+    assert (mean.shape, mean.dtype, mean.device) == (tensor.shape, tensor.dtype, tensor.device)
+    assert torch.equal(mean, tensor)
+    assert not elements or mean.data_ptr() != tensor.data_ptr()
+
+
+def test_tensors_of_any_layout(job: Communicator) -> None:
+    whole = torch.arange(48.0).reshape(2, 2, 3, 4)
+    for tensor in (whole.permute(3, 1, 0, 2), whole[..., ::2], whole.to(memory_format=torch.channels_last)):
+        assert torch.equal(hopsum.allreduce(tensor, job), tensor)
+
+
+def test_parameters_and_gradients(job: Communicator) -> None:
+    parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    (parameter**2).sum().backward()
+    mean = hopsum.allreduce(parameter, job)
+    assert mean.tolist() == [1, 2]
+    assert not mean.requires_grad
+    assert hopsum.allreduce(parameter.grad, job, out=parameter.grad) is parameter.grad
+    assert parameter.grad.tolist() == [2, 4]
+    assert hopsum.allreduce(parameter, job, out=parameter) is parameter
+
+
+def test_out_in_another_layout(job: Communicator) -> None:
+    tensor, out = torch.arange(6.0).reshape(2, 3), torch.zeros(3, 2).T
+    future = hopsum.allreduce(tensor, job, out=out, async_op=True, name="a")
+    assert future.result(60) is out
+    assert torch.equal(out, tensor)
+
+
+def test_what_does_not_fit(job: Communicator) -> None:
+    for wrong in (torch.arange(3), torch.zeros(3, dtype=torch.complex64), torch.eye(3).to_sparse()):
+        with pytest.raises(TypeError, match="hopsum sums dense floating-point tensors"):
+            hopsum.allreduce(wrong, job)
+    tensor = torch.zeros(2, 3)
+    for out in (torch.zeros(6), torch.zeros(2, 3, dtype=torch.float64), tensor.numpy()):
+        with pytest.raises(TypeError, match=r"out is .*, but the tensor torch.float32\[2, 3\]"):
+            hopsum.allreduce(tensor, job, out=out)
+    assert job.statistics.allreduces == 0

@@ -10,10 +10,24 @@ import pytest
 from hopsum_switch.engine import Engine
 from hopsum_switch.state.copies import PortCopy
 
-from ..core import test_unions
 from ..core.builder import Json, assign, expression, field, hexstr, primitive
-from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, chosen, element, frame, random_calls, stacking
-from ..core.test_unions import U, W, member
+from ..core.test_stacks import (
+    COUNT,
+    OTHER,
+    SIZE,
+    U,
+    W,
+    calls_of,
+    chosen,
+    element,
+    frame,
+    member,
+    random_calls,
+    random_union_calls,
+    stacking,
+    union_calls_of,
+    uniting,
+)
 from .agreement import Pair, mutate
 
 pytestmark = pytest.mark.system
@@ -73,9 +87,9 @@ def test_a_moved_element_keeps_its_wide_field(calls: list[tuple[str, int]]) -> N
 @pytest.mark.parametrize("seed", range(4))
 def test_unions_agree(seed: int) -> None:
     rng = random.Random(seed)
-    builder = test_unions.uniting()
-    builder.primitives += [*test_unions.calls_of(test_unions.random_calls(rng)), *([MULTICAST] if seed % 2 else [])]
-    builder.egress_primitives += test_unions.calls_of(test_unions.random_calls(rng))
+    builder = uniting()
+    builder.primitives += [*union_calls_of(random_union_calls(rng)), *([MULTICAST] if seed % 2 else [])]
+    builder.egress_primitives += union_calls_of(random_union_calls(rng))
     pair = Pair(builder.load())
     pair.both(replicate)
     sent = sum(len(pair.process(0, mutate(b"\0\0\x55rest", rng))) for _ in range(200))
@@ -127,7 +141,7 @@ def test_copies_do_not_share_a_stack(calls: list[Json], wide: bool) -> None:
     ],
 )
 def test_copies_do_not_share_a_union(calls: list[Json]) -> None:
-    builder = test_unions.uniting()
+    builder = uniting()
     builder.primitives.append(MULTICAST)
     equal = expression("b2d", None, expression("==u", U, W))
     builder.egress_primitives += [assign(field("h", "b"), equal), *calls]

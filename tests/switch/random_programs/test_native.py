@@ -7,6 +7,7 @@ TEST_SCALE (make test SCALE=...) multiplies the number of programs.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from hopsum_switch.observe.coverage import Coverage
 
 from ..native.agreement import Pair
 from .cases import random_case
+from .recordings import load, recordings
 from .summary import Summary
 
 pytestmark = pytest.mark.system
@@ -73,3 +75,26 @@ def test_a_seed_always_gives_the_same() -> None:
     first, again, other = random_case(5, 20), random_case(5, 20), random_case(6, 20)
     assert first == again
     assert first != other
+
+
+MAX_BYTES = 300_000
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.name.partition(".")[0])
+def test_both_engines_send_what_bmv2_sent(path: Path) -> None:
+    case, recorded = load(path)
+    pipeline = case.pipeline()
+    pair = Pair(pipeline.program)
+    case.write_to(pipeline, pair.reference, pair.native)
+    for (port, frame), expected in zip(case.frames, recorded, strict=True):
+        outputs = sorted((output.port, output.frame) for output in pair.process(port, frame))
+        assert outputs == expected, f"port {port}, frame {frame.hex()}"
+    pair.same_state()
+    assert any(recorded)
+
+
+def test_the_recordings_are_there_and_small() -> None:
+    outputs = [outs for path in recordings() for outs in load(path)[1]]
+    assert len(recordings()) >= 8
+    assert sum(map(bool, outputs)) > len(outputs) / 2
+    assert sum(path.stat().st_size for path in recordings()) < MAX_BYTES

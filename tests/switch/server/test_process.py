@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch as a process: command line, the ready line, signals, its end."""
+"""The switch as a process: command line, the ready line, signals, its end, dead clients, and frames that go round."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -11,9 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from google.rpc import code_pb2
 
 from hopsum_switch.cli import main, parse_interface_port, parse_metrics_address, parse_udp_port, parse_unix_port
 from hopsum_switch.management import ManagementClient
@@ -21,7 +26,10 @@ from hopsum_switch.native.loop_code import LOOP_CODE
 from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
+from hopsum_switch.server import SwitchServer
 
+from ...system.drills.silent_proxy import SilentProxy
+from ..core.builder import assign, build, field, hexstr, primitive
 from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
 from .switch_process import COMMAND, LOADED, address_in, started
 
@@ -261,3 +269,90 @@ def test_port_arguments_are_read() -> None:
     assert parse_metrics_address("0.0.0.0:0") == ("0.0.0.0", 0)
     with pytest.raises(PortError):
         parse_udp_port("0=127.0.0.1:0,")
+
+
+@pytest.fixture
+def way(empty_switch: SwitchServer) -> Iterator[SilentProxy]:
+    with closing(SilentProxy("127.0.0.1", empty_switch.grpc_address)) as way:
+        yield way
+
+
+def test_a_dead_connection_loses_its_mastership(empty_switch: SwitchServer, way: SilentProxy) -> None:
+    with Controller(empty_switch.grpc_address) as backup, Controller(way.address) as lost:
+        lost.become_primary(7)
+        backup.arbitrate(5)
+        assert backup.told() == (code_pb2.ALREADY_EXISTS, 7)
+        way.kill_connections()
+        assert backup.told() == (code_pb2.NOT_FOUND, 7), "nobody is primary"
+        backup.become_primary(8)
+        lost.channel.close()  # it will hear of nothing by itself
+
+
+def test_a_client_that_comes_back_gets_its_election_id(empty_switch: SwitchServer, way: SilentProxy) -> None:
+    with Controller(way.address) as lost:
+        lost.become_primary(7)
+        way.kill_connections()
+
+        def is_primary_again() -> bool:
+            with Controller(empty_switch.grpc_address) as again:
+                again.arbitrate(7)
+                try:
+                    return again.told() == (code_pb2.OK, 7)
+                except AssertionError:  # refused: the id is in use
+                    return False
+
+        assert not is_primary_again()
+        wait_until(is_primary_again)
+        lost.channel.close()
+
+
+ROUND, STRAIGHT = b"\x00" + bytes(59), b"\x01" + bytes(59)
+
+
+def fill(peer: socket.socket) -> None:
+    """Send frames that go round until the switch's queue is full."""
+    peer.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            peer.send(ROUND)
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "native"])
+def test_frames_that_go_round_for_ever_stop_neither_requests_nor_signals(tmp_path: Path, backend: str) -> None:
+    builder = build()
+    builder.primitives += [
+        primitive("_jump_if_zero", field("h", "a"), hexstr(0)),
+        assign(field("standard_metadata", "egress_spec"), hexstr(2)),
+    ]
+    program, p4info, ports = tmp_path / "loop.json", tmp_path / "loop.p4info.txtpb", [tmp_path / "p1", tmp_path / "p2"]
+    program.write_text(builder.text())
+    p4info.touch()
+    arguments = ["--grpc", f"unix:{tmp_path / 'grpc'}", "--metrics", "0", "--backend", backend]
+    arguments += ["--program", str(program), "--p4info", str(p4info)]
+    arguments += ["--unix", f"1={ports[0]}", "--unix", f"2={ports[1]}"]
+    process = subprocess.Popen([sys.executable, "-m", "hopsum_switch", *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        try:
+            url = process.stdout.readline().split()[1]
+            address = process.stdout.readline().split()[1].removeprefix("grpc=")
+            with (
+                ManagementClient(address, timeout_s=DEADLINE_S) as management,
+                open_peer(str(ports[0])) as peer,
+                open_peer(str(ports[1])) as receiver,
+            ):
+                for drops in range(1, 6):
+                    fill(peer)
+                    wait_until(lambda drops=drops: management.stats()["dropped"].get("steps", 0) >= drops)
+                with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
+                    assert 'dropped_frames_total{port="none",reason="steps"}' in response.read().decode()
+                peer.settimeout(DEADLINE_S)
+                receiver.settimeout(DEADLINE_S)
+                peer.send(STRAIGHT)
+                assert receiver.recv(100) == STRAIGHT
+                fill(peer)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(DEADLINE_S) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness as a process, against a script that says what the harness was seen to say on 2026-11-26."""
+"""The harness of Intel's model as a process, and random streams through the model against the oracle."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.system.tna.bed import Bed, follow_one_by_one
 
 from hopsum_model.chips import MODEL_CHIPS, ModelError
 from hopsum_model.harness import Harness, LeftFrame, complaints, parse_counters, parse_observed
-from hopsum_ptf.model_device import model_unavailable
+from hopsum_ptf import control
+from hopsum_ptf.model_device import model_unavailable, open_model
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = pytest.mark.parametrize("target", MODEL_CHIPS)
@@ -114,3 +116,16 @@ def test_the_target_says_why_it_does_not_run(target: str) -> None:
     assert done.returncode == 2
     harness = MODEL_CHIPS[target].harness
     assert done.stderr == f"{target}: {harness} is not on PATH: docs/tofino.md says what it is\n"
+
+
+@pytest.mark.parametrize("target", MODEL_CHIPS)
+def test_one_packet_after_the_other(target: str) -> None:
+    chip = MODEL_CHIPS[target]
+    if (reason := model_unavailable(chip)) is not None:
+        pytest.skip(reason)
+    device = open_model(chip)
+    try:
+        device.set_pipeline_config(control.load_pipeline(target))
+        follow_one_by_one(Bed(chip.name, device=device))
+    finally:
+        device.close()

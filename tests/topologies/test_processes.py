@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes, free ports, messages of a pool's workers, and what dead owners left."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies import NativeSwitch, TopologyError, remove_stale_namespaces
+from hopsum_topologies import free_port as module
+from hopsum_topologies.free_port import free_port
+from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.tempdirs import make_temporary_directory, remove_stale_directories, temporary_directory
+from hopsum_topologies.worker_pool import WorkerPool
+
+pytestmark = pytest.mark.system
+
+
+def test_ports_that_nobody_bound_to_yet_are_not_returned_twice() -> None:
+    assert len({free_port() for _ in range(500)}) == 500
+
+
+def test_taken_ports_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        taken = [free_port(socket.SOCK_DGRAM) for _ in range(3)]
+        for port in taken[:2]:
+            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
+        monkeypatch.setattr(module, "_returned", [])
+        monkeypatch.setattr(module._random, "sample", lambda ports, count: taken)
+        assert free_port(socket.SOCK_DGRAM) == taken[2]
+        monkeypatch.setattr(module._random, "sample", lambda ports, count: taken[:2])
+        with pytest.raises(TopologyError, match=r"none of 1000 ports of 127\.0\.0\.1 between 120.. and 24000"):
+            free_port(socket.SOCK_DGRAM)
+
+
+def _python(code: str, folder: Path) -> ManagedProcess:
+    return ManagedProcess([sys.executable, "-u", "-c", code], folder / "log")
+
+
+def test_waits_for_what_it_prints_and_stops_it(tmp_path: Path) -> None:
+    process = _python("import time; print('here'); time.sleep(600)", tmp_path)
+    try:
+        process.wait_for(lambda: "here" in process.log_text(), "here", 20)
+        assert process.running()
+    finally:
+        process.stop()
+    assert not process.running()
+    process.stop()
+
+
+def test_early_end_shows_status_and_the_end_of_the_log(tmp_path: Path) -> None:
+    process = _python("import sys; print('the reason'); sys.exit(3)", tmp_path)
+    with pytest.raises(TopologyError, match=r"(?s)ended with 3 before a sign.*the reason"):
+        process.wait_for(lambda: False, "a sign", 20)
+
+
+def test_time_over_stops_it(tmp_path: Path) -> None:
+    process = _python("import time; time.sleep(600)", tmp_path)
+    with pytest.raises(TopologyError, match=r"no sign of life in 0\.1 s"):
+        process.wait_for(lambda: False, "life", 0.1)
+    assert not process.running()
+
+
+def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsum_topologies.process._TERMINATE_S", 0.1)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(600)"
+    process = _python(code, tmp_path)
+    process.wait_for(lambda: "deaf" in process.log_text(), "deaf", 20)
+    process.stop()
+    assert not process.running()
+
+
+def test_missing_program_is_named(tmp_path: Path) -> None:
+    process = ManagedProcess(["no-such-program"], tmp_path / "log")
+    with pytest.raises(TopologyError, match="cannot run no-such-program"):
+        process.wait_for(lambda: False, "anything", 20)
+
+
+def test_missing_namespace_is_named(tmp_path: Path) -> None:
+    process = ManagedProcess(["true"], tmp_path / "log", namespace="hopsum-no-such")
+    with pytest.raises(TopologyError, match="network namespace hopsum-no-such cannot be opened"):
+        process.wait_for(lambda: False, "anything", 20)
+
+
+def test_a_worker_that_goes_on_at_once_is_not_mistaken() -> None:
+    """The first worker has sent two messages before the second one has sent any."""
+    pool = WorkerPool([], lambda *_: None, None)
+    ends = [multiprocessing.Pipe() for _ in range(2)]
+    pool.pipes = [ours for ours, _ in ends]
+    first, second = (theirs for _, theirs in ends)
+    first.send(("ready", 1))
+    first.send(("step", 2))
+    first.send(("step", 3))
+    assert pool.receive() == (0, ("ready", 1))
+    first.send(("done", 4))
+    pool._kept.append((0, ("ready", 0)))  # as another gathering may leave it
+    second.send(("ready", 5))
+    assert pool.gather("ready") == [(0,), (5,)]
+    assert [pool.receive() for _ in range(3)] == [(0, ("step", 2)), (0, ("step", 3)), (0, ("done", 4))]
+    for pipe in (*pool.pipes, first, second):
+        pipe.close()
+
+
+def dead_pid() -> int:
+    return int(subprocess.run((sys.executable, "-c", "import os; print(os.getpid())"), capture_output=True).stdout)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let temporary files be in the test's own folder, here and in children; return it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+OWNER = """
+import sys, time
+from hopsum_topologies.tempdirs import temporary_directory
+with temporary_directory("drill") as folder:
+    (folder / "journal").write_text("step 1")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_owner_left_is_removed_at_the_next_start_of_anything(temporary: Path) -> None:
+    owner = subprocess.Popen((sys.executable, "-c", OWNER), stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    try:
+        left = Path(owner.stdout.readline().strip())
+        assert re.fullmatch(rf"hopsum-drill-{owner.pid}-\w+", left.name)
+        with temporary_directory("demo"):
+            assert (left / "journal").exists(), "its owner lives"
+    finally:
+        owner.kill()
+        owner.communicate()
+    folder = make_temporary_directory("native")
+    assert not left.exists()
+    assert [path.name for path in temporary.iterdir()] == [Path(folder.name).name]
+    folder.cleanup()
+
+
+def test_switches_say_whose_their_folders_are(temporary: Path) -> None:
+    stale = temporary / f"hopsum-bmv2-{dead_pid()}-x1"
+    stale.mkdir()
+    with NativeSwitch(*compiled_program(), folder=None):
+        assert not stale.exists()
+        assert [path.name.rpartition("-")[0] for path in temporary.iterdir()] == [f"hopsum-native-{os.getpid()}"]
+    assert not list(temporary.iterdir())
+
+
+def test_only_folders_that_are_ours_are_removed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file, no link to a folder, nothing of another user's, nothing whose name has no process id."""
+    pid = dead_pid()
+    elsewhere = temporary / "elsewhere"
+    for folder in (elsewhere, temporary / "hopsum-native-4mu3w519", temporary / f"hopsum-{pid}-0"):
+        folder.mkdir()
+    (temporary / f"hopsum-drill-{pid}-link").symlink_to(elsewhere)
+    (temporary / f"hopsum-drill-{pid}-file").write_text("")
+    before = sorted(temporary.iterdir())
+    assert remove_stale_directories() == []
+    (temporary / f"hopsum-drill-{pid}-other").mkdir()
+    uid = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: uid + 1)
+    assert remove_stale_directories() == []
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert remove_stale_directories() == [temporary / f"hopsum-drill-{pid}-other"]
+    assert sorted(temporary.iterdir()) == before
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_what_runs_in_a_stale_namespace_is_ended() -> None:
+    name = f"hopsum-{dead_pid()}-7"
+    subprocess.run(("ip", "netns", "add", name), check=True)
+    left = subprocess.Popen(("ip", "netns", "exec", name, "sleep", "600"))
+    try:
+        while str(left.pid) not in subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True).stdout:
+            assert left.poll() is None
+        assert name in remove_stale_namespaces()
+        assert left.wait(60) == -9
+        assert not Path(f"/var/run/netns/{name}").exists()
+    finally:
+        left.kill()
+        left.wait()
