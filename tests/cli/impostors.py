@@ -24,17 +24,3 @@ def quiet_gloo(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
 
     worker.hopsum_hook = hook  # type: ignore[assignment]
     worker.work(seat, plan, pipe)
-
-
-def crash(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
-    """Fail on rank 1 in the third bucket."""
-    real, calls = worker.hopsum_hook, []
-
-    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        calls.append(bucket)
-        if seat.rank == 1 and len(calls) == 3:
-            raise RuntimeError("the third bucket was too much")
-        return real(state, bucket)
-
-    worker.hopsum_hook = hook  # type: ignore[assignment]
-    worker.work(seat, plan, pipe)

@@ -21,7 +21,6 @@ from hopsum_evaluation.demo import training_demo
 from hopsum_evaluation.demo.training_demo import DemoReport
 from hopsum_topologies.worker_pool import WorkerDiedError
 
-from ..support.processes import assert_killed_command_leaves_nothing
 from ..support.targets import require_network
 
 pytestmark = pytest.mark.system
@@ -140,20 +139,6 @@ def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: p
     assert report.interfaces.bytes_up == 0
     assert not report.all_through_switch
     assert not report.good
-
-
-def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import impostors
-
-    monkeypatch.setattr(training_demo, "work", impostors.crash)
-    with pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:\nTraceback.*the third bucket was too much"):
-        in_process(tmp_path)
-
-
-def test_a_killed_demo_leaves_nothing_behind() -> None:
-    assert_killed_command_leaves_nothing(["demo", "--target", "native", "--steps", "100000"], 6)
 
 
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every `hopsum` command on a page is one that its parser takes, and every option in running text exists."""
+"""Commands, options, ids of protocol rules and tables on pages are those of parsers, headings and programs."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf import text_format
 
 from hopsum_cli.main import COMMANDS, GROUPS
+from hopsum_wire.p4runtime import p4info_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -78,7 +82,7 @@ def test_commands_in_blocks_are_taken_by_their_parsers(
         for words in in_blocks(path.read_text(encoding="utf-8")):
             name = command_of(words)
             assert name is not None, f"{path}: hopsum {' '.join(words)}"
-            if "int16" in words:  # the codec of `examples`: tests/host/codec/test_registry.py installs it
+            if "int16" in words:  # the codec of `examples`: tests/host/codec/test_third_party.py installs it
                 continue
             for word in words:
                 if re.fullmatch(r"[\w./-]+\.(json|txtpb|toml|token)", word):
@@ -106,3 +110,101 @@ def test_options_in_running_text_exist() -> None:
             seen += len(options)
     assert wrong == []
     assert seen > 10
+
+
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+ID = r"[NSTWRPOE][1-9]"
+CITED = re.compile(rf"(?:\(|\brules? ){ID}(?:(?:, | and | to ){ID})*\b(?=\)|[ ,.;:]|$)", re.MULTILINE)
+FOLDERS = {
+    ".py": ("wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests", "tests"),
+    ".p4": ("p4",),
+    ".md": ("p4", "docs"),
+}
+
+
+def headings() -> list[str]:
+    return re.findall(rf"^### ({ID})$", PAGE, re.MULTILINE)
+
+
+def cited(text: str) -> set[str]:
+    """Return the ids that a text cites, those of a range like `E2 to E4` among them."""
+    ids: set[str] = set()
+    for match in CITED.findall(text):
+        for first, last in re.findall(rf"({ID}) to ({ID})", match):
+            ids |= {f"{first[0]}{number}" for number in range(int(first[1]), int(last[1]) + 1)}
+        ids |= set(re.findall(ID, match))
+    return ids
+
+
+def test_every_cited_rule_has_a_heading() -> None:
+    places: dict[str, set[str]] = {}
+    for suffix, folders in FOLDERS.items():
+        for path in (path for folder in folders for path in sorted((ROOT / folder).rglob(f"*{suffix}"))):
+            if path != Path(__file__):
+                for name in cited(path.read_text(encoding="utf-8")):
+                    places.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    assert len(places) > 25
+    assert {name: files for name, files in places.items() if name not in headings()} == {}
+
+
+def test_every_rule_has_one_heading_and_is_in_the_index() -> None:
+    found = headings()
+    assert len(found) == len(set(found)) > 35
+    assert set(re.findall(rf"\[({ID})\]\(#", PAGE.partition("## State")[0])) == set(found)
+    assert all(name.lower() == anchor for name, anchor in re.findall(rf"\[({ID})\]\(#(\w+)\)", PAGE))
+
+
+def test_the_model_has_no_rule_that_the_page_lacks() -> None:
+    rules = pytest.importorskip("tests.system.model.rules")
+    assert {rule.letter for rule in rules.RULES.values()} <= set(headings())
+
+
+P4 = Path(__file__).resolve().parents[2] / "p4"
+LISTED_PARAMETERS = 6
+"""Longer parameter lists are shortened to their first and last two."""
+
+
+@pytest.fixture(scope="module")
+def p4info() -> Any:
+    return text_format.Parse((P4 / "build" / "hopsum.p4info.txtpb").read_text(), p4info_pb2.P4Info())
+
+
+def section(title: str) -> list[list[str]]:
+    """The cells of the table under a heading, without its head."""
+    text = (P4 / "README.md").read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"\s*\|\s*", "|".join(row))] for row in rows[2:]]
+
+
+def call(action: Any) -> str:
+    names = [param.name for param in action.params]
+    if len(names) > LISTED_PARAMETERS:
+        names = [*names[:2], "...", *names[-2:]]
+    return f"`{action.preamble.alias.rpartition('.')[2]}({', '.join(names)})`"
+
+
+def test_tables(p4info: Any) -> None:
+    actions = {action.preamble.id: action for action in p4info.actions}
+    program = json.loads((P4 / "build" / "hopsum.json").read_text())
+    tables = [table for pipeline in program["pipelines"] for table in pipeline["tables"]]
+    entries = {table["name"]: len(table.get("entries", ())) for table in tables}
+    declared = {}
+    for table in p4info.tables:
+        refs = [ref for ref in table.action_refs if ref.scope != p4info_pb2.ActionRef.DEFAULT_ONLY]
+        calls = [call(actions[ref.id]) for ref in refs if actions[ref.id].preamble.name != "NoAction"]
+        written = "constant entries, above" if table.is_const_table else ", ".join(calls)
+        keys = ", ".join(field.name for field in table.match_fields)
+        size = entries[table.preamble.name] or table.size
+        declared[f"`{table.preamble.alias}`"] = [keys, written, str(size)]
+    assert {name: [keys, action, size] for name, _, keys, action, size in section("Tables")} == declared
+
+
+def test_the_truth_table_is_the_programs() -> None:
+    """Column by column against the entries in slot.p4."""
+    classes = {"CLASS_NEW": "new", "CLASS_SAME": "same", "CLASS_OLD": "old"}
+    bits = {"_": "", "0": "no", "1": "yes"}
+    entry = re.compile(r"\((CLASS_\w+),\s*(.),\s*(.),\s*(.),\s*(.)\)\s*:\s*(\w+)\(\);")
+    found = entry.findall((P4 / "v1model" / "slot.p4").read_text())
+    expected = [[classes[kind], *(bits[bit] for bit in cells), f"`{action}`"] for kind, *cells, action in found]
+    assert [row[:6] for row in section("The decision table")] == expected
+    assert len(expected) == 8

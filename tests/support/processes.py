@@ -5,17 +5,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 DEADLINE_S = 300.0
-
-
-def assert_killed_command_leaves_nothing(arguments: list[str], processes: int) -> None:
-    """Check `hopsum ARGUMENTS` as `assert_killed_leaves_nothing` does."""
-    assert_killed_leaves_nothing([sys.executable, "-m", "hopsum_cli.main", *arguments], processes)
 
 
 def assert_killed_leaves_nothing(

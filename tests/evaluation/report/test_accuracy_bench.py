@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.report import accuracy, accuracy_bench
+from hopsum_evaluation.report import accuracy_bench
 from hopsum_evaluation.report.accuracy import Trainings
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import interval
@@ -118,25 +118,3 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
         accuracy_bench.main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.system
-def test_two_workers_train_over_hosts_with_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The gradient of both schemes passes the links; each rank's embedded switch sums its share."""
-    if reason := accuracy.unavailable():
-        pytest.skip(reason)
-    path = tmp_path / "found.json"
-    given = ["--workers=2", "--seeds=1", "--scale=0.04", "--placement=hosts", "--others=two-shot-4,thc-ps,topk,fp16"]
-    assert accuracy_bench.main([*given, "--output", str(path)]) == 0
-    found = json.loads(path.read_text())
-    assert [run["scheme"] for run in found["runs"]] == ["two-shot-4", "thc-ps", "topk", "fp16", OURS]
-    # Bits of an element, by a worker of two, in the direction that has most of them.
-    bits = {"two-shot-4": 4, "thc-ps": (4 + 8) / 2, "topk": 0.1 * 64, "fp16": 16, OURS: 2}
-    for each in found["runs"]:
-        assert each["bits_per_s"] == 200e6
-        assert each["reduce_s"] > 0.8 * bits[each["scheme"]] * found["parameters"] / 200e6
-        assert each["bytes_per_step"] > 0.8 * bits[each["scheme"]] / 8 * found["parameters"]
-        assert [step for step, *_ in each["points"]] == [3]
-    assert "convolutional network, links of 200 Mbit/s, placement hosts, 2 workers" in " ".join(
-        capsys.readouterr().out.split()
-    )

@@ -56,22 +56,6 @@ def test_without_the_generator_one_line_says_what_to_install() -> None:
     assert re.fullmatch(r"the stubs are made by grpcio-tools .*pip install --target .*\n", done.stderr)
 
 
-def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
-    newest = _install(tmp_path, "protobuf", "grpcio", "numpy", "typing_extensions")
-    code = (
-        "from google.protobuf import __version__; from hopsum.rpc import channel;"
-        "from hopsum_wire.control import control_pb2 as pb, services, values as plain;"
-        "assert __version__ >= '6', __version__;"
-        "job = pb.Job.FromString(pb.Job(name='a', state=3, members=[pb.Member(rank=1)]).SerializeToString());"
-        "values = plain.message_to_dict(job);"
-        "assert (values['name'], values['state'], values['members'][0]['rank']) == ('a', 'running', 1), values;"
-        "assert list(services.methods('MembershipService'))[1] == 'Join';"
-        "channel.Channel(channel.ControllerAddress.of('127.0.0.1:1')).close()"
-    )
-    done = _run(["-S", "-W", "error", "-c", code], newest, ROOT / "host", ROOT / "wire")
-    assert done.returncode == 0, done.stderr
-
-
 def test_services_have_the_methods_of_the_source(generator: dict[str, Any]) -> None:
     source = generator["SOURCE"].read_text()
     declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)", source, re.MULTILINE)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 from ...support.printed import parse_printed
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 from .job import serve_job
 
 pytestmark = pytest.mark.system
-pytest.importorskip("torch", reason="torch is not installed")
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "collective.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]

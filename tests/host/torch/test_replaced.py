@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step in which workers were replaced: it fails, and is as if it had not been."""
+"""Steps in which workers were replaced, and a switch that is killed for good: no gradient is lost or counted twice."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hopsum.communicator import AllReduceResult
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch import HopsumState, hopsum_hook
 
+from .embedded import embedded_jobs, torchrun
 from .test_hook import FIRST, LAST, Bucket, Ranks, gradients
 
 pytestmark = pytest.mark.system
@@ -72,3 +74,19 @@ def test_the_whole_step_is_undone_and_can_be_done_again(stack: ExitStack, monkey
     for future in run(ranks, 5):
         future.wait()
     assert state.allreduces == 6, "numbers go on, on all ranks alike"
+
+
+WORKER = Path(__file__).with_name("switch_lost_worker.py")
+LOST_IN_STEP = 4
+
+
+def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path) -> None:
+    with embedded_jobs(tmp_path, 2) as switch:
+        ranks, log = torchrun(WORKER, str(tmp_path / "job0.json"), str(switch), ranks=2)
+    first, second = ranks
+    assert first["digest"] == second["digest"]
+    assert first["ways"] == second["ways"] == [1.0] * LOST_IN_STEP + [0.0] * 3
+    for rank in ranks:
+        assert rank["largest"] == 0, "the process group has delivered what was left"
+        assert rank["out"] < 2e-6
+    assert log.count("torch's process group averages gradients from here on") == 2

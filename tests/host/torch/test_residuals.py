@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 import torch
 from torch import nn
 
@@ -236,9 +239,6 @@ def test_a_replica_that_stood_still_has_a_pseudo_gradient_of_zero(dtype: torch.d
     with torch.no_grad():
         parameter -= 0.5
     assert fragment.pseudo_gradient() == pytest.approx(0.5, abs=0.02)
-
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 @pytest.fixture

@@ -104,12 +104,6 @@ def drive_quietly(pair: Pair, rng: random.Random) -> None:
         pair.process(1, rng.randbytes(60))
 
 
-def test_knocking() -> None:
-    pair, rng = pair_of("knocking"), random.Random(3)
-    starts = [bytes(4) + port.to_bytes(2, "big") + b"\x80\x10rest" for port in (7000, 8000, 9000, 9000)]
-    drive(pair, starts, 1500, rng)
-
-
 @pytest.fixture(scope="module")
 def p4info() -> P4Info:
     return P4Info.from_file(compiled_program()[1])

@@ -18,13 +18,10 @@ from hopsum_switch.state.entry_lookup import Exact, Lpm
 SWITCH_TESTS = Path(__file__).resolve().parents[1]
 STATION_PATH = SWITCH_TESTS / "server" / "program" / "station.json"
 STATION = load_program(STATION_PATH.read_text())
-PROGRAMS = ("firewall", "knocking", "mirror", "rounds", "router")
+PROGRAMS = ("firewall", "mirror", "rounds", "router")
 PATHS = [
     STATION_PATH,
-    *(
-        SWITCH_TESTS / "programs" / name / f"{name}.json"
-        for name in ("firewall", "knocking", "mirror", "rounds", "router")
-    ),
+    *(SWITCH_TESTS / "programs" / name / f"{name}.json" for name in ("firewall", "mirror", "rounds", "router")),
     compiled_program()[0],
 ]
 

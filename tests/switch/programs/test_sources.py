@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch.engine import Engine
 from hopsum_switch.program import load_program
 
 HERE = Path(__file__).parent
-NAMES = ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police", "learner"]
+NAMES = ["router", "firewall", "segments", "mirror", "rounds", "police", "learner"]
 COMPILER = "p4c-bm2-ss"
 COMPILER_VERSION = "1.2.5.16"  # wrote the JSON here; another version may write the same program differently
 
@@ -34,16 +33,6 @@ def test_compiling_again_changes_nothing(name: str, tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
     for file in (info, program):
         assert (tmp_path / file).read_text() == (HERE / name / file).read_text(), f"{file}: run {' '.join(command)}"
-
-
-def test_changing_one_operation_in_the_json_changes_the_result() -> None:
-    text = (HERE / "knocking" / "knocking.json").read_text()
-    frame = bytes.fromhex("00000009 1b58 0000")
-    before = Engine(load_program(text)).process(1, frame)
-    assert before[0].frame[0] == 1
-    for old, new in [('"op" : "==",', '"op" : "!=",'), ("0x1b58", "0x1b59")]:
-        assert old in text
-        assert Engine(load_program(text.replace(old, new, 1))).process(1, frame) != before
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other people's programs: each is compiled, loaded and run on arbitrary frames, or refused by name.
-
-TEST_P4_SAMPLES names folders with .p4 files, separated by colons; what p4c does not compile for v1model is
-left out. With HOPSUM_P4_NATIVE set, machine code is made of each too, which takes seconds a program. The result is
-printed (`pytest -s`), and goes to the file that TEST_P4_REPORT names.
-"""
+"""Other people's programs on arbitrary frames, and arbitrary bytes to ours: an answer, or a refusal by name."""
 
 from __future__ import annotations
 
@@ -109,3 +104,18 @@ def test_every_program_runs_or_is_refused_by_name(tmp_path: Path) -> None:
         Path(os.environ["TEST_P4_REPORT"]).write_text(report + "\n")
     assert verdicts, f"none of {len(sources)} files is a v1model program that compiles"
     assert not [line for line in lines if "fails to" in line]
+
+
+@pytest.mark.parametrize("name", ["router", "firewall", "segments", "mirror", "rounds", "police", "learner"])
+def test_random_bytes_are_frames_too(engine_of: Callable[[str], Engine], name: str) -> None:
+    engine, rng = engine_of(name), random.Random(name)
+    starts = [
+        b"",
+        b"\xff" * 12 + b"\x08\x00",
+        b"\xff" * 12 + b"\x08\x00\x45",
+        bytes(12) + b"\x08\x00\x45" + bytes(5) + b"\0\0\x40\x06",
+    ]
+    for _ in range(500):
+        frame = rng.choice(starts) + rng.randbytes(rng.choice([0, 1, 7, 8, 20, 40, 1500]))
+        for output in engine.process(rng.randrange(512), frame, rng.randrange(2**50)):
+            assert len(output.frame) <= len(frame) + 12
