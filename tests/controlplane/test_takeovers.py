@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
@@ -23,7 +24,7 @@ from hopsum_controlplane.entries import Delete, Insert
 from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
-from ..support.black_holes import BlackHoles
+from ..system.drills.silent_proxy import SilentProxy
 from .conftest import MakeSpec
 from .test_audit import STRANGERS, desired
 
@@ -52,7 +53,7 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
     rig: Rig, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
-    with BlackHoles(rig.address) as way:
+    with closing(SilentProxy("127.0.0.1", rig.address)) as way:
 
         def connect() -> P4RuntimeDevice:
             return open_device(rig.target, way.address, owner=7, rpc_timeout_s=SHORT_S, connect_timeout_s=DEADLINE_S)
@@ -61,7 +62,7 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
         try:
             ensure_pipeline(device, pipeline)
             job = SwitchController(device, switch_endpoint).create_job(make_spec("first"))
-            way.swallow()
+            way.kill_connections()
             assert device.cookie() == pipeline.cookie
             assert device.sessions == 2
             again = SwitchController(device, switch_endpoint, adopt=[job])
