@@ -117,6 +117,7 @@ class Style:
         self.words += len(words)
         if words and words[0].rstrip(":,") in QUESTION_WORDS and not is_function:
             self.questions.append(place)
+        # Such a sentence leaves the noun to the reader.
         if words[:2] == ["Return", "what"]:
             self.return_what.append(place)
         if FILLER.fullmatch(text or ""):
@@ -127,6 +128,7 @@ class Style:
 
 def _attribute_docstrings(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
     """Yield line and text of every string that follows an assignment of `block`."""
+    # A string is an attribute's docstring only where it follows the assignment directly.
     for pair in pairwise(block):
         match pair:
             case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text)), lineno=line):
@@ -135,6 +137,7 @@ def _attribute_docstrings(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 def _class_docs(node: ast.ClassDef, name: str) -> ClassDocs:
     """Return the documentation of a class. Methods that `@overload` or a property's setter repeats count once."""
+    # A class that implements a Protocol names it in backticks and has no base: its methods inherit docstrings too.
     named = re.findall(r"`([\w.]+)`", ast.get_docstring(node) or "")
     bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
     above = tuple(each.rpartition(".")[2] for each in [*bases, *named])

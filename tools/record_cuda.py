@@ -94,6 +94,7 @@ def run_tests(*, may_skip: bool) -> dict[str, Any]:
 
 def run_module(module: str, arguments: list[str]) -> dict[str, Any]:
     """Return what a module prints as JSON; `failed` if it ends with an error, which is on stderr."""
+    # A process for each: a kernel that fails can leave CUDA unusable for the rest of a process.
     command = [sys.executable, "-m", module, "--json", *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     try:

@@ -91,6 +91,7 @@ def perform(testbed: Testbed, report: SelftestReport, console: Console, link: Li
     with WorkerPool(testbed.seats, work, link) as pool:
         bound = pool.gather("bound")
         endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
+        # bmv2 has no room in a packet for results that are longer than what came in.
         exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
         tables: dict[str, Any] = {TABLE_NAMES[e.op]: TABLES[e.op] for e in exercises if e.op in TABLES}
         job = controller.create_job(JobSpec("sum", endpoints, SLOTS, **tables))
@@ -130,6 +131,7 @@ def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestRep
     vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
     expected = exercise.expected(vectors)
     first = exercise.sums(done[0][0], report.elements)
+    # An all-reduce has ended when its last worker has the sum.
     slowest_s = max(elapsed_s for _, elapsed_s in done)
     return Sum(
         exercise,
@@ -163,6 +165,7 @@ TABLE = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)
 """The optimal table of granularity 17 for normally distributed values: 15 workers fit an 8-bit lane."""
 TABLE16 = tuple(range(0, 16 * 273, 273))
 """Steps of 273 up to 4095: 15 workers fit a 16-bit lane."""
+# A packed sum has 6 bits: 15 workers of at most 4 each are 60, below 64.
 TABLE6 = (0, 1, 2, 3, *12 * (4,))
 """Codes of 4 and above stand for 4: 15 workers fit a packed result."""
 TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
@@ -432,10 +435,12 @@ class LinkPlan(NamedTuple):
 
 def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
     """Be one worker, from its socket to its statistics."""
+    # Bound before the job is made: the switch admits a worker by its address and port.
     link = open_seat_link(seat, plan.kind, view_of(plan.pcap, seat.rank, show=plan.show))
     pipe.send(("bound", link.local))
     assignment: Assignment = pipe.recv()
     switch = f"switch {seat.switch[0]}:{seat.switch[1]}"
+    # Without the controller's service: the parent hands over what a membership document says.
     membership = Membership(assignment.generation, seat.rank, assignment.workers, assignment.slots, switch)
     with Transport(link, membership, Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s)) as transport:
         for exercise in assignment.exercises:

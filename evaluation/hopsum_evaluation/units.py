@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates, times and sizes as people write them, for argparse, and as they read them."""
+"""Rates, times, sizes and figures as people write them, for argparse, and as they read them."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Final
 
 _RATES: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -47,3 +48,15 @@ def _said(value: float, units: tuple[tuple[str, float], ...]) -> str:
     unit, size = next((each for each in units if value >= each[1] * 0.9995), units[-1])
     scaled = value / size
     return f"{scaled:.3g} {unit}" if scaled < 999.5 else f"{scaled:,.0f} {unit}"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """Write a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for None."""
+    if value is None or not isfinite(value):
+        return "-" if value is None else str(value)
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e")
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")

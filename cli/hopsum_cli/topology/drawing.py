@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
+from hopsum_evaluation.units import said_rate
 from hopsum_topologies.description import Link, Topology
 
 
@@ -21,7 +22,7 @@ def link_words(link: Link) -> list[str]:
     """Return rate, delay and loss of a link, as far as it has them."""
     words = []
     if link.rate_bps is not None:
-        words.append(_rate(link.rate_bps))
+        words.append(said_rate(link.rate_bps))
     if link.delay_s:
         words.append(f"{link.delay_s * 1e3:g} ms")
     if link.loss:
@@ -35,10 +36,3 @@ def link_lines(topology: Topology) -> Iterator[str]:
     for link in topology.links:
         ends = " - ".join(f"{end} {topology.ip(end)}{seats.get(end, '')}" for end in link.ends)
         yield f"  {', '.join([ends, *link_words(link)])}"
-
-
-def _rate(rate_bps: float) -> str:
-    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if rate_bps >= size:
-            return f"{rate_bps / size:g} {unit}"
-    raise AssertionError(rate_bps)

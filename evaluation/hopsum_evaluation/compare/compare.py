@@ -28,6 +28,7 @@ from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate
 from hopsum_evaluation.compare.vectors import TITLES, VECTORS, recorded_origin
+from hopsum_evaluation.units import figure
 from hopsum_wire import MAX_WORKERS
 
 ELEMENTS = 1 << 14
@@ -119,6 +120,7 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
 def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[MethodCandidate, ...]:
     """Find the methods that a comma-separated list of labels and families names, in their usual order."""
     wanted = {name.strip() for name in text.split(",")} - {""}
+    # A family names all its members: `thc` is every setting of thc.
     unknown = wanted - {each.label for each in CANDIDATES} - {each.family for each in CANDIDATES}
     if unknown:
         parser.error(f"--codecs {', '.join(sorted(unknown))}: none of {', '.join(each.label for each in CANDIDATES)}")
@@ -147,6 +149,7 @@ def error_plots(cells: Sequence[dict[str, Any]], titles: Mapping[str, str]) -> l
 
     titles: words for each kind of vectors.
     """
+    # From the cells, not from the options: a report that is read again has no options.
     kinds = dict.fromkeys(cell["vectors"] for cell in cells)
     found = []
     for kind in kinds:
@@ -160,6 +163,7 @@ def _against_bits(cells: Sequence[dict[str, Any]], kind: str, title: str) -> Plo
     workers = sorted({cell["workers"] for cell in cells})
     # The second of the numbers of workers: a single worker has no sum.
     shown_at = workers[:2][-1] if workers else 0
+    # A line for each family: its members differ in bits, and the line shows what a bit buys.
     families: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for cell in cells:
         if cell["workers"] == shown_at and cell["family"]:
@@ -288,17 +292,7 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
 def _nmse(cell: Cell) -> str:
     if cell.nmse is None:
         return _EMPTY
-    return short(cell.nmse) if cell.nmse == 0.0 or cell.nmse >= TINY else f"<{TINY:.0e}".replace("e-0", "e-")
-
-
-def short(value: float) -> str:
-    """Write two digits of a value that is not negative: 2.8e-3, or 0 for 0."""
-    if value == 0.0:
-        return "0"
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    if int(exponent) not in (-1, 0, 1):
-        return f"{digits}e{int(exponent)}"
-    return f"{value:.0f}" if value >= 10 else f"{value:#.2g}"
+    return figure(cell.nmse, 2) if cell.nmse == 0.0 or cell.nmse >= TINY else f"<{TINY:.0e}".replace("e-0", "e-")
 
 
 def _span(values: Sequence[float]) -> str:

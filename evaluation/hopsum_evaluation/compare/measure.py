@@ -7,8 +7,8 @@ vectors. NMSE is averaged over the all-reduces, and has the standard error of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import hypot
 
@@ -40,8 +40,6 @@ class ComparisonPlan:
     seed: int
     identical: bool
     """True where all workers have the same vector."""
-    given: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """Kinds of vectors beyond those of `make_vectors`: float32[workers at most, elements]."""
 
     @property
     def cells(self) -> int:
@@ -87,9 +85,10 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
     """Measure one cell."""
     place = (kind, candidate.label, candidate.family, workers)
     try:
-        vectors = _vectors(plan, kind, workers)
+        vectors = make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
         method = candidate.make(workers)
         errors, bits = _errors(method, vectors, plan)
+        # Formulas hold for equal vectors: how errors of different vectors add up depends on all of them.
         expected = method.theory(vectors[0], workers, plan.seed) if plan.identical else None
     except ModuleNotFoundError as error:
         return Cell(*place, reason=f"needs the module {error.name}")
@@ -105,16 +104,6 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
     )
 
 
-def _vectors(plan: ComparisonPlan, kind: str, workers: int) -> Vectors:
-    """Make or take one vector for each worker. Raises ValueError where fewer are given."""
-    if kind not in plan.given:
-        return make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
-    rows = plan.given[kind]
-    if workers > len(rows):
-        raise ValueError(f"{kind}: vectors of {len(rows)} workers are given, not of {workers}")
-    return [rows[0]] * workers if plan.identical else list(rows[:workers])
-
-
 def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple[NDArray[np.float64], Bits]:
     """Do the all-reduces of a cell. Return the error of each, and their mean bits."""
     mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
@@ -126,6 +115,7 @@ def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple
     for step in range(1, plan.steps + 1):
         outcome = method.run(vectors, plan.seed, step)
         error = outcome.mean.astype(np.float64) - mean
+        # float64: an exact method's error would drown in the rounding of float32 sums.
         errors.append(float(error @ error) / energy)
         bits.append(outcome.bits)
     return np.array(errors), Bits(*(float(each) for each in np.mean(bits, axis=0)))

@@ -82,6 +82,7 @@ class SwitchMethod:
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """See `MeanMethod`. Raises CodecError where the codec has no mean of these vectors."""
+        # All workers in one process, in step: a phase ends for all of them before the next one begins.
         reductions = [self.codec.start(x, ReductionContext(seed, step, rank)) for rank, x in enumerate(vectors)]
         used = []
         while (phase := reductions[0].phase) is not None:
@@ -148,6 +149,7 @@ def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
         shape = SHAPES[phase.op]
         up += 8 * shape.up_bytes * phase.lanes / shape.elements
         down += 8 * shape.down_bytes * phase.lanes / shape.elements
+        # Payloads are whole chunks: what exceeds the lanes in use is padding.
         whole += 8 * phase.payloads.size
     return Bits(up / elements, down / elements, (whole - up) / elements)
 
@@ -164,6 +166,7 @@ class TwoShotMethod:
         """See `MeanMethod`. Nothing is random. Without error feedback, as all methods here."""
         workers, elements = len(vectors), vectors[0].size
         sent = [quantise(padded(x, workers), self.bits) for x in vectors]
+        # Added in the order of ranks, as each owner of a part does: float sums depend on the order.
         total = np.zeros(sent[0].shape[0] * BLOCK, np.float32)
         for blocks in sent:
             total += dequantise(blocks, self.bits) / np.float32(workers)
@@ -192,14 +195,17 @@ class PowerSgdMethod:
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """See `MeanMethod`. `seed` decides where Q begins."""
         workers, elements = len(vectors), vectors[0].size
+        # Nearly square: P and Q together have the fewest elements then.
         columns = 1 << round(np.log2(elements) / 2)
         rows = -(-elements // columns)
         matrices = [np.pad(x, (0, rows * columns - elements)).reshape(rows, columns) for x in vectors]
         if self._q is None or self._q.shape != (columns, self.rank):
             self._q = np.random.default_rng(seed).standard_normal((columns, self.rank), dtype=np.float32)
+        # Only P is made orthogonal, as the publication does.
         p = np.linalg.qr(np.mean([matrix @ self._q for matrix in matrices], axis=0))[0]
         self._q = np.mean([matrix.T @ p for matrix in matrices], axis=0)
         mean = (p @ self._q.T).reshape(-1)[:elements].astype(np.float32)
+        # A ring carries each element 2 (n - 1) / n times: once to be added, once to be spread.
         each = 2 * (workers - 1) / workers * FLOAT_BITS * self.rank * (rows + columns) / elements
         return MethodResult(mean, Bits(each, each, 0.0))
 

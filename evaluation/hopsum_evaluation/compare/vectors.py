@@ -36,6 +36,7 @@ def _heavy(rng: np.random.Generator, elements: int) -> NDArray[np.float32]:
 
 def _sparse(rng: np.random.Generator, elements: int) -> NDArray[np.float32]:
     x = np.zeros(elements, np.float32)
+    # An exact number of elements: the density of a short vector would vary otherwise, and its error with it.
     used = rng.choice(elements, max(1, round(DENSITY * elements)), replace=False)
     x[used] = rng.standard_normal(used.size, dtype=np.float32)
     return x

@@ -102,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
+        # Before measuring: a missing folder is told at once.
         require_plot(options.plot)
         job = SynchronousSgd(options.weights, options.minibatch, options.iterations, options.rate / 8)
         own, codecs = measure_gzip(), calibrated(job)
@@ -219,6 +220,7 @@ def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
 
 def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, plots: list[str]) -> dict[str, Any]:
     """Return the report of --json: curves up to twice the published cluster, claims, our codecs, gzip."""
+    # As far again as the published cluster goes.
     workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
     ours = own.of(job.weights_bytes)
     return {
@@ -261,6 +263,7 @@ class GzipCost(NamedTuple):
 def measure_gzip() -> GzipCost:
     """Compress and decompress all recorded gradients, early and late ones, in about half a second."""
     with np.load(GRADIENTS) as file:
+        # Early and late gradients together, as a training sends both.
         data = b"".join(file[name].tobytes() for name in ("early", "late"))
     compress_s, packed = _shortest(lambda: gzip.compress(data, LEVEL))
     decompress_s, unpacked = _shortest(lambda: gzip.decompress(packed))

@@ -44,6 +44,7 @@ class SynchronousSgd:
     def __post_init__(self) -> None:
         for name in ("weights_bytes", "minibatch_s", "iterations", "bytes_per_s"):
             value = getattr(self, name)
+            # Every formula divides by these values, or takes their root.
             if not isfinite(value) or value <= 0:
                 raise PlanError(f"{name}: {value:g}, where more than 0 is possible")
 
@@ -74,10 +75,12 @@ class SynchronousSgd:
 
     def least_slack(self, workers: float, ratio: float, overhead: float) -> float:
         """Return the least r that h = `overhead` allows. M / r is the speed-up."""
+        # The bound is linear in r, so its value at r = 0 is all that is needed.
         return overhead - self.overhead_bound(workers, ratio, 0.0)
 
     def crossing_workers(self, ratio: float = 1.0) -> float:
         """Return the M at which T_inf is as long as T_cmt. An update is shortest at that M, too."""
+        # T_cmt falls as 1 / M and T_inf rises as M: they meet at the root.
         return float((self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)) ** 0.5)
 
     def overtaking_workers(self, ratio: float = 1.0) -> float:
@@ -95,6 +98,7 @@ class Repeated(NamedTuple):
 
     def codec_s(self, workers: float) -> float:
         """Return the seconds that compression and decompression add to an update of M workers."""
+        # Workers compress at the same time, the server decompresses one vector after the other: it cannot add before.
         return 2 * self.compress_s + (workers + 1) * self.decompress_s
 
     def update_s(self, job: SynchronousSgd, workers: float) -> float:

@@ -73,6 +73,7 @@ def _stacked(panel: Any, title: str, job: SynchronousSgd, ratio: float, overhead
     """Draw one update for several M: computing, transfer, and what a repeated compression adds."""
     places = np.arange(len(_BARS))
     compute = np.array([job.compute_s(m, overhead) for m in _BARS])
+    # A single worker sends nothing. The formula alone would charge a transfer.
     transfer = np.array([job.transfer_s(m, ratio) if m > 1 else 0.0 for m in _BARS])
     panel.bar(places, compute, color=_COMPUTE, label="T_cmt")
     panel.bar(places, transfer, bottom=compute, color=_TRANSFER, label="T_inf")
@@ -94,10 +95,12 @@ def _speedups(panel: Any, job: SynchronousSgd, codecs: Sequence[Calibrated]) -> 
         panel.plot(workers, curve, color=_RATIO_COLOURS[ratio], label=f"rho = {ratio:g}, h = 1")
     thc = next(codec for codec in codecs if codec.codec == "thc")
     codec_s = (thc.overhead - 1) * job.compute_s(SHOWN_WORKERS)
+    # A server takes one vector after the other, so transfer grows with M. Through a switch it does not: power 0.
     for label, power, style in (("ours: thc, server", 1, "-."), ("ours: thc, switch", 0, "-")):
         seconds = [job.compute_s(m) + codec_s + job.transfer_s(m**power, thc.ratio) for m in workers]
         panel.plot(workers, job.single_node_s / np.array(seconds), color="#000000", linestyle=style, label=label)
     panel.axvline(PUBLISHED_WORKERS, color=_GREY, linewidth=0.8, linestyle=":")
+    # The ideal line would squeeze all others: it is cut at the published cluster.
     panel.set_ylim(0, 1.1 * PUBLISHED_WORKERS)
     _label(panel, "Fig. 6 (a): speed-up over one node", "workers M (dotted: the published cluster)", "times")
 
@@ -158,6 +161,7 @@ def _points(codecs: Sequence[Calibrated]) -> dict[tuple[float, float], list[str]
     """Return names by place, those that cannot be told apart together."""
     found: dict[tuple[float, float], list[str]] = {}
     for codec in codecs:
+        # Names of codecs at one place would cover each other.
         near = [place for place in found if np.hypot(place[0] - codec.ratio, place[1] - codec.overhead) < _NEAR]
         found.setdefault(near[0] if near else (codec.ratio, codec.overhead), []).append(codec.codec)
     return found

@@ -103,6 +103,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(options.seeds))
 
     def keep(run: dict[str, Any]) -> None:
+        # Written after each training: hours of trainings survive an interruption.
         document["runs"].append(run)
         write_report(document, options.output)
 
@@ -148,6 +149,7 @@ def show(document: dict[str, Any], console: Console) -> None:
         sent = f"{fmean(run['bytes_per_step'] for run in same) / 1000:,.0f}"
         table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), *compared)
     console.print(table)
+    # Seed by seed: the fastest other scheme of one seed need not be that of another.
     best = _said(ratios.get(BEST)) or "none reached the target"
     console.print(f"fastest other scheme over {ours}, seed by seed: {best}", highlight=False)
 

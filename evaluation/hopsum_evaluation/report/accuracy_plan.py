@@ -28,6 +28,7 @@ class AccuracyModel:
 
     def reached(self, value: float) -> bool:
         """Check that the measure is at the target or beyond. A measure that is not a number never is."""
+        # Comparisons with not-a-number are false, so a training that diverged never reaches its target.
         return value >= self.target if self.rises else value <= self.target
 
     def shown(self, value: float) -> float:

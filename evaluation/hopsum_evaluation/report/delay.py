@@ -27,9 +27,9 @@ from hopsum_evaluation.report.experiment import (
     Shown,
     ShownTable,
     Tell,
-    figure,
     measure_apart,
 )
+from hopsum_evaluation.units import figure, rate_bits_per_s
 
 OURS, AT_HOSTS = "thc", "thc at hosts"
 _TWO_SHOT: Final = "two-shot-4"
@@ -150,7 +150,11 @@ def _named(place: _Place) -> str:
 def _plot(seconds: dict[_Place, dict[str, dict[str, float]]]) -> Plot:
     series = []
     for place, by_rate in seconds.items():
-        points = [(_megabits(rate), ratio) for rate, found in by_rate.items() if (ratio := _over_ours(found, _OTHERS))]
+        points = [
+            (rate_bits_per_s(rate) / 1e6, ratio)
+            for rate, found in by_rate.items()
+            if (ratio := _over_ours(found, _OTHERS))
+        ]
         if points:
             series.append(Series.of(_named(place), points))
     if series:
@@ -158,7 +162,3 @@ def _plot(seconds: dict[_Place, dict[str, dict[str, float]]]) -> Plot:
         series.append(Series("as fast as the best other", first, [1.0] * len(first), reference=True))
     return Plot("delay", "The fastest of gloo and two-shot over thc, by rate and round trip", "Mbit/s", "ratio",
                 series, True, True)  # fmt: skip
-
-
-def _megabits(rate: str) -> float:
-    return float(rate.removesuffix("mbit")) if rate.endswith("mbit") else 1000 * float(rate.removesuffix("gbit"))

@@ -23,7 +23,8 @@ from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.units import figure
 from hopsum_wire import Op
 
 THC: Final = "Li et al., THC (NSDI 2024)"
@@ -71,6 +72,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     chosen = settings.pick([each for each in CANDIDATES if each.label in _FEW], list(CANDIDATES), list(CANDIDATES))
     kept: list[Any] = []
     for repeat in range(repeats):
+        # Vectors and roundings anew in each repeat: the claim's interval is over both.
         seed = settings.stream("codec", repeat)
         plan = ComparisonPlan(chosen, vectors, workers, elements, _STEPS, seed, identical=False)
         measured = []
@@ -131,6 +133,7 @@ def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any
     def present(_: int, phase: CollectivePhase) -> Any:
         if phase.op == Op.MAX32:
             return None
+        # Ranges come from all workers also for one contribution alone: codes of other ranges could not be added.
         mask = np.zeros((len(vectors), len(phase.payloads)), np.bool_)
         mask[list(ranks)] = True
         return mask
@@ -142,8 +145,7 @@ def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any
 
 def show(result: Result) -> Shown:
     """Make tables, plots and the samples of the claims from a result of `run`."""
-    # Reports of older versions have kinds of vectors that are no longer compared.
-    cells = [{**cell, "nmse": _mean(cell["nmse"])} for cell in result["cells"] if cell["vectors"] in TITLES]
+    cells = [{**cell, "nmse": _mean(cell["nmse"])} for cell in result["cells"]]
     kinds = list(dict.fromkeys(cell["vectors"] for cell in cells))
     eight = [next(row for row in rows if row["workers"] == 8) for rows in result["equal"]]
     ratios = [[row["published"] / row["expected"] for row in rows] for rows in result["equal"]]
@@ -160,6 +162,7 @@ def show(result: Result) -> Shown:
 
 def least_error(cells: Sequence[dict[str, Any]]) -> ShownTable:
     """Tabulate the method with the least error of each kind of vectors, by bits in the busier direction."""
+    # More than two workers: with fewer, two-shot and rings send much less for each element.
     workers = min({cell["workers"] for cell in cells} - {1, 2})
     rows = []
     for kind in dict.fromkeys(cell["vectors"] for cell in cells):
@@ -170,6 +173,7 @@ def least_error(cells: Sequence[dict[str, Any]]) -> ShownTable:
 
 
 def _least(cells: Sequence[dict[str, Any]], most_bits: float) -> str:
+    # The busier direction decides: a link carries both at the same time.
     fit = [
         (cell["nmse"], cell["method"])
         for cell in cells

@@ -23,8 +23,9 @@ from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.compare.methods import CANDIDATES, MeanMethod
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.report.lossy_training import Learner
+from hopsum_evaluation.units import figure
 
 SURESH: Final = "Suresh et al. (ICML 2017)"
 LEVELS: Final = 16
@@ -76,6 +77,7 @@ def _gaussian(rng: np.random.Generator, n: int, d: int) -> Vectors:
 def _huge(rng: np.random.Generator, n: int, d: int) -> Vectors:
     vectors = _gaussian(rng, n, d)
     for x in vectors:
+        # One huge element stretches the range of sb and sk. A rotation spreads it.
         x[rng.integers(d)] = 100
     return vectors
 
@@ -291,6 +293,7 @@ def estimated(method: MeanMethod, seed: int) -> Mean:
 def shares(points: Matrix, clients: int, rng: np.random.Generator) -> list[Matrix]:
     """Shuffle points and cut them into equal shares, float64[points, dimensions] each. A remainder is left out."""
     each = len(points) // clients
+    # Shuffled: points that come in some order would make the clients differ.
     order = rng.permutation(len(points))[: each * clients]
     return [points[part] for part in np.split(order, clients)]
 

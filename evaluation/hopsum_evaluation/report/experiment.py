@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from math import isfinite
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
@@ -142,15 +141,3 @@ class Shown:
     """Measured figures by the name of their claim, one per seed. An empty list for a claim that was not measured."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reasons for missing or infinite samples, by claim."""
-
-
-def figure(value: float | None, digits: int = 3) -> str:
-    """Write a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for None."""
-    if value is None or not isfinite(value):
-        return "-" if value is None else str(value)
-    if value == 0:
-        return "0"
-    if not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e")
-    rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")

@@ -27,7 +27,8 @@ from hopsum.codec.lossless.sketch_plan import GAMMA, unpeeled
 from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.units import figure
 
 LHC: Final = "Li et al., LHC (2024)"
 LINK_BITS_PER_S: Final = 1e9
@@ -184,6 +185,7 @@ def _speedups(row: dict[str, Any], link: float = LINK_BITS_PER_S) -> list[float]
 def _speed_plot(speed: Sequence[dict[str, Any]]) -> Plot:
     densities = [100 * row["density"] for row in speed]
     series = []
+    # The codec's time does not fall with the link's: on a fast link a dense vector may win.
     for link in (1e8, LINK_BITS_PER_S, 1e10):
         found = [interval(_speedups(row, link)) for row in speed]
         reach = [each.high - each.mean for each in found]
@@ -259,6 +261,7 @@ def published_columns(blocks: int, gamma: float, density: float, columns: int, r
     edge for each block that is not zero there. Rows follow from the non-zero elements on average.
     """
     rows = max(_HASHES, ceil(gamma * density * blocks))
+    # Drawn with repetition, as the published layout draws: an edge with two equal ends peels less.
     where = rng.integers(0, rows, (blocks, _HASHES))
     return float(np.mean([peels(where[rng.random(blocks) < density], rows) for _ in range(columns)]))
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell, figure
+from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.report.lossy_training import Case, Learner, train
+from hopsum_evaluation.units import figure
 
 THC: Final = "Li et al., THC (NSDI 2024)"
 LOSSY_STEPS: Final = 2000
@@ -88,6 +89,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 def make_cases(settings: Settings) -> list[Case]:
     """List every training once."""
+    # The small size only shows that the code runs.
     steps = settings.pick(20, 120, 400)
     losses = settings.pick((0.01, 0.05), (0.001, 0.01, 0.05), (0.001, 0.005, 0.01, 0.02, 0.05))
     stragglers, bits = settings.pick((3,), (1, 3), (1, 2, 3)), settings.pick((2,), (2, 3), (2, 3))
@@ -184,6 +186,7 @@ def _worker_plot(rows: Sequence[dict[str, Any]]) -> Plot:
 
 
 def _residual_plot(stable: dict[str, Any]) -> Plot:
+    # Tenths of a training: single steps jump with their batches.
     steps = stable["case"]["steps"]
     series = [
         Series(f"seed {number + 1}", [steps * (tenth + 1) / 10 for tenth in range(10)], each["residual"])
@@ -197,6 +200,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> ShownTable:
     made = []
     for row in rows:
         case, found = row["case"], interval(_accuracies(row))
+        # The largest, not the mean: a single replica that drifts is a failure.
         apart = max(each["apart"] for each in row["outcomes"])
         made.append([
             _SCHEMES[case["scheme"], case["sync"]],

@@ -15,8 +15,9 @@ from typing import Any, Final
 from hopsum_evaluation.charts import BarChart, BarSeries, Plot, write_chart
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
-from hopsum_evaluation.report.experiment import Shown, ShownTable, figure
+from hopsum_evaluation.report.experiment import Shown, ShownTable
 from hopsum_evaluation.report.time_to_target import HOSTS, AnswerRow, Outcome, Ratio, SchemeTime, answer_rows
+from hopsum_evaluation.units import figure
 
 ACCURACY: Final = "accuracy"
 _PLACES: Final = {"fabric": "in the middle", HOSTS: "on every host"}
@@ -36,6 +37,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
     # The page of answers has trainings only. Other sections have no target that a user would train to.
     rows = answer_rows(report["sections"].get(ACCURACY, {}))
     bars = ratio_bars(rows)
+    # Pictures of all sections are written, also of those that the two pages do not show: a release carries them.
     charts: list[Plot | BarChart] = [plot for _, shown, _ in parts.values() for plot in shown.plots]
     for chart in [*charts, *([bars] if bars else [])]:
         write_chart(chart, images)
@@ -191,6 +193,7 @@ def _times(ratio: Ratio) -> str:
 
 def _markdown(table: ShownTable) -> list[str]:
     def row(cells: Sequence[str]) -> str:
+        # A bar ends a cell, and < begins a tag.
         return f"|{'|'.join(cell.replace('|', '&#124;').replace('<', '&lt;') for cell in cells)}|"
 
     return [row(table.heads), row(["---"] * len(table.heads)), *(row(cells) for cells in table.rows), ""]

@@ -92,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("a seed of at least 0")
     if options.resume and options.source is not None:
         parser.error("--read runs nothing, --resume continues a run")
+    # Asked before the run: pages are made at its end, hours later.
     missing = [name for name in ("matplotlib", "scipy") if find_spec(name) is None]
     if missing:
         parser.exit(1, f"hopsum report: {' and '.join(missing)} not installed: pip install 'hopsum[demo,plot]'\n")
@@ -256,6 +257,7 @@ def read_report(path: Path) -> dict[str, Any]:
 
 def write_report(report: dict[str, Any], path: Path) -> None:
     """Write a report as JSON, whole or not at all. Numbers that are not finite become null."""
+    # In the same folder: a rename is atomic within one file system only.
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(_finite(report), indent=1) + "\n")
     # A replacement is atomic: a run that is killed leaves the last whole report.

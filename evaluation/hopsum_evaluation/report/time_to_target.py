@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic of trainings: seconds to a target, ratios of seeds, and the answer that follows from them.
 
-Hopsum's schemes are the settings of codec thc that switches sum. `thc-ps` has thc's codes and software servers, and
-`diloco-hopsum` of older reports synchronises rarely: neither is hopsum's nor a rival. All other schemes are rivals.
+Hopsum's schemes are the settings of codec thc that switches sum. `thc-ps` has thc's codes and software servers: it is
+neither hopsum's nor a rival. All other schemes are rivals.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, Final, NamedTuple
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.accuracy_plan import MODELS, AccuracyModel
 from hopsum_evaluation.report.claims import interval
-from hopsum_evaluation.report.experiment import Result, ShownTable, figure
+from hopsum_evaluation.report.experiment import Result, ShownTable
+from hopsum_evaluation.units import figure, said_rate
 
 BEST: Final = "best"
 """Key of `time_ratios` for the fastest of the other schemes, taken seed by seed."""
 FABRIC: Final = "fabric"
 HOSTS: Final = "hosts"
 _AT_HOSTS: Final = " at hosts"
-_NEITHER: Final = ("thc-ps", "diloco-hopsum")
+_NEITHER: Final = "thc-ps"
 
 Run = Mapping[str, Any]
 """Figures of one training, as `accuracy.train_all` makes them: TrainingRun with model, rate, scheme, repeat (seed)."""
@@ -36,15 +37,17 @@ def at_hosts(scheme: str) -> str:
     return f"{scheme}{_AT_HOSTS}"
 
 
+def to_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
+    """Return steps and seconds of a training until the target is measured first. Infinity where it never is."""
+    reached = (
+        (float(step), float(s)) for step, s, value in run["points"] if value is not None and model.reached(value)
+    )
+    return next(reached, (inf, inf))
+
+
 def seconds_to_target(model: AccuracyModel, run: Run) -> float:
-    """Return the seconds of training until the model's target is measured first, infinity if it never is."""
-    reached = (float(seconds) for _, seconds, value in run["points"] if value is not None and model.reached(value))
-    return next(reached, inf)
-
-
-def steps_to_target(model: AccuracyModel, run: Run) -> float:
-    """Return the steps of training until the model's target is measured first, infinity if it never is."""
-    return next((float(step) for step, _, value in run["points"] if value is not None and model.reached(value)), inf)
+    """Return the seconds of a training until the target is measured first, infinity if it never is."""
+    return to_target(model, run)[1]
 
 
 def paced_seconds(model: AccuracyModel, whole: Run | None, paced: Run) -> float:
@@ -61,7 +64,7 @@ def paced_seconds(model: AccuracyModel, whole: Run | None, paced: Run) -> float:
     if whole is None:
         return inf
     (first, first_s, _), *_, (last, last_s, _) = paced["points"]
-    return float(first_s + (steps_to_target(model, whole) - first) * (last_s - first_s) / (last - first))
+    return float(first_s + (to_target(model, whole)[0] - first) * (last_s - first_s) / (last - first))
 
 
 def is_paced(run: Run) -> bool:
@@ -147,6 +150,7 @@ def seconds_ratio(model: AccuracyModel, others: Sequence[Run], ours: Run) -> flo
     """Divide the seconds to the target of the fastest of `others` by those of `ours`. nan if either missed it."""
     other_s = min((seconds_to_target(model, run) for run in others), default=inf)
     ours_s = seconds_to_target(model, ours)
+    # Infinity over infinity is no ratio, and a missed target is no number to average.
     return other_s / ours_s if max(other_s, ours_s) < inf else nan
 
 
@@ -214,10 +218,7 @@ class AnswerRow:
     @property
     def links(self) -> str:
         """Rate of the links in words."""
-        if self.bits_per_s is None:
-            return self.rate
-        giga = self.bits_per_s >= 1e9
-        return f"{self.bits_per_s / (1e9 if giga else 1e6):g} {'G' if giga else 'M'}bit/s"
+        return self.rate if self.bits_per_s is None else said_rate(self.bits_per_s)
 
     @property
     def share(self) -> float | None:
@@ -260,7 +261,7 @@ def is_ours(scheme: str) -> bool:
 
 
 def _is_rival(scheme: str) -> bool:
-    return not is_ours(scheme) and scheme not in _NEITHER
+    return not is_ours(scheme) and scheme != _NEITHER
 
 
 def _trained(runs: Iterable[Run], model: str, placement: str, rate: str) -> Trained:
@@ -313,6 +314,7 @@ def curves(model: AccuracyModel, name: str, runs: Sequence[Run], rate: str) -> P
     series = []
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run["points"] for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
+        # Only points at which every seed is finite: the mean of fewer seeds would jump there.
         together = [each for each in zip(*same, strict=True) if all(p[2] is not None for p in each)]
         points = [(fmean(p[1] for p in each), model.shown(fmean(p[2] for p in each))) for each in together]
         # A training that was not finite from the start has no points.

@@ -170,9 +170,11 @@ def compare_sample(inputs: Inputs) -> str:
     """Compare the first and last blocks of the sample with another backend. Return a difference in words, or ""."""
     codec, blocks = inputs.codec, len(inputs.own)
     mean = decode(codec, inputs.sums, inputs.counts, inputs.shared, inputs.context, inputs.x.numel())
+    # On the CPU the tensors' own operations are measured: numpy's codec judges them.
     if codec.device.type == "cpu":
         return _compare_with_numpy(inputs, mean)
     half = min(SAMPLE_BLOCKS // 2, blocks)
+    # First and last blocks: an index that overflows 32 bits shows at the end of 2^28 elements.
     for first in (0, blocks - half):
         rows = slice(first, first + half)
         keys = codec.keys(inputs.context, first)

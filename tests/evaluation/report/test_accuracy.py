@@ -13,7 +13,7 @@ from hopsum_evaluation.report.accuracy import Trainings, train_all, turned
 from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
-from hopsum_evaluation.report.time_to_target import paced_seconds, seconds_to_target, steps_to_target, with_seconds
+from hopsum_evaluation.report.time_to_target import paced_seconds, to_target, with_seconds
 
 MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
@@ -109,7 +109,7 @@ def test_a_target_has_a_direction(model: str, better: float, worse: float) -> No
     assert not plan.reached(worse)
     assert not plan.reached(float("nan"))
     points = [[1, 0.5, worse], [2, 1.0, None], [3, 1.5, better], [4, 2.0, worse]]
-    assert (seconds_to_target(plan, {"points": points}), steps_to_target(plan, {"points": points})) == (1.5, 3.0)
+    assert to_target(plan, {"points": points}) == (3.0, 1.5)
 
 
 def test_what_was_not_finite_is_left_out_of_the_curves() -> None:

@@ -72,7 +72,7 @@ def test_the_best_setting_is_the_fastest_that_always_reaches() -> None:
 
 
 def test_software_servers_and_rare_synchronisation_are_neither_side() -> None:
-    row = row_of(trainings({"fp16": 6.0, "thc": 4.0, "thc-ps": 1.0, "diloco-hopsum": 2.0}))
+    row = row_of(trainings({"fp16": 6.0, "thc": 4.0, "thc-ps": 1.0}))
     assert [each.scheme for each in row.others] == ["fp16"]
     assert row.outcome is Outcome.FASTER
 
