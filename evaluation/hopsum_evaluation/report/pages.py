@@ -53,7 +53,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
 
 def answers_page(report: dict[str, Any], rows: Sequence[AnswerRow], table: ShownTable, bars: BarChart | None) -> str:
     """Write the page of answers: one sentence that counts outcomes, the table of links and models, one picture."""
-    lines = ["# Results", "", "Which scheme to train with, on which links, for which model.", ""]
+    lines = ["# Results", "", "This page says which scheme to train with, by links and model.", ""]
     if not rows:
         lines += ["The trainings that would tell were not run.", ""]
     else:
