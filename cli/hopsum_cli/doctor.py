@@ -8,30 +8,17 @@ import ipaddress
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hopsum.config import Config, ConfigError, resolve
-from hopsum.connection.controller_url import controller_at
+from hopsum.config import ConfigError, resolve
 from hopsum.diagnosis import DiagnosisReport, ObserverIdentity, Patience, Status, examine
-from hopsum.diagnosis.joining_side import Admission, examine_admission, not_admitted
-from hopsum.errors import HopsumError
-from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError
-from hopsum.rpc.controller_job import leaf_of, source_towards
-from hopsum.rpc.jobs_client import JobsClient
-from hopsum.rpc.member_client import MemberClient
-from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.membership import Endpoint
 
 _MARKS: Final = {Status.PASS: "[green]pass[/]", Status.FAIL: "[bold red]FAIL[/]", Status.SKIP: "[dim]skip[/]"}
-_REFUSED: Final = {
-    "NOT_FOUND": ("job", "make it (hopsum job create), or give the name of one that is there (hopsum job list)"),
-    "UNAUTHENTICATED": ("token", "give the token that hopsum job create printed; a job made again has another one"),
-}
 
 
 def _observer(text: str) -> ObserverIdentity:
@@ -84,7 +71,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         # A job's URL has no membership file: the controller is asked first, as a worker asks it.
         if options.target.startswith("hopsum://"):
-            report = url_report(resolve({"url": options.target, "rank": options.rank}), patience)
+            from hopsum.diagnosis.joining_side import examine_url  # here: gRPC, which other targets do not need
+
+            report = examine_url(resolve({"url": options.target, "rank": options.rank}), patience)
         else:
             # By the settings of workers: HOPSUM_RANK and RANK count here as for a worker in this terminal.
             rank = resolve({"rank": options.rank}).rank
@@ -97,54 +86,6 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print_report(report, Console())
     return 0 if report.good else 1
-
-
-def url_report(config: Config, patience: Patience) -> DiagnosisReport:
-    """Ask the controller of a hopsum:// URL for its job, as a worker asks, and examine this host's way into the job."""
-    url = config.url
-    try:
-        place, job, token = controller_at(config)
-        channel = Channel(place)
-    except HopsumError as error:
-        return not_admitted(
-            url, "url", str(error), "a URL of a controller's job is hopsum://HOST:PORT/JOB?token_file=PATH"
-        )
-    # Each refusal belongs to the check that it answers, so that its remedy stands beside it.
-    with channel:
-        try:
-            found = _admission(channel, config, job, token)
-        except ControllerUnreachableError as error:
-            fix = "start it (hopsum controller), give the address where it listens, and ask with TLS where it has TLS"
-            return not_admitted(url, "controller", str(error), fix)
-        except ControllerError as error:
-            check, fix = _REFUSED.get(error.code, ("controller", "see the controller's log"))
-            return not_admitted(url, check, str(error), fix)
-        except ConfigError as error:
-            # At none of a tree's leaves.
-            return not_admitted(url, "url", str(error), "set HOPSUM_IP to the address that this worker is to have")
-    return examine_admission(url, found, config.rank, patience)
-
-
-def _admission(channel: Channel, config: Config, job: str, token: str) -> Admission:
-    located = MemberClient(channel, job, token).locate(CALL_S)
-    send_to = leaf_of(located, config.ip)
-    how = "with TLS" if channel.address.tls else "without TLS"
-    found = Admission(
-        controller=f"{channel.address.target}, {how},",
-        job=job,
-        workers=located.workers,
-        send_to=Endpoint(*send_to),
-        # The address that the kernel would take towards this switch: a host may have several.
-        own_ip=source_towards(send_to, config.ip),
-        further=tuple((Endpoint(*place), source_towards(place, config.ip)) for place in located.further),
-    )
-    try:
-        return replace(found, state=message_to_dict(JobsClient(channel, token).job(job)))
-    except ControllerUnreachableError:
-        raise
-    except ControllerError:
-        # A controller that does not show jobs to their tokens: no probe can be a worker's.
-        return found
 
 
 def print_report(report: DiagnosisReport, console: Console) -> None:

@@ -15,153 +15,139 @@ The controller is asked with the job's token, as a worker asks. How the job and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
+from hopsum.config import Config, ConfigError
+from hopsum.connection.controller_url import controller_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
+from hopsum.diagnosis.probe_client import ProbeSource, open_probe_client
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError
+from hopsum.rpc.controller_job import leaf_of, source_towards
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum.rpc.member_client import MemberClient
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import Endpoint
 
-WAY: Final = ("address", "route", "mtu", "switch", "buffer")
-ASKED: Final = ("url", "controller", "job", "token")
-CHECKS: Final = (*ASKED, *WAY)
+_WAY: Final = ("address", "route", "mtu", "switch", "buffer")
+_CHECKS: Final = ("url", "controller", "job", "token", *_WAY)
+_REFUSED: Final = {
+    "NOT_FOUND": ("job", "make it (hopsum job create), or give the name of one that is there (hopsum job list)"),
+    "UNAUTHENTICATED": ("token", "give the token that hopsum job create printed; a job made again has another one"),
+}
+"""By the code of the controller's refusal: the check that fails, and its remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The controller's answers to the job's token.
-
-    Args:
-        controller: its address, and whether it was asked with TLS, in words.
-        workers: number of the job's workers.
-        send_to: the switch that this host's workers send to.
-        own_ip: this host's address towards the switch, None without a way there.
-        state: the job, as `hopsum_wire.control.values.message_to_dict` gives it; None where the controller does not
-            show a job to its token.
-        further: the switches of shards 1 and up, each with this host's address towards it.
-    """
-
-    controller: str
-    job: str
-    workers: int
-    send_to: Endpoint
-    own_ip: str | None
-    state: Mapping[str, Any] | None = None
-    further: tuple[tuple[Endpoint, str | None], ...] = ()
-
-
-def not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:
-    """Return the report of a worker that cannot even ask where its switch is. `check` is one of ASKED."""
-    report = DiagnosisReport(f"worker of {url}")
-    report.rows += [passed(earlier, "right") for earlier in ASKED[: ASKED.index(check)]]
-    report.rows.append(failed(check, finding, fix))
-    left = CHECKS[CHECKS.index(check) + 1 :]
-    report.rows += [skipped(each, f"nothing to be learnt without {check}") for each in left]
-    return report
-
-
-def examine_admission(url: str, found: Admission, rank: int | None, patience: Patience) -> DiagnosisReport:
-    """Make the checks that follow the controller's answer.
+def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
+    """Ask the controller of a hopsum:// URL for its job, as a worker asks, and check this host's way into the job.
 
     Args:
-        rank: which worker asks the switch, by default any of the running generation on this host.
+        config: the URL, and the rank that asks the switch, by default any of the running generation on this host.
     """
+    url = config.url
+    try:
+        place, job, token = controller_at(config)
+        channel = Channel(place)
+    except HopsumError as error:
+        fix = "a URL of a controller's job is hopsum://HOST:PORT/JOB?token_file=PATH"
+        return _not_admitted(url, "url", str(error), fix)
+    # Each refusal belongs to the check that it answers, so that its remedy is beside it.
+    with channel:
+        try:
+            located = MemberClient(channel, job, token).locate(CALL_S)
+            send_to = leaf_of(located, config.ip)
+            source, window = _member_here(channel, job, token, config.rank)
+        except ControllerUnreachableError as error:
+            fix = "start it (hopsum controller), give the address where it listens, and ask with TLS where it has TLS"
+            return _not_admitted(url, "controller", str(error), fix)
+        except ControllerError as error:
+            check, fix = _REFUSED.get(error.code, ("controller", "see the controller's log"))
+            return _not_admitted(url, check, str(error), fix)
+        except ConfigError as error:  # at none of a tree's leaves
+            return _not_admitted(url, "url", str(error), "set HOPSUM_IP to the address that this worker is to have")
+    first, *further = (Endpoint(*send_to), *(Endpoint(each.ip, each.udp_port) for each in located.further))
+    asked = f"{place.target}, {'with' if place.tls else 'without'} TLS,"
+    shards = "".join(f" and {switch}" for switch in further)
     report = DiagnosisReport(f"worker of {url}")
     report.rows += [
-        passed("url", f"job {found.job!r} of the controller at {found.controller}"),
-        passed("controller", f"{found.controller} answers"),
-        passed("job", f"{found.workers} workers, which send to {found.send_to}{_and_shards(found)}"),
+        passed("url", f"job {job!r} of the controller at {asked}"),
+        passed("controller", f"{asked} answers"),
+        passed("job", f"{located.workers} workers, which send to {first}{shards}"),
         passed("token", "it is the job's"),
     ]
-    report.rows += _Way(found, rank, patience).rows()
-    for number, (switch, own_ip) in enumerate(found.further, 1):
-        other = replace(found, send_to=switch, own_ip=own_ip, state=None)  # without members' addresses
-        rows = _Way(other, rank, patience).rows()
-        report.rows += [of_shard(row, number) for row in rows if row.check in ("address", "route", "mtu", "switch")]
+    report.rows += _way(first, source_towards(first.address, config.ip), source, patience)
+    report.rows.append(host_checks.check_buffer(window))
+    for number, switch in enumerate(further, 1):
+        # A member's address is known for shard 0 only: further switches are asked as by a stranger.
+        rows = _way(switch, source_towards(switch.address, config.ip), None, patience)
+        report.rows += [of_shard(row, number) for row in rows]
     return report
 
 
-def _and_shards(found: Admission) -> str:
-    return "".join(f" and {switch}" for switch, _ in found.further)
+def _not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:
+    """Return the report of a worker that cannot even ask where its switch is."""
+    report, place = DiagnosisReport(f"worker of {url}"), _CHECKS.index(check)
+    report.rows += [passed(earlier, "right") for earlier in _CHECKS[:place]]
+    report.rows.append(failed(check, finding, fix))
+    report.rows += [skipped(each, f"nothing to be learnt without {check}") for each in _CHECKS[place + 1 :]]
+    return report
 
 
-class _Way:
-    """The way from this host to the switch."""
+def _member_here(channel: Channel, job: str, token: str, rank: int | None) -> tuple[ProbeSource | None, int]:
+    """Return the member of the running generation on this host that asks the switch, and the window of the job.
 
-    def __init__(self, found: Admission, rank: int | None, patience: Patience) -> None:
-        self._found, self._patience = found, patience
-        self._job = found.state
-        self._member = _member_here(self._job, rank)
-        self._own = Endpoint(found.own_ip, 0) if found.own_ip is not None else None
-        if self._member is not None:
-            self._own = Endpoint(self._member["endpoint"]["ip"], int(self._member["endpoint"]["udp_port"]))
+    There is no such member before the job runs, and none is known where the controller does not show a job to its
+    token. A buffer for one result is then the least that must fit. Raises ControllerUnreachableError.
+    """
+    try:
+        found = JobsClient(channel, token).job(job)
+    except ControllerUnreachableError:
+        raise
+    except ControllerError:
+        return None, 1
+    for member in found.members if found.state == pb.JOB_STATE_RUNNING else ():
+        ip = member.endpoint.ip
+        if member.phase == pb.MEMBER_PHASE_IN and kernel.is_local(ip) and rank in (None, member.rank):
+            source = ProbeSource(member.rank, found.generation, Endpoint(ip, member.endpoint.udp_port))
+            return source, found.slots
+    return None, found.slots
 
-    def rows(self) -> list[CheckRow]:
-        """Make the checks of WAY in their order."""
-        switch, own = self._found.send_to, self._own
-        if own is None:
-            mended = "have the switch's service_address mended in the controller's configuration"
-            fix = f"add a route to {switch.ip}, or {mended}"
-            missing = failed("address", f"this host has no way to {switch.ip}, where workers send to", fix)
-            return [missing, *(skipped(check, "nothing to be learnt without address") for check in WAY[1:])]
-        rows = [host_checks.check_address(own)]
-        if rows[0].status is Status.PASS:
-            rows.append(host_checks.check_route(own, switch))
-        if rows[-1].status is not Status.PASS:
-            rows += [skipped(check, f"nothing to be learnt without {rows[-1].check}") for check in WAY[len(rows) : 4]]
-        else:
-            rows.append(host_checks.check_mtu(own, switch, None))
-            rows.append(self._asked(own, kernel.route_to(switch.ip, own.ip)))
-        # Without the job's numbers a buffer for one result is the least that must fit.
-        window = int(self._job["slots"]) if self._job is not None else 1
-        return [*rows, host_checks.check_buffer(window)]
 
-    def _asked(self, own: Endpoint, route: kernel.Route) -> CheckRow:
-        """Check the switch by PROBEs."""
-        client, refusal = self._client(own)
-        if client is None:
-            return skipped("switch", refusal, "run this as root")
-        try:
-            # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
-            if self._member is None:
-                return self._listens(client)
-            return switch_checks.check_switch(client, self._found.send_to, route, self._patience.answer_s)
-        except OSError as error:
-            told = f"nothing can be sent to {self._found.send_to}: {error.strerror}"
-            return failed(
-                "switch", told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
-            )
-        finally:
-            client.close()
-
-    def _client(self, own: Endpoint) -> tuple[ProbeClient | None, str]:
-        rank, generation = (
-            (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["generation"]))
+def _way(switch: Endpoint, own_ip: str | None, source: ProbeSource | None, patience: Patience) -> list[CheckRow]:
+    """Check address, route, MTU and the switch itself, in this order, each only if those before it passed."""
+    if own_ip is None and source is None:
+        fix = (
+            f"add a route to {switch.ip}, or have the switch's service_address mended in the controller's configuration"
         )
-        return open_probe_client(ProbeSource(rank, generation, own), self._found.send_to)
-
-    def _listens(self, client: ProbeClient) -> CheckRow:
-        """Check that no answer says that nobody listens: a switch answers members of a generation only."""
-        where = self._found.send_to
-        client.ask([(0, 1)], wait_s=self._patience.answer_s)
-        unreachable = switch_checks.unreachable_switch(client, where)
-        if unreachable is not None:
-            return unreachable
-        told = f"{where} refuses nothing; it answers workers of a running generation only, and none of this job is here"
-        return skipped("switch", told)
+        missing = failed("address", f"this host has no way to {switch.ip}, where workers send to", fix)
+        return [missing, *(skipped(check, "nothing to be learnt without address") for check in _WAY[1:4])]
+    own = Endpoint(own_ip or "", 0) if source is None else source.local
+    rows = [host_checks.check_address(own)]
+    if rows[0].status is Status.PASS:
+        rows.append(host_checks.check_route(own, switch))
+    if rows[-1].status is Status.PASS:
+        return [*rows, host_checks.check_mtu(own, switch, None), _ask_switch(switch, own, source, patience)]
+    return rows + [skipped(check, f"nothing to be learnt without {rows[-1].check}") for check in _WAY[len(rows) : 4]]
 
 
-def _member_here(job: Mapping[str, Any] | None, rank: int | None) -> Mapping[str, Any] | None:
-    """Return the member of a job's running generation on this host that asks, or None where there is none."""
-    if job is None or job["state"] != "running":
-        return None
-    for member in job["members"]:
-        endpoint = member["endpoint"]
-        here = member["phase"] == "in" and endpoint is not None and kernel.is_local(endpoint["ip"])
-        if here and rank in (None, member["rank"]):
-            found: Mapping[str, Any] = member
-            return found
-    return None
+def _ask_switch(switch: Endpoint, own: Endpoint, source: ProbeSource | None, patience: Patience) -> CheckRow:
+    """Send PROBEs to the switch, as the member of the job, or as a stranger who only hears that nobody listens."""
+    client, refusal = open_probe_client(source or ProbeSource(0, 0, own), switch)
+    if client is None:
+        return skipped("switch", refusal, "run this as root")
+    try:
+        if source is not None:
+            return switch_checks.check_switch(client, switch, kernel.route_to(switch.ip, own.ip), patience.answer_s)
+        # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
+        client.ask([(0, 1)], wait_s=patience.answer_s)
+        told = (
+            f"{switch} refuses nothing; it answers workers of a running generation only, and none of this job is here"
+        )
+        return switch_checks.unreachable_switch(client, switch) or skipped("switch", told)
+    except OSError as error:
+        fix = "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
+        return failed("switch", f"nothing can be sent to {switch}: {error.strerror}", fix)
+    finally:
+        client.close()

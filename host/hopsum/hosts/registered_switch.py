@@ -27,73 +27,14 @@ from hopsum.rpc.member_client import INCARNATION_BYTES
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import SWITCH_SERVICE
 
-# The calls of a switch that registers with a controller by itself.
-
-
 REGISTER_S: Final = 30.0
 """Deadline of a registration: the controller opens a session with the switch, and gives it the program."""
-
-
-class SwitchOffer(NamedTuple):
-    """A switch as it offers itself."""
-
-    name: str
-    address: str
-    """HOST:PORT of its P4Runtime server."""
-    mac: str
-    ip: str
-    """The address of the service in the switch's frames."""
-    service: tuple[str, int]
-    """(IPv4 address, UDP port) that workers send to."""
-    slots: int
-
-
-class SwitchRegistration(NamedTuple):
-    """The controller's answer to a switch that registers, in seconds."""
-
-    lease_s: float
-    heartbeat_s: float
-
-
-class SwitchClient:
-    """One switch at a controller, for one life of its process.
-
-    Args:
-        token: for switches.
-    """
-
-    def __init__(self, channel: Channel, token: str, offer: SwitchOffer) -> None:
-        self._channel, self._token, self._offer = channel, token, offer
-        self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
-
-    def register(self, timeout_s: float = REGISTER_S) -> SwitchRegistration:
-        """Offer the switch, or renew its lease. Raises ControllerError, or ControllerUnreachableError."""
-        offer = self._offer
-        request = pb.RegisterSwitchRequest(
-            name=offer.name,
-            incarnation=self._incarnation,
-            address=offer.address,
-            mac=offer.mac,
-            ip=offer.ip,
-            service=pb.Endpoint(ip=offer.service[0], udp_port=offer.service[1]),
-            slots=offer.slots,
-        )
-        reply = self._call("RegisterSwitch", request, timeout_s)
-        return SwitchRegistration(reply.lease_s, reply.heartbeat_s)
-
-    def deregister(self, timeout_s: float) -> tuple[str, ...]:
-        """Take the offer back. Return the jobs that still have a place at the switch. Raises as `register`."""
-        request = pb.DeregisterSwitchRequest(name=self._offer.name, incarnation=self._incarnation)
-        return tuple(self._call("DeregisterSwitch", request, timeout_s).jobs)
-
-    def _call(self, name: str, request: Any, timeout_s: float) -> Any:
-        return self._channel.call(SWITCH_SERVICE, name, request, secret=self._token, timeout_s=timeout_s)
-
-
 AGAIN_S: Final = 2.0
 """Pause after a registration without an answer, cut by up to half at random."""
 _LOOK_S: Final = 0.5
 _BUSY: Final = "RESOURCE_EXHAUSTED"
+_Call = Callable[[str, Any, float], Any]
+"""A call of the controller: its method, the request, and the deadline in seconds."""
 
 
 class SwitchPlace(NamedTuple):
@@ -133,9 +74,21 @@ def run_worker_switch(
                 children, place.ip, place.ip, p4runtime_port=place.p4runtime_port, udp_port=place.udp_port
             )
             say(f"switch {name}: P4Runtime at {grpc}, workers at {ip}:{udp_port}")
-            client = SwitchClient(channel, token, SwitchOffer(name, grpc, mac_for(name), ip, (ip, udp_port), slots))
-            _stay_registered(client, name, controller.target, children, stop, say)
-            _deregister(client, say)
+            offer = pb.RegisterSwitchRequest(
+                name=name,
+                incarnation=secrets.token_bytes(INCARNATION_BYTES),
+                address=grpc,
+                mac=mac_for(name),
+                ip=ip,
+                service=pb.Endpoint(ip=ip, udp_port=udp_port),
+                slots=slots,
+            )
+
+            def call(method: str, request: Any, timeout_s: float) -> Any:
+                return channel.call(SWITCH_SERVICE, method, request, secret=token, timeout_s=timeout_s)
+
+            _stay_registered(call, offer, controller.target, children, stop, say)
+            _deregister(call, offer, say)
         finally:
             children.close()
 
@@ -147,12 +100,13 @@ def mac_for(name: str) -> str:
 
 
 def _stay_registered(
-    client: SwitchClient, name: str, target: str, children: Children, stop: threading.Event, say: Callable[[str], None]
+    call: _Call, offer: Any, target: str, children: Children, stop: threading.Event, say: Callable[[str], None]
 ) -> None:
+    """Register, and again at every heartbeat, until `stop`. Raises ControllerError where the controller refuses."""
     registered = silent = False
     while not stop.is_set():
         try:
-            pause_s, lost = client.register().heartbeat_s, ""
+            pause_s, lost = call("RegisterSwitch", offer, REGISTER_S).heartbeat_s, ""
         except ControllerError as error:
             if not isinstance(error, ControllerUnreachableError) and error.code != _BUSY:
                 raise
@@ -161,7 +115,7 @@ def _stay_registered(
         if lost and not silent:
             say(f"not registered: {lost}; trying again")
         elif not lost and (silent or not registered):
-            say(f"registered with {target} as {name}")
+            say(f"registered with {target} as {offer.name}")
         registered, silent = registered or not lost, bool(lost)
         _wait(pause_s, children, stop)
 
@@ -175,9 +129,10 @@ def _wait(pause_s: float, children: Children, stop: threading.Event) -> None:
         pause_s -= _LOOK_S
 
 
-def _deregister(client: SwitchClient, say: Callable[[str], None]) -> None:
+def _deregister(call: _Call, offer: Any, say: Callable[[str], None]) -> None:
     try:
-        jobs = client.deregister(CALL_S)
+        request = pb.DeregisterSwitchRequest(name=offer.name, incarnation=offer.incarnation)
+        jobs = call("DeregisterSwitch", request, CALL_S).jobs
     except ControllerError as error:
         say(f"not deregistered, its lease will run out: {error}")
         return

@@ -33,9 +33,10 @@ from hopsum.config import DEFAULT_CODEC, Config, ConfigError, hopsum_version, sh
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member_client import Location, MemberClient, ShardSource
+from hopsum.rpc.member_client import MemberClient, ShardSource
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def open_job(
         # Addresses first: the socket has to be bound towards the switch before the controller learns its address.
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)
-        send_to = (leaf_of(located, config.ip), *located.further)
+        send_to = (leaf_of(located, config.ip), *(_address(each) for each in located.further))
         codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
         links = _links(config, send_to, stack)
         # Bound now, since the controller tells the ports to the peers with the membership.
@@ -128,7 +129,7 @@ def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> N
     lease.stop()
 
 
-def with_codec_of(located: Location, config: Config, job: str) -> Config:
+def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Config:
     """Return the settings with the codec and the options that the job records, where it records a codec.
 
     Raises ConfigError when the settings name another codec, or other options.
@@ -148,28 +149,33 @@ def with_codec_of(located: Location, config: Config, job: str) -> Config:
     return own
 
 
-def leaf_of(located: Location, ip: str) -> tuple[str, int]:
+def leaf_of(located: pb.LocateResponse, ip: str) -> tuple[str, int]:
     """Return the switch that this worker sends to: in a tree, the leaf whose networks contain the worker's address.
 
     Raises ConfigError when none has.
     """
     if not located.leaves:
-        return located.send_to
+        return _address(located.send_to)
     found: dict[tuple[str, int], int] = {}
     tried: list[str] = []
     for leaf in located.leaves:
-        own = source_towards(leaf.send_to, ip)
+        send_to = _address(leaf.send_to)
+        own = source_towards(send_to, ip)
         known = [IPv4Network(text) for text in leaf.networks]
         fitting = [network.prefixlen for network in known if own is not None and IPv4Address(own) in network]
         if fitting:
-            found[leaf.send_to] = max(fitting)
-        tried.append(f"{own or 'no address'} towards {leaf.send_to[0]}, which has {', '.join(leaf.networks)}")
+            found[send_to] = max(fitting)
+        tried.append(f"{own or 'no address'} towards {send_to[0]}, which has {', '.join(leaf.networks)}")
     if not found:
         raise ConfigError(
             f"this worker is at none of the job's leaves: it has {'; '.join(tried)}. Set `ip` to the address that it "
             "is to have, or add its network to a leaf's ports in the controller's configuration"
         )
     return max(found, key=lambda send_to: found[send_to])
+
+
+def _address(endpoint: pb.Endpoint) -> tuple[str, int]:
+    return endpoint.ip, endpoint.udp_port
 
 
 def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack) -> list[UdpLink]:

@@ -34,54 +34,23 @@ class JobsClient:
         workers: int,
         slots: int,
         *,
-        table: Sequence[int] | None = None,
-        table16: Sequence[int] | None = None,
-        table6: Sequence[int] | None = None,
-        quorum: int | None = None,
-        min_quorum: int | None = None,
-        switch: str | None = None,
-        lease_s: float | None = None,
-        observers: int = 0,
-        tree: bool = False,
-        codec: str = "",
         codec_options: Mapping[str, Any] | None = None,
         shards: int | Sequence[str] = 1,
-        hosts: bool = False,
+        **fields: Any,
     ) -> pb.CreateJobResponse:
         """Make a job. The reply has the token that its workers join with, and no later call returns it.
 
         Args:
-            table, table16, table6: of the codec, see `hopsum.codec.job_tables`. A table that the codec lacks
-            is None.
-            quorum: workers that complete a sum, all by default. min_quorum: that a flush completes it with, by
-                default 1.
-            switch: by name. The controller chooses if left out.
-            lease_s: how long a silent worker is waited for. The controller's if left out.
-            tree: over a spine and all leaves below it, though one switch would do. `switch` is the spine then.
+            codec_options: of `codec`, which workers take from the job. By default each worker's settings have them.
             shards: number of switches side by side, each with a share of every vector, or their names.
-            hosts: a shard on each switch that registered by itself.
-            codec, codec_options: of the workers, which take them from the job. By default each worker's settings
-                have them.
+            fields: further fields of CreateJobRequest (control.proto has their meanings): quorum, table, tree, ...
+                None is as a field that is left out.
         """
+        count, names = (shards, ()) if isinstance(shards, int) else (len(shards), shards)
         request = pb.CreateJobRequest(
-            name=name,
-            workers=workers,
-            slots=slots,
-            table=table,
-            table16=table16,
-            table6=table6,
-            quorum=quorum,
-            min_quorum=min_quorum,
-            switch=switch,
-            lease_s=lease_s,
-            observers=observers,
-            tree=tree,
-            codec=codec,
-            codec_options=json.dumps(codec_options) if codec_options else "",
-            shards=shards if isinstance(shards, int) else len(shards),
-            shard_switches=() if isinstance(shards, int) else shards,
-            hosts=hosts,
-        )
+            name=name, workers=workers, slots=slots, shards=count, shard_switches=names,
+            codec_options=json.dumps(codec_options) if codec_options else "", **fields,
+        )  # fmt: skip
         reply: pb.CreateJobResponse = self._call("CreateJob", request, CHANGE_S)
         return reply
 

@@ -49,27 +49,6 @@ class Registration:
     secret: str = field(repr=False)
 
 
-class Leaf(NamedTuple):
-    """The leaf switch, (IPv4 address, UDP port), for workers with addresses of these networks, in a tree."""
-
-    send_to: tuple[str, int]
-    networks: tuple[str, ...]
-
-
-class Location(NamedTuple):
-    """The switch of a job, (IPv4 address, UDP port), and the number of workers. A tree has one for each of `leaves`."""
-
-    send_to: tuple[str, int]
-    workers: int
-    leaves: tuple[Leaf, ...] = ()
-    codec: str = ""
-    """Codec that the job records, or empty where the workers choose."""
-    codec_options: str = ""
-    """Its options, a JSON object, or empty."""
-    further: tuple[tuple[str, int], ...] = ()
-    """The switches of the job's shards 1 .. k - 1. `send_to` is that of shard 0."""
-
-
 class ShardSource(NamedTuple):
     """The source of a worker's datagrams to one shard of its job, and the port where its peers reach it there."""
 
@@ -107,17 +86,16 @@ class MemberClient:
             raise MembershipError(f"this worker is not in job {self.job!r}: join first")
         return self._registration
 
-    def locate(self, wait_s: float) -> Location:
-        """Ask the controller for the job's switch and its number of workers.
+    def locate(self, wait_s: float) -> pb.LocateResponse:
+        """Ask the controller for the job's switch, its number of workers, and the codec that it records.
 
         Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
         """
         request = pb.LocateRequest(job=self.job)
-        reply = _until(wait_s, lambda left_s: self._call("Locate", request, timeout_s=left_s), self._notice())
-        leaves = (Leaf((each.send_to.ip, each.send_to.udp_port), tuple(each.networks)) for each in reply.leaves)
-        send_to = (reply.send_to.ip, reply.send_to.udp_port)
-        further = tuple((each.ip, each.udp_port) for each in reply.further)
-        return Location(send_to, reply.workers, tuple(leaves), reply.codec, reply.codec_options, further)
+        found: pb.LocateResponse = _until(
+            wait_s, lambda left_s: self._call("Locate", request, timeout_s=left_s), self._notice()
+        )
+        return found
 
     def join(
         self,

@@ -23,8 +23,8 @@ from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError, TlsError
 from hopsum.rpc.controller_job import leaf_of, token_of
-from hopsum.rpc.member_client import Leaf, Location
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
@@ -54,17 +54,24 @@ def _sum(jobs: list[Communicator]) -> list[list[float]]:
     return [future.result(60).mean.tolist() for future in futures]
 
 
+def located_at(send_to: tuple[str, int], *leaves: tuple[Any, ...]) -> pb.LocateResponse:
+    def endpoint(address: tuple[str, int]) -> pb.Endpoint:
+        return pb.Endpoint(ip=address[0], udp_port=address[1])
+
+    below = [pb.LocateResponse.Leaf(send_to=endpoint(address), networks=networks) for address, *networks in leaves]
+    return pb.LocateResponse(send_to=endpoint(send_to), workers=4, leaves=below)
+
+
 def test_a_worker_finds_its_leaf() -> None:
     """By the address that it sends from: the longest prefix; what no leaf has is refused with what was tried."""
-    first = Leaf(("127.0.0.1", 47500), ("127.0.1.0/24", "10.0.0.0/8"))
-    second = Leaf(("127.0.0.1", 47501), ("127.0.1.64/26",))
-    located = Location(first.send_to, 4, (first, second))
-    assert leaf_of(located, "127.0.1.5") == first.send_to
-    assert leaf_of(located, "127.0.1.70") == second.send_to
-    assert leaf_of(Location(first.send_to, 4), "127.0.7.7") == first.send_to
+    first, second = ("127.0.0.1", 47500), ("127.0.0.1", 47501)
+    located = located_at(first, (first, "127.0.1.0/24", "10.0.0.0/8"), (second, "127.0.1.64/26"))
+    assert leaf_of(located, "127.0.1.5") == first
+    assert leaf_of(located, "127.0.1.70") == second
+    assert leaf_of(located_at(first), "127.0.7.7") == first
     with pytest.raises(ConfigError, match=r"none of the job's leaves: it has 127\.0\.0\.1 towards 127\.0\.0\.1"):
         leaf_of(located, "")
-    away = Location(("240.0.0.1", 1), 4, (Leaf(("240.0.0.1", 1), ("10.0.0.0/8",)),))
+    away = located_at(("240.0.0.1", 1), (("240.0.0.1", 1), "10.0.0.0/8"))
     with pytest.raises(ConfigError, match=r"no address towards 240\.0\.0\.1, which has 10\.0\.0\.0/8"):
         leaf_of(away, "127.0.1.5")  # nothing leads there from loopback
 

@@ -74,7 +74,8 @@ def _code(error: pytest.ExceptionInfo[ControllerError]) -> str:
 def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16, table=range(16), quorum=1)
     assert (made.name, list(made.switches), made.slots, made.workers) == ("train", ["s1"], 16, 2)
-    assert MemberClient(channel, "train", made.token).locate(5.0) == (("127.0.0.1", 47500), 2, (), "", "", ())
+    located = MemberClient(channel, "train", made.token).locate(5.0)
+    assert located == pb.LocateResponse(send_to=pb.Endpoint(ip="127.0.0.1", udp_port=47500), workers=2)
     (first, membership), (second, same) = _join_all(channel, "train", made.token)
     assert membership == same
     assert (membership.job, membership.quorum, membership.table) == ("train", 1, tuple(range(16)))

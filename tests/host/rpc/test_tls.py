@@ -70,7 +70,7 @@ def desk() -> Iterator[Desk]:
 
 def _locate(place: ControllerAddress) -> int:
     with Channel(place) as channel:
-        return MemberClient(channel, NAME, TOKEN).locate(1.0)[1]
+        return MemberClient(channel, NAME, TOKEN).locate(1.0).workers
 
 
 def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Authority) -> None:
