@@ -50,9 +50,9 @@ from hopsum.codec.backends.kernels import (
     MAX_SHIFT,
     THC_BLOCK,
     BlockKeys,
+    CodeTable,
     Form,
     Kernels,
-    TableSteps,
 )
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import (
@@ -173,7 +173,7 @@ class LookupTableCodec(RangeCodec):
             self.lookup = pair_table(table.values) if paired else table.switch_values
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
-        self._steps = TableSteps.of(table.values)
+        self._table = CodeTable.of(table.values)
 
     @property
     def streams(self) -> bool:
@@ -218,7 +218,7 @@ class LookupTableCodec(RangeCodec):
                 # Whole blocks are a view of x, the padded last block a part of its own: rows are numbered over both.
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
                 keys = _keys(context, first_block + rows.start)
-                self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, own_codes)
+                self._kernels.thc_encode(part, scales[rows], shifts[rows], self._table, self._form, keys, own_codes)
             if self.chunk_blocks > 1:
                 payloads[chunks] = pair_payloads(codes)
         return payloads
@@ -302,7 +302,7 @@ class LookupTableCodec(RangeCodec):
             factors[~included] = 0
 
         def dequantize(rows: slice, out: Floats) -> None:
-            given = (self._own_codes(payloads, rows), factors[rows], self._steps, self._form)
+            given = (self._own_codes(payloads, rows), factors[rows], self._table, self._form)
             self._kernels.thc_dequantize(*given, keys.advanced(rows.start), out, subtract)
 
         self._by_rows(dequantize, x)

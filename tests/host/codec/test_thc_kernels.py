@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form
 from hopsum.codec.backends.numpy_kernels import NumpyKernels
 from hopsum.codec.lookup_table import optimal_table
 from hopsum_wire import CODE_GROUPS, pack_codes
@@ -29,8 +29,8 @@ from hopsum.codec.backends import jit
 from hopsum.codec.backends.numba_kernels import NumbaKernels
 
 TABLES = [tuple(range(16)), (0, 1), (0, 1, 2, 3), *(optimal_table(g, 1e-3) for g in (21, 61, 127))]
-LONG_TABLE = tuple(range(0, 80, 4))
-"""More values than a look-up takes; such codes travel as lanes."""
+LONG_TABLE = tuple(range(200))
+"""The identity, with more values than a look-up takes; such codes travel as lanes."""
 EDGES = np.array([0.0, -0.0, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan], np.float32)
 VECTORS = NumbaKernels(1)
 LANES = st.sampled_from((8, 16))
@@ -79,7 +79,7 @@ def test_codes_are_numpys(
     seed: int, blocks: int, values: tuple[int, ...], group: int, shift: int, lane_bits: int
 ) -> None:
     values = LONG_TABLE if not group and seed % 2 else values
-    rng, steps = np.random.default_rng(seed), TableSteps.of(values)
+    rng, steps = np.random.default_rng(seed), CodeTable.of(values)
     form = Form(lane_bits, packed=group > 0, group_codes=group or 512)
     magnitudes = np.float32(10) ** rng.integers(-30, 30, (blocks, 1))
     x = (rng.standard_normal((blocks, form.block_elements)).astype(np.float32) * magnitudes).astype(np.float32)
@@ -146,7 +146,7 @@ def test_payloads_decode_and_leave_numpys_residual(
     for kernels in (NumpyKernels(), VECTORS):
         out = before.copy()
         with np.errstate(all="ignore"):
-            kernels.thc_dequantize(payloads, factors, TableSteps.of(values), form, BlockKeys(seed, 1, 3), out, subtract)
+            kernels.thc_dequantize(payloads, factors, CodeTable.of(values), form, BlockKeys(seed, 1, 3), out, subtract)
         found.append(np.nan_to_num(out, nan=1.5).tobytes())
     assert found[0] == found[1]
 

@@ -13,7 +13,7 @@ import pytest
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.simulate import simulate_switch
@@ -59,7 +59,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     """Each of 4 threads has a turn: together they do all blocks, and no block twice: subtraction would show it."""
     compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
     kernels = load_kernels("numpy")
-    steps, form = TableSteps.of(optimal_table(21, 1e-3)), Form()
+    steps, form = CodeTable.of(optimal_table(21, 1e-3)), Form()
     payloads = np.random.default_rng(3).integers(0, 256, (400, 512), dtype=np.uint8)
     factors = np.ones(400, np.float32)
     expected, out = np.zeros((400, 1024), np.float32), np.zeros((400, 1024), np.float32)
@@ -69,8 +69,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
 
     def job(own: int) -> None:
         meeting.wait()
-        table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        compiled.dequantize8(payloads, factors, *table, form.group_codes, np.uint64(5), True, turns, own, out)
+        compiled.dequantize8(payloads, factors, *steps, form.group_codes, np.uint64(5), True, turns, own, out)
 
     run_parallel([partial(job, own) for own in range(4)], 4)
     assert out.tobytes() == expected.tobytes()

@@ -18,7 +18,7 @@ Overflow. k is 0 unless the block's own root mean square exceeds r (a range that
 r 2^k is at least the block's own, at the cost of k bits of precision. So |v| has 2-norm at most
 2^16 g/(2t) + sqrt(B)/2, and |y| and every partial sum of it is at most 2^16 sqrt(B) g/(2t) + B/2: below 2^30 for
 B = 1024 with g <= 255, and smaller by sqrt(2) for B = 512. Before the shift y is clamped to +-(g 2^15 / 2^k + 1), so
-that k <= 23 cannot overflow. Levels are counted in 8 bits: g plus the widest gap is at most 255 (or T the identity).
+that k <= 23 cannot overflow. A position before its point, and the value that follows it, have 8 bits: g is at most 255.
 
     sums S of c workers:  x'[e] = sign[e] * float32((H^T (2 S - c g))[e]) * factor,   factor = r t / (sqrt(B) c g)
 
@@ -34,12 +34,9 @@ int32. Decode is float32(float64(sum) / (c 2^s)), one division and one conversio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum_wire import LANE_GROUP_CODES
@@ -93,73 +90,23 @@ class BlockKeys(NamedTuple):
         return self._replace(first=self.first + blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class TableSteps:
-    """A table in the forms that count codes, and that look values up, without indexing.
+class CodeTable(NamedTuple):
+    """A lookup table as kernels take it."""
 
-    Values with the same gap of width w below them are a group: one level (q + u w) >> 16 serves them all. Of a group,
-    values that follow each other are a run, of which min(max(level - below, 0), length) are reached. And a value
-    is base * z plus the extra width of every gap up to it. Runs of a group, and extras, are even in number: two are
-    done at a time, and one that is reached by nothing fills up.
-    """
-
-    table: Bytes
-    """[entries], from 0 up."""
-    widths: Ints
-    """[groups], ascending"""
-    starts: NDArray[np.int64]
-    """[groups + 1]: runs starts[i]:starts[i + 1] have widths[i]"""
-    below: Bytes
-    """[runs]: their first value, less one"""
-    lengths: Bytes
-    """[runs]"""
-    base: int
-    """The most frequent width."""
-    extra_codes: Bytes
-    """[extras]: the first code with it"""
-    extra_gaps: Bytes
-    """[extras]: width less base, modulo 256"""
+    values: Bytes
+    """[entries], T[z] by code z, from 0 up to g."""
+    identity: bool
+    """True where codes are values: T[z] = z. A table of more than 16 values is the identity."""
 
     @classmethod
-    def of(cls, values: tuple[int, ...]) -> TableSteps:
-        """Group a table."""
-        gaps = [high - low for low, high in pairwise(values)]
-        runs: list[tuple[int, int]] = []
-        starts = [0]
-        # Gaps of one width share a level, (q + u w) >> 16, so each width costs one pass over a block.
-        for width in sorted(set(gaps)):
-            for target in (high for low, high in pairwise(values) if high - low == width):
-                if len(runs) > starts[-1] and sum(runs[-1]) == target - 1:
-                    runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-                else:
-                    runs.append((target - 1, 1))
-            # Kernels count two runs at a time. No level reaches 255, and a length of 0 adds nothing.
-            runs += [(255, 0)] * (len(runs) % 2)
-            starts.append(len(runs))
-        # The commonest gap: only codes after other gaps need a correction.
-        base = max(set(gaps), key=lambda width: (gaps.count(width), width))
-        extras = [(code, (gap - base) % 256) for code, gap in enumerate(gaps, 1) if gap != base]
-        extras += [(255, 0)] * (len(extras) % 2)
-        return cls(
-            np.array(values, np.uint8),
-            np.array(sorted(set(gaps)), np.int32),
-            np.array(starts, np.int64),
-            np.array([below for below, _ in runs], np.uint8),
-            np.array([length for _, length in runs], np.uint8),
-            base,
-            np.array([code for code, _ in extras], np.uint8),
-            np.array([extra for _, extra in extras], np.uint8),
-        )
+    def of(cls, values: tuple[int, ...]) -> CodeTable:
+        """Copy a table's values into an array."""
+        return cls(np.array(values, np.uint8), values[-1] == len(values) - 1)
 
     @property
     def granularity(self) -> int:
-        """g"""
-        return int(self.table[-1])
-
-    @property
-    def identity(self) -> bool:
-        """True where codes are values: T[z] = z."""
-        return self.granularity == len(self.table) - 1
+        """g: the largest value."""
+        return int(self.values[-1])
 
 
 class Kernels(Protocol):
@@ -176,7 +123,7 @@ class Kernels(Protocol):
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""
 
     def thc_encode(
-        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
+        self, x: Floats, scales: Floats, shifts: Ints, table: CodeTable, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         """Fill payloads uint8[blocks, up_bytes] from float32[blocks, B], scales [blocks] and shifts k [blocks]."""
 
@@ -184,7 +131,7 @@ class Kernels(Protocol):
         self,
         payloads: Bytes,
         factors: Floats,
-        steps: TableSteps,
+        table: CodeTable,
         form: Form,
         keys: BlockKeys,
         out: Floats,

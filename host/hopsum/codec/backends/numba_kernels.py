@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
@@ -110,11 +110,10 @@ class NumbaKernels:
         return out
 
     def thc_encode(
-        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
+        self, x: Floats, scales: Floats, shifts: Ints, table: CodeTable, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         encode = _ENCODE[form.lane_bits]
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
-        table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
         given = (x, scales, shifts, *table, _group(form), rotation, rounding)
         self._run(x, lambda turns, own: encode(*given, turns, own, out))
 
@@ -122,7 +121,7 @@ class NumbaKernels:
         self,
         payloads: Bytes,
         factors: Floats,
-        steps: TableSteps,
+        table: CodeTable,
         form: Form,
         keys: BlockKeys,
         out: Floats,
@@ -130,7 +129,6 @@ class NumbaKernels:
     ) -> None:
         dequantize = _DEQUANTIZE[form.lane_bits]
         rotation = _key(keys.rotation, keys.first)
-        table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
         given = (payloads, factors, *table, _group(form), rotation, subtract)
         self._run(out, lambda turns, own: dequantize(*given, turns, own, out))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, TableSteps
+from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, CodeTable, Form
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum_wire.payload import pack_codes, unpack_codes
@@ -47,15 +47,15 @@ class NumpyKernels:
         return bits
 
     def thc_encode(
-        self, x: Floats, scales: Floats, shifts: Ints, steps: TableSteps, form: Form, keys: BlockKeys, out: Bytes
+        self, x: Floats, scales: Floats, shifts: Ints, table: CodeTable, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         """Round by looking up the lower neighbour of every cell of the table's grid."""
-        granularity = steps.granularity
+        granularity = table.granularity
         # Rounding looks at the cell of the table's grid: all positions of a cell have the same two neighbours.
-        beneath = np.searchsorted(steps.table, np.arange(granularity + 1), side="right") - 1
-        lower = np.clip(beneath, 0, len(steps.table) - 2)
-        upper = steps.table[lower + 1].astype(np.int32)
-        width = upper - steps.table[lower]
+        beneath = np.searchsorted(table.values, np.arange(granularity + 1), side="right") - 1
+        lower = np.clip(beneath, 0, len(table.values) - 2)
+        upper = table.values[lower + 1].astype(np.int32)
+        width = upper - table.values[lower]
         for run in _runs(len(x)):
             q = _coordinates(x[run], scales[run], shifts[run], granularity, keys.advanced(run.start))
             np.clip(q, 0, granularity << FRACTION_BITS, out=q)
@@ -69,7 +69,7 @@ class NumpyKernels:
         self,
         payloads: Bytes,
         factors: Floats,
-        steps: TableSteps,
+        table: CodeTable,
         form: Form,
         keys: BlockKeys,
         out: Floats,
@@ -78,7 +78,7 @@ class NumpyKernels:
         """Dequantise this worker's own codes: decode a sum that has one contributor."""
         for run in _runs(len(payloads)):
             codes = _codes(payloads[run], form)
-            w = 2 * steps.table[codes].astype(np.int32) - np.int32(steps.granularity)
+            w = 2 * table.values[codes].astype(np.int32) - np.int32(table.granularity)
             x = _back(w, factors[run], keys.advanced(run.start))
             out[run] = out[run] - x if subtract else x
 

@@ -20,8 +20,7 @@ strides 16 to 64, stride 8 between halves of rows of 16, and the last three acro
 the wire's order. Rounding takes 32 coordinates at a time: a byte look-up (vector_code.look_up) finds the value of the
 table at or below a coordinate, and one comparison decides between that value and the next one.
 
-Loops round where no look-up can: on x86 without SSSE3, which has no byte look-up, with the identity table (a shift
-rounds), and with tables of more than 16 values. Packing is elementwise, and loops do it as well.
+The identity table needs no look-up: a shift rounds. Packing is elementwise, and loops do it as well.
 
 Blocks of float32 that are only read, or only written, are copied between memory and a buffer in the cache in element
 order: the vectors of a block lie B/2 bytes apart, which the processor's prefetching does not follow. A block stays in
@@ -43,7 +42,6 @@ from numba.core import cgutils
 
 from hopsum.codec.backends.jit import fetch_add, filled, inner, kernel, read, types
 from hopsum.codec.backends.vector_code import (
-    HAS_LOOK_UP,
     LOOK_UP_BYTES,
     array_data,
     constant,
@@ -285,37 +283,10 @@ def clamp(a: Any, half: Any, top: Any) -> None:
 
 
 @inner
-def _rounded_levels(q: Any, u: Any, width: Any, levels: Any) -> None:
+def round_to_integers(q: Any, u: Any, codes: Any) -> None:
+    """Round coordinates up or down to integers, the values of the identity table, and leave these as codes."""
     for j in range(q.shape[0]):
-        levels[j] = u8(i32(q[j] + i32(u[j] * width)) >> i32(16))
-
-
-@inner
-def _count(levels: Any, below: Any, lengths: Any, first: Any, codes: Any) -> None:
-    """Add how many values of two runs each level has reached."""
-    below0, length0, below1, length1 = below[first], lengths[first], below[first + 1], lengths[first + 1]
-    for j in range(levels.shape[0]):
-        # Saturating arithmetic in 8 bits, 32 or 64 levels a vector. A search by index would gather, which costs more.
-        level = levels[j]
-        reached0 = min(u8(max(level, below0) - below0), length0)
-        reached1 = min(u8(max(level, below1) - below1), length1)
-        codes[j] = u8(codes[j] + u8(reached0 + reached1))
-
-
-@inner
-def round_up(
-    q: Any, u: Any, widths: Any, starts: Any, below: Any, lengths: Any, identity: Any, levels: Any, codes: Any
-) -> None:
-    """Round coordinates up or down to the table's values, and leave the codes."""
-    if identity:
-        _rounded_levels(q, u, i32(1), codes)
-        return
-    # A code is the number of the table's values that are reached, so it can be counted group by group.
-    codes[:] = u8(0)
-    for group in range(widths.shape[0]):
-        _rounded_levels(q, u, widths[group], levels)
-        for first in range(starts[group], starts[group + 1], 2):
-            _count(levels, below, lengths, first, codes)
+        codes[j] = u8(i32(q[j] + u[j]) >> i32(16))
 
 
 _ROUNDED = 32
@@ -405,27 +376,22 @@ def _round_block(
 
 
 @inner
-def _fill_table(below: Any, lengths: Any, by_level: Any, steps: Any) -> Any:
-    """Fill the table's forms for look-ups, from its runs. Say whether it has at most 16 values.
+def _fill_table(table: Any, by_level: Any, steps: Any) -> None:
+    """Fill the forms of a table of up to 16 values in which kernels look up.
 
     Args:
         by_level: uint8[g // 16 + 1, 16], the code of the highest value at or below each level.
         steps: uint8[2, 16], by code: the next value (255 behind the last), and its distance (0).
     """
-    last: Any = 0
-    value = 0
+    last, code = table.shape[0] - 1, 0
     for level in range(16 * by_level.shape[0]):
-        code: Any = 0
-        for run in range(below.shape[0]):
-            code += min(max(level - i64(below[run]), 0), i64(lengths[run]))
-        if code >= LOOK_UP_BYTES:
-            return False
-        if code > last:
-            steps[0, last], steps[1, last] = u8(level), u8(level - value)
-            last, value = code, level
+        if code < last and level == i64(table[code + 1]):
+            code += 1
         by_level[level // LOOK_UP_BYTES, level % LOOK_UP_BYTES] = u8(code)
+    for code in range(last):
+        steps[0, code], steps[1, code] = table[code + 1], u8(table[code + 1] - table[code])
+    # 255 is beyond every position, so that nothing is rounded up from the last value.
     steps[0, last], steps[1, last] = u8(255), u8(0)
-    return True
 
 
 @inner
@@ -458,8 +424,7 @@ _to_payload8, _to_payload16 = by_group(_pack8, copy), by_group(_pack16, _pack_la
 
 
 _ENCODE = (
-    read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
-    _BOOL, _I64, _U64, _U64, TURNS, _I64, filled(_U8),
+    read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_U8, 1), _BOOL, _I64, _U64, _U64, TURNS, _I64, filled(_U8),
 )  # fmt: skip
 
 
@@ -468,16 +433,16 @@ def _make_encode(elements: int) -> Any:
 
     @kernel(*_ENCODE)
     def encode(
-        x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-        group: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+        x: Any, scales: Any, shifts: Any, table: Any, identity: Any, group: Any, rotation: Any, rounding: Any,
+        turns: Any, own: Any, out: Any,
     ) -> None:  # fmt: skip
         a, spare, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
         row = np.empty(elements, f32)
-        levels, codes = np.empty(elements, u8), np.empty(elements, u8)
+        codes, g = np.empty(elements, u8), i64(table[table.shape[0] - 1])
         lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
         by_level, steps = np.empty((g // LOOK_UP_BYTES + 1, LOOK_UP_BYTES), u8), np.empty((2, LOOK_UP_BYTES), u8)
-        # Tables of more than 16 values (uhc above 4 bits is the identity) and the identity take the loops below.
-        looked_up = HAS_LOOK_UP and not identity and _fill_table(below, lengths, by_level, steps)
+        if not identity:
+            _fill_table(table, by_level, steps)
         fill_strides(strides)
         # q has 16 bits after the point: half the table is g/2 * 2^16, its end g * 2^16.
         half, top = i32(g << 15), i32(g << 16)
@@ -493,13 +458,13 @@ def _make_encode(elements: int) -> Any:
                 if shifts[block] > 0:
                     shift_up(a, half, shifts[block])
                 key = block_key(rounding, block)
-                if looked_up:
-                    low, high = u32(key), u32(key >> u64(32))
-                    _round_block(a, half, top, strides, low, high, by_level, steps, codes, elements)
-                else:
+                if identity:
                     clamp(a, half, top)
                     fractions(key, strides, u)
-                    round_up(a, u, widths, starts, below, lengths, identity, levels, codes)
+                    round_to_integers(a, u, codes)
+                else:
+                    low, high = u32(key), u32(key >> u64(32))
+                    _round_block(a, half, top, strides, low, high, by_level, steps, codes, elements)
                 if elements == 1024:  # a constant: numba compiles one of the two
                     _to_payload8(codes, group, out[block])
                 else:
@@ -544,17 +509,19 @@ _to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_
 """Unpack the codes of lanes of 8 and 16 bits: (payload, group, codes)."""
 
 
-@inner
-def _values_of(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
-    """Fill values with T[code]: base times the code, and the extras of the gaps below it, modulo 256, two at a time."""
-    for j in range(codes.shape[0]):
-        # T[z] without an index: the commonest gap times the code, plus what other gaps have more, modulo 256.
-        values[j] = u8(codes[j] * base)
-    for first in range(0, extra_codes.shape[0], 2):
-        code0, gap0, code1, gap1 = extra_codes[first], extra_gaps[first], extra_codes[first + 1], extra_gaps[first + 1]
-        for j in range(codes.shape[0]):
-            more = u8((gap0 if codes[j] >= code0 else u8(0)) + (gap1 if codes[j] >= code1 else u8(0)))
-            values[j] = u8(values[j] + more)
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _values_of(_: Any, codes: Any, table: Any, values: Any, elements: Any) -> Any:
+    """Fill values, uint8[B], with the entries of a table of 16 at codes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
+        row, index = load(builder, data[1], 0, _TABLE), ir.IntType(64)
+        bounds = (index(0), index(elements.literal_value), index(_ROUNDED))
+        with _numba_cgutils.for_range_slice(builder, *bounds) as (first, _count):
+            store(builder, look_up(builder, row, load(builder, data[0], first, _ROUND8)), data[2], first)
+        return context.get_dummy_value()
+
+    return types.void(codes, table, values, elements), generate
 
 
 def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, elements: int) -> None:
@@ -667,7 +634,7 @@ def decode16(
 
 
 _DEQUANTIZE = (
-    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _I64, _U64, _BOOL, TURNS, _I64, filled(_F32),
+    read(_U8, 2), read(_F32, 1), read(_U8, 1), _BOOL, _I64, _U64, _BOOL, TURNS, _I64, filled(_F32),
 )  # fmt: skip
 
 
@@ -676,11 +643,15 @@ def _make_dequantize(elements: int) -> Any:
 
     @kernel(*_DEQUANTIZE)
     def dequantize(
-        payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotation: Any,
-        subtract: Any, turns: Any, own: Any, out: Any,
+        payloads: Any, factors: Any, table: Any, identity: Any, group: Any, rotation: Any, subtract: Any, turns: Any,
+        own: Any, out: Any,
     ) -> None:  # fmt: skip
         spare, lanes, row = np.empty(elements, i16), np.empty(32, u32), np.empty(elements, f32)
-        codes, values = np.empty(elements, u8), np.empty(elements, u8)
+        codes, values, padded = np.empty(elements, u8), np.empty(elements, u8), np.zeros(LOOK_UP_BYTES, u8)
+        last = table.shape[0] - 1
+        g = i64(table[last])
+        if not identity:
+            copy(table, padded[: last + 1])
         first, end = take(turns, own, payloads.shape[0])
         while first < end:
             for block in range(first, end):
@@ -688,7 +659,10 @@ def _make_dequantize(elements: int) -> Any:
                     _to_codes8(payloads[block], group, codes)
                 else:
                     _to_codes16(payloads[block], group, codes)
-                _values_of(codes, u8(base), extra_codes, extra_gaps, values)
+                if identity:
+                    copy(codes, values)
+                else:
+                    _values_of(codes, padded, values, elements)
                 sign_lanes(block_key(rotation, block), lanes)
                 if subtract:
                     _take_off(values, i16(g), spare, lanes, factors[block], out[block], elements)

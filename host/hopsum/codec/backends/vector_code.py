@@ -3,7 +3,7 @@
 
 The code has vector types and `shufflevector`: LLVM splits or widens each operation for SSE2, AVX2, AVX-512 or NEON, so
 it runs on every processor for which numba compiles. One function, `look_up`, is an instruction that LLVM has by
-processor only. No instruction has a fast-math flag, and no call
+processor, or comparisons where it has none. No instruction has a fast-math flag, and no call
 asks for a fused multiply-add, so that every processor rounds alike.
 
 A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`. Llvmlite ships no types.
@@ -46,8 +46,6 @@ def _look_up_instruction() -> str | None:
 
 
 _LOOK_UP = _look_up_instruction()
-HAS_LOOK_UP = _LOOK_UP is not None
-"""True where this processor has the instruction behind `look_up`."""
 
 _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)
@@ -143,18 +141,26 @@ def negate_where(builder: Builder, values: Value, bits: Value, bit: int) -> Valu
 
 
 def look_up(builder: Builder, table: Value, indices: Value) -> Value:
-    """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them. Needs HAS_LOOK_UP."""
+    """Return the byte of a table of 16 at each index, all below 16, a multiple of 16 of them."""
+    if _LOOK_UP is None:
+        # 16 comparisons: slow, and right on every processor.
+        found = constant(indices.type, 0)
+        for place in range(LOOK_UP_BYTES):
+            byte = splat(builder, builder.extract_element(table, ir.Constant(_INDEX, place)), indices.type.count)
+            here = builder.icmp_unsigned("==", indices, constant(indices.type, place))
+            found = builder.select(here, byte, found)
+        return found
     kind = vector(ir.IntType(8), LOOK_UP_BYTES)
     instruction = _cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
     # The instruction takes 16 indices: cut the vector, and join the results.
     starts = range(0, indices.type.count, LOOK_UP_BYTES)
     parts = [shuffle(builder, indices, indices, range(at, at + LOOK_UP_BYTES)) for at in starts]
-    found = [builder.call(instruction, [table, part]) for part in parts]
+    results = [builder.call(instruction, [table, part]) for part in parts]
     # Join neighbours until one vector is left: shufflevector takes two at a time.
-    while len(found) > 1:
-        lanes = range(2 * found[0].type.count)
-        found = [shuffle(builder, *pair, lanes) for pair in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
+    while len(results) > 1:
+        lanes = range(2 * results[0].type.count)
+        results = [shuffle(builder, *pair, lanes) for pair in zip(results[::2], results[1::2], strict=True)]
+    return results[0]
 
 
 def random_bits(builder: Builder, bits: Value, high: Value) -> Value:
