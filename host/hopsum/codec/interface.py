@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -157,6 +157,14 @@ class Reduction(Protocol):
         Raises:
             CodecError: it is over already.
         """
+
+
+class StartOptions(TypedDict, total=False):
+    """The keyword arguments of `Codec.start`, which has their meanings and defaults."""
+
+    tensors: Tensors
+    on_nonfinite: OnNonfinite
+    out: Floats | None
 
 
 class Codec(Protocol):

@@ -22,7 +22,7 @@ bucket leaves it untouched.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,12 @@ from hopsum.codec.interface import (
     ErrorFeedback,
     Flags,
     Floats,
-    OnNonfinite,
     ReductionContext,
-    Tensors,
+    StartOptions,
     Words,
     blocks_of,
     includes,
+    require_rows,
 )
 from hopsum.codec.vector_reduction import (
     INFINITE,
@@ -48,6 +48,7 @@ from hopsum.codec.vector_reduction import (
     VectorReduction,
     pack_ranges,
     read_ranges,
+    require_ranges,
 )
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -81,12 +82,9 @@ class RangeCodec(ABC):
         x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
-        *,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-        out: Floats | None = None,
+        **options: Unpack[StartOptions],
     ) -> RangeReduction:
-        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
+        return RangeReduction(self, x, context, feedback, **options)
 
     @abstractmethod
     def ranges(self, x: Floats) -> Words:
@@ -175,11 +173,8 @@ class RangeReduction(VectorReduction):
         codec: RangeCodec,
         x: Floats,
         context: ReductionContext,
-        feedback: ErrorFeedback | None = None,
-        *,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-        out: Floats | None = None,
+        feedback: ErrorFeedback | None,
+        **options: Unpack[StartOptions],
     ) -> None:
         self.codec = codec
         self._shared: SharedRanges | None = None
@@ -189,7 +184,7 @@ class RangeReduction(VectorReduction):
         self._taken: list[NDArray[np.uint64]] = []
         """By part that was taken early, the contributors of its chunks."""
         self._taken_chunks = 0
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
+        super().__init__(x, context, feedback, **options)
 
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
         self._require_phase()
@@ -275,32 +270,24 @@ class RangeReduction(VectorReduction):
         self.encode_part()
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
-        assert self._shared is not None
+        assert self._payloads is not None
+        require_rows(results, len(self._payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements}")
+        require_ranges(contributors, len(results), "contributors instead of")
         # Parts have settled their chunks in the vector already: only the rest is decoded here.
-        if self._taken_chunks:
-            rest = slice(self._taken_chunks, len(results))
-            if len(results) > self._taken_chunks:
-                self._settle(rest, results[rest], contributors[rest])
-            self._commit(None)
-            self._payloads = None
-            self._finish(self._mean_room, self._by_block(contributors))
-            return
-        contributors = self._by_block(contributors)
-        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context, out=self._out)
-        if self._feedback is not None:
-            # Only a RESULT's contributors decide: this rank's part was delivered where its own bit is set.
-            self._subtract_delivered(contributors)
-            self._commit(None)
+        rest = slice(self._taken_chunks, len(results))
+        if rest.start < rest.stop:
+            self._settle(rest, results[rest], contributors[rest])
+        self._commit(None)
         self._payloads = None
-        self._finish(mean, contributors)
+        self._finish(self._mean_room, self._by_block(contributors))
 
     def _settle(self, chunks: slice, results: Bytes, contributors: Bitmaps) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
+        assert self._shared is not None
+        blocks, elements = self._places(chunks)
         if not self._taken_chunks:
             self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
-        blocks, elements = self._places(chunks)
-        assert self._shared is not None
-        self.codec.decode(
+        made = self.codec.decode(
             results,
             contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start],
             SharedRanges(self._shared.values[blocks]),
@@ -309,6 +296,9 @@ class RangeReduction(VectorReduction):
             out=self._mean_room[elements],
             first_block=blocks.start,
         )
+        # A codec that does not stream has the whole vector here, and may return an array of its own.
+        if not self.codec.streams:
+            self._mean_room = made
         self._taken.append(contributors.copy())
         self._taken_chunks = chunks.stop
         self._deliver(chunks, contributors, back=False)
@@ -331,7 +321,8 @@ class RangeReduction(VectorReduction):
         included = includes(
             contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start], self.context.rank
         )
-        # Nothing of this rank is in these sums: the whole vector stays in the residual.
+        # Block by block: a quorum may have had this rank in some chunks and not in others. Where it was in none, the
+        # whole vector stays in the residual.
         if not included.any():
             return
         given = (
@@ -380,13 +371,3 @@ class RangeReduction(VectorReduction):
                 if not (np.abs(self._x[rows]) < limit).all():
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
             self._own = self.codec.ranges(self._x)
-
-    def _subtract_delivered(self, contributors: Bitmaps) -> None:
-        """Leave of the compensated vector, which is the feedback's, what was not delivered."""
-        assert self._payloads is not None
-        assert self._shared is not None
-        # Block by block: a quorum may have had this rank in some chunks and not in others.
-        included = includes(contributors, self.context.rank)
-        if included.any():
-            only = None if included.all() else included
-            self.codec.subtract_contribution(self._x, self._payloads, self._shared, self.context, only)

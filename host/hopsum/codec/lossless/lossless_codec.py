@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from sys import byteorder
-from typing import Final
+from typing import Final, Unpack
 
 import numpy as np
 
@@ -44,9 +44,8 @@ from hopsum.codec.interface import (
     ErrorFeedback,
     Floats,
     Ints,
-    OnNonfinite,
     ReductionContext,
-    Tensors,
+    StartOptions,
     blocks_of,
     contributor_counts,
     includes,
@@ -135,14 +134,9 @@ class Lossless:
         x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
-        *,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-        out: Floats | None = None,
+        **options: Unpack[StartOptions],
     ) -> LosslessReduction:
-        return LosslessReduction(
-            self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out
-        )
+        return LosslessReduction(self._options, x, context, feedback, **options)
 
 
 def _sketch_kernels(backend: str) -> SketchKernels:
@@ -174,23 +168,20 @@ class LosslessReduction(VectorReduction):
 
     def __init__(
         self,
-        options: LosslessOptions,
+        fixed: LosslessOptions,
         x: Floats,
         context: ReductionContext,
-        feedback: ErrorFeedback | None = None,
-        *,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-        out: Floats | None = None,
+        feedback: ErrorFeedback | None,
+        **options: Unpack[StartOptions],
     ) -> None:
         self.plan: SketchPlan | None = None
         """The contents of the sums' lanes, or None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending. It is empty before the index is known."""
-        self._options = options
-        self._work = options.work
-        self._repeats_left = options.repeats
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
+        self._options = fixed
+        self._work = fixed.work
+        self._repeats_left = fixed.repeats
+        super().__init__(x, context, feedback, **options)
 
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
         payloads = self._require_phase().payloads
