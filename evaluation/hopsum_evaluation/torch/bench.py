@@ -35,7 +35,7 @@ from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.torch.codec.torch_kernels import WARPS, TorchReferenceKernels, TritonKernels
+from hopsum.torch.codec.torch_kernels import WARPS, TorchKernels, TritonKernels
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
@@ -82,7 +82,7 @@ class Inputs:
         own = codec.ranges(x)
         payloads = encode(codec, x, own, own, context)
         sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-        TorchReferenceKernels().thc_lookup(payloads, codec.device_table, sums)
+        TorchKernels().thc_lookup(payloads, codec.device_table, sums)
         # All ranks have the same vector, so the sum is one contribution times their number.
         sums *= codec.workers
         counts = torch.full((len(own),), codec.workers, dtype=torch.int32, device=codec.device)
@@ -181,10 +181,10 @@ def compare_sample(inputs: Inputs) -> str:
         payloads = torch.empty_like(inputs.payloads[rows])
         scales, shifts = codec.scales(inputs.own[rows], inputs.shared[rows])
         part = inputs.x.view(-1, THC_BLOCK)[rows]
-        TorchReferenceKernels().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
+        TorchKernels().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
         right = torch.empty_like(part)
         counts, factors = inputs.counts[rows], codec.factors(inputs.shared[rows], inputs.counts[rows])
-        TorchReferenceKernels().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
+        TorchKernels().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
         if not torch.equal(payloads, inputs.payloads[rows]):
             return f"payloads of blocks {first} to {first + half} differ from the twin's: nothing was measured"
         if not torch.equal(right, mean.view(-1, THC_BLOCK)[rows]):

@@ -15,7 +15,7 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
 from hopsum.torch.codec import TorchThc
-from hopsum.torch.codec.torch_kernels import TorchReferenceKernels
+from hopsum.torch.codec.torch_kernels import TorchKernels
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum_evaluation.torch.bench import Inputs, compare_sample, encode, subtract
 
@@ -39,7 +39,7 @@ def test_a_quarter_of_a_billion_elements_equal_the_twin(codec: TorchThc) -> None
     """First and last blocks of payloads and mean, and all ranges."""
     inputs = Inputs.make(codec, ELEMENTS, seed=3)
     assert compare_sample(inputs) == ""
-    assert torch.equal(TorchReferenceKernels().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
+    assert torch.equal(TorchKernels().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
 
 
 def test_all_codes_of_sixteen_million_elements_equal_the_twin(codec: TorchThc) -> None:

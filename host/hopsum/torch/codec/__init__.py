@@ -2,7 +2,7 @@
 """Codec thc on torch tensors, CPU and CUDA.
 
     torch_thc        `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
-    torch_kernels    the interface of a backend, tables on a device, plain torch operations, launches of Triton kernels
+    torch_kernels    the kernels in plain torch operations, the launches of those in Triton, tables on a device
     triton_kernels   the kernels in Triton
 
 triton is imported when a codec first uses it, not before.

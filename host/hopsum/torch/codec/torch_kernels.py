@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a torch backend of codec thc, and a table as its kernels take it.
+"""The kernels of codec thc in plain torch operations, the launches of those in Triton, and a table as both take it.
 
 The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
 device. Rows are blocks of 1024 elements. A method fills its argument's own memory.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -103,16 +103,38 @@ def as_signed(value: int, bits: int = 64) -> int:
     return value - (value >> (bits - 1) << bits)
 
 
-class TorchKernels(Protocol):
-    """A backend."""
+# ---- plain torch operations --------------------------------------------------------------------------------
 
-    name: str
+_CPU_RUN_BLOCKS: Final = 256
+_DEVICE_RUN_BLOCKS: Final = 16384
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+
+
+class TorchKernels:
+    """The kernels of a backend. This class is the reference, in plain torch operations, and the base of the others."""
+
+    name = "torch"
 
     def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
         """Return the root mean square of each row of float32[blocks, 1024], float32[blocks]."""
+        out = torch.empty(len(x), dtype=torch.float32, device=x.device)
+        for run in _runs(x):
+            # 16 running sums, then halved: numpy's order of additions, to the bit.
+            lanes = torch.zeros((run.stop - run.start, 16), dtype=torch.float64, device=x.device)
+            for row in range(0, x.shape[1], 16):
+                part = x[run, row : row + 16].double()
+                lanes += part * part
+            for half in (8, 4, 2, 1):
+                lanes = lanes[:, :half] + lanes[:, half : 2 * half]
+            out[run] = (lanes[:, 0] / x.shape[1]).sqrt().float()
+        return out
 
     def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
         """Fill pending with x + residual, float32[blocks, 1024] all. Return its root mean squares."""
+        torch.add(x, residual, out=pending)
+        return self.root_mean_square(pending)
 
     def thc_encode(
         self,
@@ -129,70 +151,6 @@ class TorchKernels(Protocol):
             scales: float32[blocks], what elements are multiplied with before they are rotated.
             shifts: int32[blocks], k in 0..23: rotated values are multiplied with 2^k.
         """
-
-    def thc_decode(
-        self,
-        lanes: torch.Tensor,
-        counts: torch.Tensor,
-        factors: torch.Tensor,
-        granularity: int,
-        keys: BlockKeys,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
-        """Fill float32[blocks, 1024] from lane sums uint8[blocks, 1024] of counts[block] (int32) workers.
-
-        Returns:
-            int32[1], 0 if all sums are within counts * granularity.
-        """
-
-    def thc_subtract(
-        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
-    ) -> None:
-        """Subtract the contribution from pending, float32[blocks, 1024]."""
-
-
-# ---- plain torch operations --------------------------------------------------------------------------------
-
-_CPU_RUN_BLOCKS: Final = 256
-_DEVICE_RUN_BLOCKS: Final = 16384
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_FIRST: Final = 0xBF58476D1CE4E5B9
-_SECOND: Final = 0x94D049BB133111EB
-
-
-class TorchReferenceKernels:
-    """`TorchKernels` in plain torch operations: the reference of the Triton kernels."""
-
-    name = "torch"
-
-    def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
-        """Add squares in 16 lanes over 64 rows, then halve the lanes: the order of the reference."""
-        out = torch.empty(len(x), dtype=torch.float32, device=x.device)
-        for run in _runs(x):
-            lanes = torch.zeros((run.stop - run.start, 16), dtype=torch.float64, device=x.device)
-            for row in range(0, x.shape[1], 16):
-                part = x[run, row : row + 16].double()
-                lanes += part * part
-            for half in (8, 4, 2, 1):
-                lanes = lanes[:, :half] + lanes[:, half : 2 * half]
-            out[run] = (lanes[:, 0] / x.shape[1]).sqrt().float()
-        return out
-
-    def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Add, then measure."""
-        torch.add(x, residual, out=pending)
-        return self.root_mean_square(pending)
-
-    def thc_encode(
-        self,
-        x: torch.Tensor,
-        scales: torch.Tensor,
-        shifts: torch.Tensor,
-        table: DeviceTable,
-        keys: BlockKeys,
-        out: torch.Tensor,
-    ) -> None:
-        """Round by looking up the upper neighbour of every cell of the table's grid."""
         top = table.granularity << FRACTION_BITS
         for run in _runs(x):
             # torch.round rounds half to even, as numpy's rint.
@@ -224,12 +182,17 @@ class TorchReferenceKernels:
         keys: BlockKeys,
         out: torch.Tensor,
     ) -> torch.Tensor:
-        """Rotate back: H is symmetric, so only order and signs are undone."""
+        """Fill float32[blocks, 1024] from lane sums uint8[blocks, 1024] of counts[block] (int32) workers.
+
+        Returns:
+            int32[1], 0 if all sums are within counts * granularity.
+        """
         beyond = torch.zeros(1, dtype=torch.int32, device=lanes.device)
         for run in _runs(lanes):
             sums, centre = lanes[run].to(torch.int32), counts[run, None] * granularity
             # Kept on the device: a check on the host here would wait for it.
             beyond |= (sums > centre).any().to(torch.int32)
+            # H is symmetric, so only order and signs are undone.
             x = _hadamard(_from_wire(2 * sums - centre)) * _signs(keys, run, out)
             torch.mul(x.float(), factors[run, None], out=out[run])
         return beyond
@@ -237,8 +200,9 @@ class TorchReferenceKernels:
     def thc_subtract(
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
-        """Look up, decode a sum of one, and subtract: a run at a time, which bounds the memory for the decoded part."""
+        """Subtract from pending, float32[blocks, 1024], what packed codes uint8[blocks, 512] add to a sum."""
         for run in _runs(payloads):
+            # A sum of one contributor, decoded a run at a time, which bounds the memory for it.
             lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
             self.thc_lookup(payloads[run], table, lanes)
             ones = torch.ones(len(lanes), dtype=torch.int32, device=payloads.device)
@@ -349,8 +313,8 @@ def _kernels() -> Any:
     return triton_kernels
 
 
-class TritonKernels:
-    """See `TorchKernels`. `warps` of a program, a power of 2, change no result."""
+class TritonKernels(TorchKernels):
+    """The kernels in Triton. `warps` of a program, a power of 2, change no result."""
 
     name = "triton"
 
@@ -451,4 +415,4 @@ def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:
             f"backend 'triton' on device {device}: it needs the package triton, and a CUDA device or "
             "TRITON_INTERPRET=1 in the environment; use backend 'torch'"
         )
-    return TritonKernels() if backend == "triton" else TorchReferenceKernels()
+    return TritonKernels() if backend == "triton" else TorchKernels()
