@@ -172,6 +172,7 @@ def disconnect(url: str | None = None) -> None:
     """Close what `allreduce` connected to by this URL, or by any if left out. Error feedback is lost with it."""
     with _lock:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
+    # Outside the lock: `close` waits for the other ranks, whose threads may be of this process.
     for each in closed:
         each.close()
 
@@ -179,6 +180,7 @@ def disconnect(url: str | None = None) -> None:
 def _communicator(comm: Communicator | str | None) -> Communicator:
     if comm is not None and not isinstance(comm, str):
         return comm
+    # Held while connecting: two threads that come first must not join the job as two workers.
     with _lock:
         if comm in _opened:
             return _opened[comm]
@@ -202,9 +204,11 @@ def _submit(
     if kept is not None and name is not None:
         _kept[comm].pending[name] = submitted
     promised: Future[Any] = Future()
+    # Other ranks count on this vector by now: a future that is running cannot be cancelled.
     promised.set_running_or_notify_cancel()
 
     def finish(arrived: Future[AllReduceResult]) -> None:
+        # In the communicator's thread: an all-reduce that is waited for in here could never end.
         _thread.finishing = True
         try:
             restored = call.restore(arrived.result().mean, 1 if op == "mean" else comm.workers)
@@ -223,6 +227,7 @@ def _feedback(comm: Communicator, name: str, call: _Call) -> Any:
     with _lock:
         kept = _kept.setdefault(comm, _Kept())
         before = kept.pending.get(name)
+        # One residual serves one vector at a time: two on their way would both send it.
         if before is not None and not before.done():
             raise ValueError(f"an all-reduce of {name!r} is still on its way: wait for its future, or use another name")
         feedback = kept.feedback.setdefault(name, call.feedback())

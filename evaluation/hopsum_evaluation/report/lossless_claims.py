@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.sketch_kernels import NumpySketch
+from hopsum.codec.lossless.sketch_kernels import SketchKernels
 from hopsum.codec.lossless.sketch_plan import GAMMA, unpeeled
 from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
 from hopsum_evaluation.charts import Plot, Series
@@ -238,13 +238,13 @@ _HASHES: Final = 3
 def our_share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
     """Sketch members at random places of a vector. Return the share that does not peel in gamma cells each."""
     places = _places(members, density, rng)
-    left = unpeeled(NumpySketch(), places, gamma, key=int(rng.integers(1 << 62)))
+    left = unpeeled(SketchKernels(), places, gamma, key=int(rng.integers(1 << 62)))
     return left / members
 
 
 def our_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
     """Find the least gamma, in multiples of `step`, at which a sketch of so many members peels, by bisection."""
-    places, kernels, key = _places(members, density, rng), NumpySketch(), int(rng.integers(1 << 62))
+    places, kernels, key = _places(members, density, rng), SketchKernels(), int(rng.integers(1 << 62))
     # Fewer cells than elements never peel, and 1.6 is far above THRESHOLD: the answer is in between.
     low, high = round(1.0 / step), round(1.6 / step)
     while high - low > 1:

@@ -173,7 +173,7 @@ class RangeReduction(VectorReduction):
         codec: RangeCodec,
         x: Floats,
         context: ReductionContext,
-        feedback: ErrorFeedback | None,
+        feedback: ErrorFeedback | None = None,
         **options: Unpack[StartOptions],
     ) -> None:
         self.codec = codec
@@ -271,7 +271,9 @@ class RangeReduction(VectorReduction):
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         assert self._payloads is not None
-        require_rows(results, len(self._payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements}")
+        require_rows(
+            results, len(self._payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements} elements"
+        )
         require_ranges(contributors, len(results), "contributors instead of")
         # Parts have settled their chunks in the vector already: only the rest is decoded here.
         rest = slice(self._taken_chunks, len(results))
@@ -285,20 +287,16 @@ class RangeReduction(VectorReduction):
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
         assert self._shared is not None
         blocks, elements = self._places(chunks)
-        if not self._taken_chunks:
-            self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
-        made = self.codec.decode(
-            results,
-            contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start],
-            SharedRanges(self._shared.values[blocks]),
-            elements.stop - elements.start,
-            self.context,
-            out=self._mean_room[elements],
-            first_block=blocks.start,
-        )
-        # A codec that does not stream has the whole vector here, and may return an array of its own.
+        by_block = contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start]
+        shared = SharedRanges(self._shared.values[blocks])
+        given = (results, by_block, shared, elements.stop - elements.start, self.context)
         if not self.codec.streams:
-            self._mean_room = made
+            # The whole vector: such a codec knows no `first_block`, and may return an array of its own.
+            self._mean_room = self.codec.decode(*given, out=self._out)
+        else:
+            if not self._taken_chunks:
+                self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
+            self.codec.decode(*given, out=self._mean_room[elements], first_block=blocks.start)
         self._taken.append(contributors.copy())
         self._taken_chunks = chunks.stop
         self._deliver(chunks, contributors, back=False)

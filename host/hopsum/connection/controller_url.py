@@ -13,7 +13,7 @@ from hopsum.config import Config
 from hopsum.connection.open_agent import Hooks, codec_for_job, open_agent, record_settings
 from hopsum.connection.url import UrlError, on_or_off, query_of, split_url
 from hopsum.rpc.channel import ControllerAddress
-from hopsum.rpc.controller_job import Factories, open_job, token_of
+from hopsum.rpc.controller_job import open_job, token_of
 
 
 def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
@@ -28,8 +28,8 @@ def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Com
         resolved.append(settings)
         return codec_for_job(settings, workers)
 
-    factories = Factories(codec=make_codec, agent=partial(open_agent, patient, hooks))
-    opened = open_job(config, address, job, token, factories)
+    make_agent = partial(open_agent, patient, hooks)
+    opened = open_job(config, address, job, token, make_codec=make_codec, make_agent=make_agent)
     record_settings(opened, resolved[-1])
     return opened
 

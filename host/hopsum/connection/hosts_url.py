@@ -15,7 +15,7 @@ from hopsum.connection.rank_store import RankStore
 from hopsum.connection.url import UrlError, query_of
 from hopsum.hosts import Meeting, open_hosts
 from hopsum.rpc.channel import ControllerAddress
-from hopsum.rpc.controller_job import Factories, open_job
+from hopsum.rpc.controller_job import open_job
 from hopsum_wire import MAX_WORKERS
 
 
@@ -37,9 +37,9 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     codec = codec_of(config, meeting.workers)
     # A switch or the controller on another host may still be starting.
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    factories = Factories(codec=lambda _, __: codec, agent=partial(open_agent, patient, hooks))
+    make_agent = partial(open_agent, patient, hooks)
 
     def join(config: Config, address: ControllerAddress, job: str, token: str, kept: ExitStack) -> Communicator:
-        return open_job(config, address, job, token, factories, kept=kept)
+        return open_job(config, address, job, token, make_codec=lambda _, __: codec, make_agent=make_agent, kept=kept)
 
     return open_hosts(config, meeting, codec, slots=slots, open_job=join)

@@ -21,6 +21,7 @@ def open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
         raise UrlError(f"URL {config.url!r}: an in-process group has a name and workers, memory://NAME?workers=N")
     require_range(config, "workers", workers, 1, MAX_WORKERS)
     options = InProcessGroupOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
+    # A loss needs a quorum below all workers: without one the least, a single contributor.
     if options.loss and "quorum" not in query:
         options = options._replace(quorum=1)
     require_range(config, "quorum", options.quorum, 1, workers)

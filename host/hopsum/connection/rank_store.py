@@ -31,6 +31,7 @@ class RankStore:
         self.rank, self.workers, self._store = _find(timeout_s, what)
         life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         _calls[life] = _calls.get(life, 0) + 1
+        # Ranks open stores in one order, so the count is equal on all of them. An elastic restart begins anew.
         self.name = f"{life}.{_calls[life]}"
 
     def put(self, key: str, value: str) -> None:

@@ -41,9 +41,10 @@ def address_towards(other: str, name: str, ip: str, environment: Mapping[str, st
         return _own(ip)
     if names := environment.get(INTERFACE_VARIABLE, ""):
         return _of_interface(names)
+    # A datagram socket that is connected has the source address of the kernel's route. Nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         try:
-            asker.connect((other, 9))  # nothing is sent
+            asker.connect((other, 9))
         except OSError as error:
             raise ConfigError(f"no way to {name} {other!r}: {error}; {_HINT}") from error
         return str(asker.getsockname()[0])
@@ -51,6 +52,7 @@ def address_towards(other: str, name: str, ip: str, environment: Mapping[str, st
 
 def host_name() -> str:
     """Return an identity of this host's network: the kernel's boot id and the network namespace."""
+    # Two containers of one host have one boot id and different namespaces: they reach each other by the network only.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
 

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
@@ -72,9 +71,7 @@ class ReachEcho:
     def __enter__(self) -> ReachEcho:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _serve(self) -> None:

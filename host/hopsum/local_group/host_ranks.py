@@ -58,6 +58,7 @@ def ranks_in_words(ranks: tuple[int, ...]) -> str:
 
 def call_facts(task: Task) -> dict[str, Any]:
     """Return the facts of an all-reduce that must be equal on all ranks of a host, as plain values."""
+    # A digest: the names of a model's tensors may be longer than a packet of the Unix socket.
     names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
     return {
         "elements": task.x.size,

@@ -21,7 +21,7 @@ import stat
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final, cast
@@ -42,29 +42,21 @@ from hopsum_wire.membership import JobMembership, MembershipError
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Factories:
-    """The factories with which `connection` makes a codec and an agent once the job's size is known."""
-
-    codec: Callable[[Config, int], Codec]
-    """A function that makes the codec for settings and a number of workers."""
-    agent: Callable[..., Any]
-    """A function that makes the agent for a membership, a rank, a codec, and what else `Agent` takes. `make` is the
-    class."""
-
-
 def open_job(
     config: Config,
     address: ControllerAddress,
     job: str,
     token: str,
-    factories: Factories,
     *,
+    make_codec: Callable[[Config, int], Codec],
+    make_agent: Callable[..., Any],
     kept: ExitStack | None = None,
 ) -> Agent:
     """Take part in a job of the controller at `address`, as the settings say.
 
     Args:
+        make_codec: makes the codec for settings and a number of workers, once the job's size is known.
+        make_agent: makes the agent for a membership, a rank, a codec, and what else `Agent` takes. `make` is the class.
         kept: closed when the agent has left the job, and where it does not get into it.
 
     Raises:
@@ -82,7 +74,7 @@ def open_job(
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)
         send_to = (leaf_of(located, config.ip), *(_address(each) for each in located.further))
-        codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
+        codec = make_codec(config, located.workers)  # what does not fit the job takes no rank
         links = _links(config, send_to, stack)
         # Bound now, since the controller tells the ports to the peers with the membership.
         sides = [stack.enter_context(listen_tcp(link.local[0])) for link in links]
@@ -102,7 +94,7 @@ def open_job(
         # The agent owns all of it from here on, and closes it when it leaves the job.
         held = stack.pop_all()
         try:
-            made: Agent = factories.agent(
+            made: Agent = make_agent(
                 membership,
                 registration.rank,
                 codec=codec,

@@ -57,6 +57,7 @@ class JobAgent(Agent):
             replacement_wait_s=replacement_wait_s,
         )
         super().__init__(membership, rank, **rest)
+        # Last: the lease's thread may end this generation at once, and needs the whole agent for it.
         self._change.enter()
 
     def close(self) -> None:
@@ -66,8 +67,10 @@ class JobAgent(Agent):
         program has not finished the generation is over for them too, and nobody waits for anybody.
         """
         super().close()
+        # A forked process has the agent's memory, and not its threads: the parent leaves the job.
         if os.getpid() != self._process:
             return
+        # No new change from here on. Then LEAVE, so that the others hear of it before the channel goes.
         self._change.stop()
         self._lease.stop()
         self._held.close()  # with the channel, on which a change may be waiting

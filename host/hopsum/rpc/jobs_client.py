@@ -93,6 +93,7 @@ class JobsClient:
         for part in self._channel.stream(JOB_SERVICE, "Backup", pb.BackupRequest(), secret=self._token):
             content += part.content
             total_bytes = part.total_bytes
+        # A stream that ends early looks like one that is complete: only the number of bytes tells them apart.
         if not content or len(content) != total_bytes:
             told = f"the backup broke off: {len(content)} of {total_bytes} bytes came"
             raise ControllerUnreachableError(told, "UNAVAILABLE")

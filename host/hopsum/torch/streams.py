@@ -60,9 +60,7 @@ class NoStreams:
     def on_kernels(self, after: Mark = None) -> Iterator[None]:
         yield
 
-    @contextmanager
-    def on_copies(self, after: Mark = None) -> Iterator[None]:
-        yield
+    on_copies = on_kernels
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Do nothing: nothing is queued. See `Streams`."""
@@ -90,15 +88,11 @@ class CudaStreams:
     def mark(self) -> Mark:
         return torch.cuda.current_stream(self.device).record_event()
 
-    @contextmanager
-    def on_kernels(self, after: Mark = None) -> Iterator[None]:
-        with self._on(self._kernels, after):
-            yield
+    def on_kernels(self, after: Mark = None) -> Any:
+        return self._on(self._kernels, after)
 
-    @contextmanager
-    def on_copies(self, after: Mark = None) -> Iterator[None]:
-        with self._on(self._copies, after):
-            yield
+    def on_copies(self, after: Mark = None) -> Any:
+        return self._on(self._copies, after)
 
     @contextmanager
     def _on(self, stream: torch.cuda.Stream, after: Mark) -> Iterator[None]:

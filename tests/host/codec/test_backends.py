@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, CodeTable, Form
-from hopsum.codec.backends.numpy_kernels import NumpyKernels
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, CodeTable, Form, Kernels
 from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
 from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.range_codec import RangeCodec
@@ -248,7 +247,7 @@ def test_threads_may_share_a_codec(backend: str) -> None:
     assert [found[index] for index in range(4)] == expected
 
 
-class OffByOne(NumpyKernels):
+class OffByOne(Kernels):
     """A backend that gets one code wrong."""
 
     name = "broken"
@@ -260,8 +259,8 @@ class OffByOne(NumpyKernels):
 
 def test_self_check_finds_a_wrong_code() -> None:
     with pytest.raises(CodecError, match=r"phase 2 \(LOOKUP_ADD8\) of backend broken"):
-        self_check(Thc(4, kernels=OffByOne()), Thc(4, kernels=NumpyKernels()))
-    self_check(Thc(4, kernels=NumpyKernels()), Thc(4, kernels=NumpyKernels()))
+        self_check(Thc(4, kernels=OffByOne()), Thc(4, kernels=Kernels()))
+    self_check(Thc(4, kernels=Kernels()), Thc(4, kernels=Kernels()))
 
 
 def test_unknown_names_are_refused() -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form
-from hopsum.codec.backends.numpy_kernels import NumpyKernels
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels
 from hopsum.codec.lookup_table import optimal_table
 from hopsum_wire import CODE_GROUPS, pack_codes
 
@@ -60,7 +59,7 @@ def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -
     if finite:
         x = np.where(np.isfinite(x), x, np.float32(1))
     with np.errstate(all="ignore"):
-        expected = NumpyKernels().root_mean_square(x)
+        expected = Kernels().root_mean_square(x)
     found = VECTORS.root_mean_square(x)
     assert (np.isnan(found) == np.isnan(expected)).all()
     assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
@@ -90,7 +89,7 @@ def test_codes_are_numpys(
     x[0] *= rng.random() < 0.9  # a block of zeros lies in the middle of the table
     keys = BlockKeys(seed * 7919, seed * 104729, 5)
     found = []
-    for kernels in (NumpyKernels(), VECTORS):
+    for kernels in (Kernels(), VECTORS):
         out = np.empty((blocks, form.up_bytes), np.uint8)
         kernels.thc_encode(x, scales, shifts, steps, form, keys, out)
         found.append(out.tobytes())
@@ -115,7 +114,7 @@ def test_sums_decode_to_numpys_bytes(
     factors = drawn(seed, 1, 512)[0, :blocks].copy()
     keys = BlockKeys(seed * 7919, 1, first)
     found = []
-    for kernels in (NumpyKernels(), VECTORS):
+    for kernels in (Kernels(), VECTORS):
         out = np.full((blocks, form.block_elements), 7, np.float32)
         with np.errstate(all="ignore"):
             peaks = kernels.thc_decode(sums, counts, factors, granularity, form, keys, out)
@@ -143,7 +142,7 @@ def test_payloads_decode_and_leave_numpys_residual(
         payloads = pack_codes(codes, lane_bits, group)
     factors, before = rng.standard_normal(blocks).astype(np.float32), drawn(seed, blocks, form.block_elements)
     found = []
-    for kernels in (NumpyKernels(), VECTORS):
+    for kernels in (Kernels(), VECTORS):
         out = before.copy()
         with np.errstate(all="ignore"):
             kernels.thc_dequantize(payloads, factors, CodeTable.of(values), form, BlockKeys(seed, 1, 3), out, subtract)

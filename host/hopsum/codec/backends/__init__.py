@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arithmetic of codecs, per backend.
 
-    kernels         the interface of a backend, and the common definition
-    numpy_kernels   the reference: numpy, written for reading. Needed where numba does not run, and to check it
+    kernels         the common definition, and its reference: numpy, written for reading. Needed where numba does not
+                    run, and to check it
     numba_kernels   compiled, for every processor that numba compiles for (thc_kernels: the kernels of thc, uhc and
                     ranges as vector code; vector_code: its instructions; jit: how kernels are compiled)
     threads         several threads for kernels that release the interpreter lock
@@ -48,10 +48,7 @@ def load_kernels(backend: str, threads: int = 1) -> Kernels:
     if backend not in BACKENDS:
         raise CodecError(f"backend {backend!r}: one of {', '.join(BACKENDS)}")
     if backend == "numpy":
-        # Imported here, as backends import this package.
-        from hopsum.codec.backends.numpy_kernels import NumpyKernels
-
-        return NumpyKernels()
+        return Kernels()
     try:
         from hopsum.codec.backends import numba_kernels  # here: numba takes a second to import
     except ModuleNotFoundError as error:

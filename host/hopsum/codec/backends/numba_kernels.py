@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
@@ -86,8 +86,8 @@ def _key(key: int, first: int) -> np.uint64:
     return np.uint64((key + first) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
-class NumbaKernels:
-    """See `Kernels`. Any thread may call. The interpreter lock is released meanwhile.
+class NumbaKernels(Kernels):
+    """The compiled kernels. Any thread may call. The interpreter lock is released meanwhile.
 
     Threads call a kernel once each and share the blocks in there (`take`): to come back to Python for every few blocks
     costs about 7 us each time, and the interpreter lock.

@@ -52,7 +52,7 @@ from hopsum.codec.interface import (
     require_rows,
     require_workers,
 )
-from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK, Bloom, NumpySketch, SketchKernels
+from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK, Bloom, SketchKernels
 from hopsum.codec.lossless.sketch_plan import (
     ATTEMPTS,
     BLOCK_ELEMENTS,
@@ -141,7 +141,7 @@ class Lossless:
 
 def _sketch_kernels(backend: str) -> SketchKernels:
     if backend == "numpy":
-        return NumpySketch()
+        return SketchKernels()
     from hopsum.codec.lossless.sketch_numba import NumbaSketch  # here: numba takes a second to import
 
     return NumbaSketch()
@@ -171,7 +171,7 @@ class LosslessReduction(VectorReduction):
         fixed: LosslessOptions,
         x: Floats,
         context: ReductionContext,
-        feedback: ErrorFeedback | None,
+        feedback: ErrorFeedback | None = None,
         **options: Unpack[StartOptions],
     ) -> None:
         self.plan: SketchPlan | None = None

@@ -30,7 +30,7 @@ end does not depend on the order. `order` is a backend's own record of it, of us
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,61 +105,29 @@ class Bloom(NamedTuple):
     key: int
 
 
-class SketchKernels(Protocol):
-    """A backend. Arrays are contiguous. `out` is filled, everything else only read, unless said otherwise."""
-
-    name: str
-
-    def scan(self, x: Floats, peaks: Words) -> int:
-        """Fill the bits of the largest magnitude of each run, uint32[runs]. Return how many elements are not zero."""
-
-    def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
-        """Fill the bitmap of the elements whose integer is not zero, uint8[ceil(elements / 8)]."""
-
-    def select(self, bits: Bytes, first: int, out: Words) -> None:
-        """Fill `first` + the numbers of the set bits, as many as `out` has."""
-
-    def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
-        """Set the bits of elements in a filter."""
-
-    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
-        """Fill the bitmap of those of `count` elements from `first` on that a filter holds."""
-
-    def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
-        """Fill the integers of members."""
-
-    def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
-        """Return how many edges peel. `order` then has these first, then the others, ascending."""
-
-    def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
-        """Add values to their three cells each, uint32[layout.cells]."""
-
-    def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
-        """Fill `out` at the edges of `order`, all of which peel, and take them from the cells, which are changed."""
-
-    def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
-        """Set members of `out` to float32(value / divisor). Divisors are those of runs of 1024 elements."""
-
-
-# ---- the numpy backend: peeling in parallel rounds, all cells at once --------------------------------------
+# ---- the kernels, in numpy: peeling in parallel rounds, all cells at once ----------------------------------
 
 _RUN = 1 << 20
 
 
-class NumpySketch:
-    """`SketchKernels` in numpy, written for reading: the reference of the compiled ones."""
+class SketchKernels:
+    """The kernels of a backend. This class is the reference, in numpy, written for reading, and the base of the others.
+
+    Arrays are contiguous. `out` is filled, everything else only read, unless said otherwise.
+    """
 
     name = "numpy"
 
     def scan(self, x: Floats, peaks: Words) -> int:
-        """Compare magnitudes as unsigned integers, which have the same order."""
+        """Fill the bits of the largest magnitude of each run, uint32[runs]. Return how many elements are not zero."""
+        # Compare magnitudes as unsigned integers, which have the same order.
         bits = x.view(np.uint32) & np.uint32(0x7FFF_FFFF)
         # One pass for all runs of 1024, the last one shorter.
         np.maximum.reduceat(bits, np.arange(0, x.size, RANGE_BLOCK), out=peaks)
         return int(np.count_nonzero(bits))
 
     def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
-        """A half rounds to the even neighbour, which is 0."""
+        """Fill the bitmap of the elements whose integer is not zero, uint8[ceil(elements / 8)]."""
         for start in range(0, x.size, _RUN):
             run = slice(start, start + _RUN)
             runs = scales[start // RANGE_BLOCK : (start + _RUN) // RANGE_BLOCK]
@@ -170,16 +138,16 @@ class NumpySketch:
             bits[start // 8 : start // 8 + marked.size] = marked
 
     def select(self, bits: Bytes, first: int, out: Words) -> None:
-        """Unpack."""
+        """Fill `first` + the numbers of the set bits, as many as `out` has."""
         out[:] = np.flatnonzero(np.unpackbits(bits)) + first
 
     def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
-        """One probe of all elements after the other."""
+        """Set the bits of elements in a filter."""
         for place in _probes(members.astype(np.uint64), bloom):
             np.bitwise_or.at(bits, place >> 3, (0x80 >> (place & 7)).astype(np.uint8))
 
     def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
-        """One probe of all elements after the other, a run at a time."""
+        """Fill the bitmap of those of `count` elements from `first` on that a filter holds."""
         for start in range(0, count, _RUN):
             numbers = np.arange(first + start, first + min(start + _RUN, count), dtype=np.uint64)
             held = np.ones(numbers.size, np.bool_)
@@ -189,13 +157,15 @@ class NumpySketch:
             out[start // 8 : start // 8 + packed.size] = packed
 
     def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
-        """Scale by a power of two, which is exact, and round."""
+        """Fill the integers of members."""
+        # Scale by a power of two, which is exact, and round.
         scale = scales[members // np.uint32(RANGE_BLOCK)]
         with np.errstate(under="ignore"):
             out[:] = np.rint(np.where(scale != 0, x[members], np.float32(0)) * scale).astype(np.int32)
 
     def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
-        """Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers."""
+        """Return how many edges peel. `order` then has these first, then the others, ascending."""
+        # Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers.
         cells, _ = places(members, layout)
         edges = np.arange(members.size)
         # The number of edges of each cell, and the sum of their numbers: the sum names the edge where the number is 1.
@@ -221,13 +191,15 @@ class NumpySketch:
         return peeled
 
     def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
-        """Modulo 2^32, so that the sign is a factor."""
+        """Add values to their three cells each, uint32[layout.cells]."""
+        # Modulo 2^32, so that the sign is a factor.
         where, signs = places(members, layout)
         # Unsigned: sums wrap modulo 2^32, as the switch's do.
         np.add.at(cells, where, signs * values.view(np.uint32))
 
     def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
-        """Edges of one round do not share the cells that they are alone in."""
+        """Fill `out` at the edges of `order`, all of which peel, and take them from the cells, which are changed."""
+        # Edges of one round do not share the cells that they are alone in.
         where, signs = places(members, layout)
         values = out.view(np.uint32)
         # Round by round: an edge can be solved once all edges before it have left its cells.
@@ -237,7 +209,8 @@ class NumpySketch:
             np.subtract.at(cells, where[:, edges], signs[:, edges] * values[edges])
 
     def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
-        """Divide in float64, which holds every int32."""
+        """Set members of `out` to float32(value / divisor). Divisors are those of runs of 1024 elements."""
+        # Divide in float64, which holds every int32.
         out[members] = values / divisors[members // np.uint32(RANGE_BLOCK)]
 
 

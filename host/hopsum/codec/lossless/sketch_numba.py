@@ -14,7 +14,7 @@ import numpy as np
 
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
-from hopsum.codec.lossless.sketch_kernels import Bloom, SketchLayout
+from hopsum.codec.lossless.sketch_kernels import Bloom, SketchKernels, SketchLayout
 
 i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
 _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
@@ -258,8 +258,8 @@ def _spread(values: Any, members: Any, divisors: Any, out: Any) -> None:
         out[member] = f32(f64(values[edge]) / divisors[member >> 10])
 
 
-class NumbaSketch:
-    """See `SketchKernels`. Any thread may call. The interpreter lock is released meanwhile."""
+class NumbaSketch(SketchKernels):
+    """The compiled kernels. Any thread may call. The interpreter lock is released meanwhile."""
 
     name = "numba"
 

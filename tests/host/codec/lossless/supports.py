@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec.lossless.sketch_kernels import NumpySketch, SketchKernels
+from hopsum.codec.lossless.sketch_kernels import SketchKernels
 
 Floats = NDArray[np.float32]
 Members = NDArray[np.uint32]
@@ -15,7 +15,7 @@ Members = NDArray[np.uint32]
 
 def sketch_kernels(backend: str) -> SketchKernels:
     if backend == "numpy":
-        return NumpySketch()
+        return SketchKernels()
     pytest.importorskip("numba")
     from hopsum.codec.lossless.sketch_numba import NumbaSketch
 
