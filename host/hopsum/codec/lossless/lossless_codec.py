@@ -25,7 +25,6 @@ and runs whose own magnitude is above the shared one (so did the ranges). These 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from sys import byteorder
 from typing import Final, Unpack
 
@@ -126,8 +125,8 @@ class Lossless:
         self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {tries}"
         """Options that ranks need to have in common, in words."""
         self.backend = kernels.name
-        work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
-        self._options = LosslessOptions(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
+        self.work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
+        self.sizing, self.index, self.repeats = Sizing(gamma, block_elements, attempts), index, repeats
 
     def start(
         self,
@@ -136,7 +135,7 @@ class Lossless:
         feedback: ErrorFeedback | None = None,
         **options: Unpack[StartOptions],
     ) -> LosslessReduction:
-        return LosslessReduction(self._options, x, context, feedback, **options)
+        return LosslessReduction(self, x, context, feedback, **options)
 
 
 def _sketch_kernels(backend: str) -> SketchKernels:
@@ -152,23 +151,12 @@ def _sketch_kernels(backend: str) -> SketchKernels:
 _LANES = SHAPES[Op.ADD32].elements
 
 
-@dataclass(frozen=True, slots=True)
-class LosslessOptions:
-    """The options that a codec hands to its reductions. See `Lossless`."""
-
-    workers: int
-    work: ParallelKernels
-    sizing: Sizing
-    index: str
-    repeats: int
-
-
 class LosslessReduction(VectorReduction):
     """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
 
     def __init__(
         self,
-        fixed: LosslessOptions,
+        codec: Lossless,
         x: Floats,
         context: ReductionContext,
         feedback: ErrorFeedback | None = None,
@@ -178,9 +166,9 @@ class LosslessReduction(VectorReduction):
         """The contents of the sums' lanes, or None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending. It is empty before the index is known."""
-        self._options = fixed
-        self._work = fixed.work
-        self._repeats_left = fixed.repeats
+        self._codec = codec
+        self._work = codec.work
+        self._repeats_left = codec.repeats
         super().__init__(x, context, feedback, **options)
 
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
@@ -208,7 +196,7 @@ class LosslessReduction(VectorReduction):
             return
         self._drop_infinite()
         ranges, nonzero = shared.values[:-1], int(shared.values.view(np.uint32)[-1])
-        self._exponents = fixed_exponents(ranges, self._options.workers)
+        self._exponents = fixed_exponents(ranges, self._codec.workers)
         self._scales = np.ldexp(np.float32(1), self._exponents).astype(np.float32)
         # A run beyond the shared range (its ranges came too late) is not sent, and stays in the residual.
         self._scales[self._own > ranges.view(np.uint32)] = 0
@@ -220,11 +208,11 @@ class LosslessReduction(VectorReduction):
         self.state = ReductionState.INDEX
 
     def _choose_index(self, nonzero: int) -> Bloom | None:
-        options = self._options
+        codec = self._codec
         # Only shared numbers enter here: every rank must choose the same index.
-        union = expected_union(self.elements, nonzero, options.workers)
+        union = expected_union(self.elements, nonzero, codec.workers)
         key = derive_key(self.context.seed, self.context.step, INDEX)
-        return choose_index(options.index, self.elements, union, options.sizing.gamma or 1.0, key)
+        return choose_index(codec.index, self.elements, union, codec.sizing.gamma or 1.0, key)
 
     def _index_payloads(self) -> Bytes:
         chunks = blocks_of(index_bits(self.elements, self._bloom), CHUNK_BITS)
@@ -251,7 +239,7 @@ class LosslessReduction(VectorReduction):
             raise CodecError(f"index: bit {int(members[-1])} is set of a vector of {self.elements} elements")
         self.members = members
         key = derive_key(self.context.seed, self.context.step, SKETCH)
-        self.plan = make_plan(self._work.kernels, self.members, self._options.sizing, key, self._work.threads)
+        self.plan = make_plan(self._work.kernels, self.members, self._codec.sizing, key, self._work.threads)
         # Anew each time: to keep them takes 4 bytes a member for the whole all-reduce.
         values = self._work.quantise(self._x, self._scales, self.members)
         payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), np.uint32)
@@ -264,7 +252,7 @@ class LosslessReduction(VectorReduction):
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         assert self.plan is not None
-        counts = contributor_counts(contributors, self._options.workers)
+        counts = contributor_counts(contributors, self._codec.workers)
         # An element lies in three chunks: with different contributors its cells do not belong together.
         if self.plan.cells and (contributors != contributors[0]).any():
             self._repeat(f"{np.unique(contributors).size} different sets of contributors in {len(results)} chunks")
@@ -288,7 +276,7 @@ class LosslessReduction(VectorReduction):
         self._commit(None)
         self._end(ReductionState.GONE)
         raise CollectiveError(
-            f"no lossless sum in {self._options.repeats} tries, the last had {found}: no rank has a mean, and each "
+            f"no lossless sum in {self._codec.repeats} tries, the last had {found}: no rank has a mean, and each "
             "keeps its vector in its error feedback; wait longer for late workers, or use codec fixed"
         )
 
