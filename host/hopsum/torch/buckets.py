@@ -7,7 +7,7 @@ that DDP makes without a hook. Each rank divides by the number of ranks, then al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.group import ProcessGroupHopsum
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import Portion, PortionSum, Step, places_of
+from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
 
 # ---- means by the process group ----------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Bucket(Protocol):
 class Sender:
     """Begins the all-reduces of buckets, and notes them in the step, which ends them together."""
 
-    agent: Communicator
+    communicator: Communicator
     names: dict[torch.Tensor, str]
     plain: frozenset[str]
     """Parameters that are never compressed."""
@@ -157,136 +157,153 @@ class Sender:
     times: StepTimes = field(default_factory=StepTimes)
     device_codecs: DeviceCodecs | None = None
     """The codecs of the devices of gradients; None: all are encoded on the host."""
+    _layouts: dict[tuple[bool, tuple[int, ...]], list[tuple[Layout, bool]]] = field(default_factory=dict)
+    """Layouts of a bucket, and whether each is compressed; by `compress`, and the ids of the bucket's parameters."""
 
-    def send(self, bucket: Bucket, step: Step, sums: list[PortionSum], *, number: int, compress: bool) -> None:
-        """Begin the sums of a bucket, and append them to `sums`.
+    def send(self, bucket: Bucket, step: Step, *, number: int, compress: bool) -> list[Portion]:
+        """Begin the sums of a bucket, and return them.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
         which bucket is the last, and knows the same on all ranks.
 
         Args:
-            number: of the all-reduce that the agent is handed, if any.
+            number: of the all-reduce that the communicator is handed, if any.
             compress: False: nothing of this bucket is.
 
         Raises:
-            ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
+            ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers. No sum began.
         """
-        buffer, names = bucket.buffer(), self._names_in(bucket)
-        places = places_of([parameter.numel() for parameter in bucket.parameters()])
-        # Before any sum begins: with `out` in place the mean may overwrite the gradients at once.
-        used = self._used(buffer, names, places)
-        for plain in (False, True):
-            chosen = [
-                each for each in zip(names, places, strict=True) if (not compress or each[0] in self.plain) is plain
-            ]
-            if chosen:
-                portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
-                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
-        if self.drops_unused:
-            self._ask_for_use(used, buffer.device, step, sums)
-
-    def _names_in(self, bucket: Bucket) -> list[str]:
-        buffer, parameters = bucket.buffer(), bucket.parameters()
+        buffer = bucket.buffer()
         if buffer.layout is not torch.strided or not buffer.is_floating_point():
             raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
+        layouts = self._layouts_of(bucket, buffer, compress)
+        # Before any sum begins: with `out` in place the mean may overwrite the gradients at once.
+        used = self._used(buffer, layouts) if self.drops_unused else []
+        portions = []
+        for layout, compressed in layouts:
+            portion = Portion(buffer, layout, compressed=compressed)
+            portions.append(portion)
+            step.begin(portion)
+            try:
+                if compressed:
+                    self._to_switch(portion, step, number)
+                else:
+                    self._to_group(portion, step)
+            except Exception as error:
+                step.end(portion, failure=error)
+        if self.drops_unused:
+            self._ask_for_use(used, buffer.device, step, portions)
+        return portions
+
+    def _layouts_of(self, bucket: Bucket, buffer: torch.Tensor, compress: bool) -> list[tuple[Layout, bool]]:
+        parameters = bucket.parameters()
+        # `names` holds the parameters, so no other object gets the id of one of them.
+        key = compress, tuple(map(id, parameters))
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = self._make_layouts(parameters, buffer.numel(), compress)
+        return found
+
+    def _make_layouts(
+        self, parameters: Sequence[torch.Tensor], elements: int, compress: bool
+    ) -> list[tuple[Layout, bool]]:
         unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self.names]
         if unknown:
             raise ValueError(f"parameters of shapes {unknown} are not in the module that HopsumState was made with")
-        elements = sum(parameter.numel() for parameter in parameters)
-        if elements != buffer.numel():
-            raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
-        return [self.names[each] for each in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
+        if sum(sizes) != elements:
+            raise ValueError(f"bucket of {elements} elements for parameters of {sum(sizes)}")
+        named = list(zip([self.names[each] for each in parameters], places_of(sizes), strict=True))
+        layouts = []
+        for compressed in (True, False):
+            chosen = [each for each in named if (compress and each[0] not in self.plain) is compressed]
+            if chosen:
+                names, places = zip(*chosen, strict=True)
+                layouts.append((Layout(names, places, elements), compressed))
+        return layouts
 
-    def _to_agent(self, portion: Portion, step: Step, number: int) -> PortionSum:
-        names, sizes, device = portion.names, portion.sizes, portion.buffer.device
+    def _to_switch(self, portion: Portion, step: Step, number: int) -> None:
+        layout, device = portion.layout, portion.buffer.device
         on_device = self.device_codecs.at(device) if self.device_codecs else None
         # float32 on its place is not copied: the all-reduce works in DDP's own buffer.
-        x = portion.gather().to("cpu" if on_device is None else device, torch.float32).contiguous()
+        x = portion.x.to("cpu" if on_device is None else device, torch.float32).contiguous()
         # A step that may be redone by the process group needs the gradients once more.
         if self.keeps_gradients and x.data_ptr() == portion.buffer.data_ptr():
             x = x.clone()
-        begun, tensors = PortionSum(portion, x, compressed=True), list(zip(names, sizes, strict=True))
-        call: dict[str, Any] = {"step": number, "tensors": tensors, "on_nonfinite": self.on_nonfinite}
-        # Before `submit`: the result may come in another thread before that returns.
-        step.begin(begun)
-        try:
-            if on_device is None:
-                kept = self.residuals.feedback(names, sizes) if self.error_feedback else None
-                begun.feedback = kept
-                future = self.agent.submit(x.numpy(), feedback=kept, out=x.numpy(), **call)
-            else:
-                held = self.residuals.device_feedback(names, sizes, device) if self.error_feedback else None
-                begun.feedback = held
-                future = self.agent.submit_vector(on_device.vector(x, held, out=x), **call)
-        except Exception as error:
-            step.end(failure=error)
-            return begun
-        begun.submitted = True
+        portion.x = x
+        call: dict[str, Any] = {"step": number, "tensors": layout.tensors, "on_nonfinite": self.on_nonfinite}
+        if on_device is None:
+            kept = self.residuals.feedback(layout.names, layout.sizes) if self.error_feedback else None
+            portion.feedback, host = kept, x.numpy()
+            future = self.communicator.submit(host, feedback=kept, out=host, **call)
+        else:
+            held = self.residuals.device_feedback(layout.names, layout.sizes, device) if self.error_feedback else None
+            portion.feedback = held
+            future = self.communicator.submit_vector(on_device.vector(x, held, out=x), **call)
+        portion.submitted = True
 
         def take() -> bool:
             try:
                 result = future.result()
             except WorkersReplacedError:
                 # The communicator has put the whole vector into the feedback: a step that is done again takes it back.
-                begun.settled = True
+                portion.settled = True
                 raise
             self.times.end_allreduce(result, x.numel())
-            if result.skipped:
-                return False
-            begun.settled = True
-            return True
+            portion.settled = not result.skipped
+            return portion.settled
 
         # Runs in the communicator's thread, or here where the result is there already.
-        future.add_done_callback(lambda _: _end(step, take))
-        return begun
+        future.add_done_callback(lambda _: _end(step, portion, take))
 
-    def _to_group(self, portion: Portion, step: Step) -> PortionSum:
+    def _to_group(self, portion: Portion, step: Step) -> None:
         assert self.group is not None
-        begun = PortionSum(portion, portion.gather().clone())
-        begun.carry(self.residuals)
-        future = self.group.mean(begun.x)
-        step.begin(begun)
+        if portion.layout.is_whole:
+            # A copy: DDP's buffer keeps the gradients until the step is over.
+            portion.x = portion.x.clone()
+        portion.carry(self.residuals)
+        future = self.group.mean(portion.x)
 
         def take() -> bool:
             future.wait()
             # The process group says nothing of NaN: each rank looks at the same mean, so all decide alike.
-            if bool(begun.x.isfinite().all()):
+            if bool(portion.x.isfinite().all()):
                 return True
             if self.on_nonfinite == "skip":
                 return False
             gradients = portion.gather().to("cpu", torch.float32).numpy()
-            raise nonfinite_error(gradients, list(zip(portion.names, portion.sizes, strict=True)), self.agent.rank)
+            raise nonfinite_error(gradients, portion.layout.tensors, self.communicator.rank)
 
-        future.add_done_callback(lambda _: _end(step, take))
-        return begun
+        future.add_done_callback(lambda _: _end(step, portion, take))
 
-    def _used(self, buffer: torch.Tensor, names: list[str], places: list[slice]) -> dict[str, bool]:
-        """Return which parameters have a gradient here. Before any sum begins: its mean may be here at once."""
-        if not self.drops_unused:
-            return {}
-        return {name: bool(buffer[place].any()) for name, place in zip(names, places, strict=True)}
+    def _used(self, buffer: torch.Tensor, layouts: list[tuple[Layout, bool]]) -> list[bool]:
+        """Return which parameters have a gradient here, in the order of the layouts."""
+        return [bool(buffer[place].any()) for layout, _ in layouts for place in layout.places]
 
-    def _ask_for_use(self, here: dict[str, bool], device: torch.device, step: Step, sums: list[PortionSum]) -> None:
+    def _ask_for_use(self, here: list[bool], device: torch.device, step: Step, portions: list[Portion]) -> None:
         """Find out which parameters have a gradient on any rank."""
         assert self.group is not None
-        flags = [here[name] for each in sums for name in each.portion.names]
-        used = torch.tensor(flags, dtype=torch.uint8, device=device)
-        step.watch(list(sums), used)
-        future = self.group.any(used)
+        used = torch.tensor(here, dtype=torch.uint8, device=device)
+        step.watch(portions, used)
         step.begin()
+        try:
+            future = self.group.any(used)
+        except Exception as error:
+            step.end(failure=error)
+            return
 
         def take() -> bool:
             future.wait()
             return True
 
-        future.add_done_callback(lambda _: _end(step, take))
+        future.add_done_callback(lambda _: _end(step, None, take))
 
 
-def _end(step: Step, take: Callable[[], bool]) -> None:
+def _end(step: Step, portion: Portion | None, take: Callable[[], bool]) -> None:
     """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
         has_mean = take()
     except BaseException as failure:
-        step.end(failure=failure)
+        step.end(portion, failure=failure)
     else:
-        step.end(dropped=not has_mean)
+        step.end(portion, dropped=not has_mean)

@@ -23,23 +23,17 @@ from hopsum.torch.state import HopsumState
 def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients over the workers that are in the sum: `ddp.register_comm_hook(state, hook)`.
 
-    The future's value is the bucket's buffer with the mean in it, in its own type. The buckets of one backward pass
-    are done together, after the last one: if some rank's gradients are not finite in any of them, all of them fail or
-    are NaN on all ranks, as `HopsumState.on_nonfinite` says. Whatever fails reaches the future: `backward` raises
-    RuntimeError with the text, `state.failure` has the exception.
+    The future's value is the bucket's buffer with the mean in it, in its own type. It is there as soon as this bucket's
+    own sum is done; with `on_nonfinite="skip"`, `on_switch_lost="fall_back"` or unused parameters, when all buckets of
+    the backward pass are. Whatever fails reaches the future at the end of the pass: `backward` raises RuntimeError with
+    the text, `state.failure` has the exception.
     """
     buffer = bucket.buffer()
     # On a GPU torch makes the streams of the next operations wait for this future: it must know the device.
     arrived: torch.futures.Future[None] = torch.futures.Future(devices=[] if buffer.is_cpu else [buffer.device])
-    submitted = state.submit(bucket)
-
-    def write(_: torch.futures.Future[None]) -> torch.Tensor:
-        """Put the mean into the buffer. What this raises, and nothing else, fails the future for DDP as well."""
-        return state.write(submitted)
-
-    written = arrived.then(write)
-    submitted.step.over.add_done_callback(lambda _: arrived.set_result(None))
-    return written
+    step, portions = state.submit(bucket, lambda: arrived.set_result(None))
+    # What `write` raises fails the future for DDP as well. torch has no other way.
+    return arrived.then(lambda _: state.write(buffer, step, portions))
 
 
 def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **options: Any) -> HopsumState:

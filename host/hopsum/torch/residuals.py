@@ -36,6 +36,8 @@ class Residuals:
     def __init__(self) -> None:
         self._feedback: dict[Layout, ErrorFeedback | DeviceFeedback] = {}
         self._places: dict[str, _Place] = {}
+        self._left: set[Layout] = set()
+        """Layouts that a parameter has left: what they have of its residual is stale."""
 
     def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> ErrorFeedback:
         """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
@@ -76,14 +78,14 @@ class Residuals:
         """Replace everything by these residuals, float32[elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
+        self._left.clear()
         for name, residual in residuals.items():
             self._move((name,), (residual.size,), _on_host).residual[:] = residual
 
     def _here(self, layout: Layout) -> ErrorFeedback | DeviceFeedback | None:
         """Return the error feedback of this layout, if all residuals of its parameters are in it."""
         # All or none: a layout that lost a parameter would have a stale residual.
-        found = all(name in self._places and self._places[name].layout == layout for name in layout)
-        return self._feedback[layout] if found else None
+        return None if layout in self._left else self._feedback.get(layout)
 
     def _copy(self, name: str) -> Floats:
         place = self._places[name]
@@ -100,15 +102,18 @@ class Residuals:
             first += size
             if name in self._places:
                 before = self._places[name]
+                self._left.add(before.layout)
                 kept = self._feedback[before.layout]
                 # On one device in one order. From a device to the host the copy waits.
                 with _queue(kept), _queue(made):
                     _values(made)[places[name].elements].copy_(_values(kept)[before.elements])
         self._places.update(places)
         self._feedback[layout] = made
+        self._left.discard(layout)
         # Layouts that no parameter is in any more are forgotten, with their vectors.
         inhabited = {place.layout for place in self._places.values()}
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
+        self._left &= inhabited
         return made
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, PortionSum, Step
+from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
     COUNTED_STEPS,
@@ -74,14 +74,6 @@ class Scaler(Protocol):
 
     def get_scale(self) -> float:
         """Return the factor of losses at present."""
-
-
-class Submitted(NamedTuple):
-    """A submitted bucket: its buffer, its step, and the all-reduces that carry it."""
-
-    buffer: torch.Tensor
-    step: Step
-    sums: list[PortionSum]
 
 
 class _Calls:
@@ -237,7 +229,7 @@ class HopsumState:
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
-            agent=comm,
+            communicator=comm,
             names=names,
             plain=plain,
             group=None if group is None else GroupSums(group),
@@ -264,7 +256,7 @@ class HopsumState:
         """Return the communicator that sums. Raises RuntimeError for a state that was unpickled and not attached."""
         if self._sender is None:
             raise RuntimeError("this state has no communicator since it was unpickled: attach one")
-        return self._sender.agent
+        return self._sender.communicator
 
     @property
     def facts(self) -> str:
@@ -279,22 +271,28 @@ class HopsumState:
             return False
         return self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
 
-    def submit(self, bucket: Bucket) -> Submitted:
-        """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
+    def submit(self, bucket: Bucket, deliver: Callable[[], None]) -> tuple[Step, list[Portion]]:
+        """Begin the sums of a bucket, and return its step and its sums; for the hook.
 
-        What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
-        gradients that are not dense real numbers; GenerationEndedError or CommunicatorClosedError if the agent takes
-        nothing more.
+        Nothing may touch the bucket's buffer until `deliver` is called, in any thread: it has to lead to `write`.
+
+        What cannot be submitted fails the step: RuntimeError without a communicator; ValueError for a foreign parameter
+        or gradients that are not dense real numbers; GenerationEndedError or CommunicatorClosedError if the
+        communicator takes nothing more.
         """
         # Bucket 0 begins a new step: one still open belongs to a backward pass that was given up.
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
-        step, sums = open_step or self._begin_step(), list[PortionSum]()
+        step, portions = open_step or self._begin_step(), list[Portion]()
         try:
-            self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=self.compresses)
+            sender = self._require_sender()
+            portions = sender.send(bucket, step, number=self.allreduces, compress=self.compresses)
         except Exception as error:
             step.fail(error)
-        compressed = sum(each.compressed for each in sums)
-        self.allreduces += compressed
+            # The bucket has no mean: it waits for the end of the step.
+            portions = []
+        for each in portions:
+            self.allreduces += each.compressed
+        step.deliver(portions, deliver)
         if bucket.is_last():
             # Before `complete`: the communicator may wait for more buckets of the group until then.
             self._end_group()
@@ -302,33 +300,35 @@ class HopsumState:
             self._times.hand_over()
             step.over.add_done_callback(self._end_step)
             step.complete()
-        return Submitted(bucket.buffer(), step, sums)
+        return step, portions
 
-    def write(self, submitted: Submitted) -> torch.Tensor:
-        """Put the mean, or NaN, into the bucket's buffer and return it, once the step is over; for the hook.
+    def write(self, buffer: torch.Tensor, step: Step, portions: list[Portion]) -> torch.Tensor:
+        """Put the mean, or NaN, into a bucket's buffer and return it, once it was delivered; for the hook.
 
         Raises:
             HopsumError, ValueError, RuntimeError: why the step failed; `failure` has it, or what ended all before.
         """
-        try:
-            dropped = submitted.step.over.result()
-        except BaseException as error:
-            # What ended all is kept. An error that a later step may follow is replaced by the newest.
-            if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
-                self.failure = error
-            raise
-        if dropped:
-            return submitted.buffer.fill_(torch.nan)
-        for each in submitted.sums:
-            each.portion.scatter(each.x)
-        return submitted.buffer
+        # A bucket that is delivered before the end of its step has a mean.
+        if step.over.done():
+            try:
+                dropped = step.over.result()
+            except BaseException as error:
+                # What ended all is kept. An error that a later step may follow is replaced by the newest.
+                if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
+                    self.failure = error
+                raise
+            if dropped:
+                return buffer.fill_(torch.nan)
+        for each in portions:
+            each.scatter()
+        return buffer
 
     def _end_step(self, over: Future[bool]) -> None:
         """Take the time of a step, and write the line of `log_every`. Runs in the thread that ends the step."""
         self._times.end_step()
         asked = self.log_every and self.rank == 0 and self.steps % self.log_every == 0
         if asked and over.exception() is None and self._sender is not None:
-            tell(_log, self._times.line(self.steps, self._sender.agent.workers))
+            tell(_log, self._times.line(self.steps, self._sender.communicator.workers))
 
     def _require_sender(self) -> Sender:
         if self._sender is None:
@@ -338,11 +338,14 @@ class HopsumState:
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
-        self._step = Step(self._residuals.clear, self._fall_back)
+        # Where the end of a step may still change the means, no bucket gets one before.
+        drops_unused = self._sender is not None and self._sender.drops_unused
+        together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
+        self._step = Step(self._residuals.clear, self._fall_back, together=together)
         self._calls.any = True
         before = self._times.begin_step()
         if before is not None and self._sender is not None:
-            self._sender.agent.note_step(before.step_s, before.wait_s)
+            self._sender.communicator.note_step(before.step_s, before.wait_s)
         has_switch = self._fall_back is None or not self._fall_back.active
         if not has_switch:
             self._step, self.trial = Step(self._residuals.clear), None
@@ -350,7 +353,7 @@ class HopsumState:
             self.trial.begin_step()
         if self._sender is not None and has_switch:
             # Kept, as `attach` may put another communicator in its place before the group ends.
-            self._grouping = self._sender.agent
+            self._grouping = self._sender.communicator
             self._grouping.group_start()
         self._follow_scale()
         return self._step
@@ -382,7 +385,7 @@ class HopsumState:
         there is anything to tell). Raises RuntimeError without an agent.
         """
         sender = self._require_sender()
-        statistics, plain, codecs = sender.agent.statistics, sender.group, sender.device_codecs
+        statistics, plain, codecs = sender.communicator.statistics, sender.group, sender.device_codecs
         traffic, fp32_bytes = statistics.traffic, 4 * statistics.elements
         up, down = traffic.interface_bytes_sent, traffic.interface_bytes_received
         return {
@@ -404,7 +407,7 @@ class HopsumState:
             "uncompressed_bytes": plain.bytes if plain else 0,
             "bytes_from_device": codecs.bytes_to_host if codecs else 0,
             "bytes_to_device": codecs.bytes_to_device if codecs else 0,
-            **self._times.scalars(sender.agent.workers),
+            **self._times.scalars(sender.communicator.workers),
         }
 
     def state_dict(self) -> StateDict:

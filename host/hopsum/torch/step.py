@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One backward pass: its buckets succeed, are dropped, or fail together.
+"""One backward pass: its buckets are dropped, or fail, together.
 
     state      event                                              then
     OPEN       a bucket is added; a sum of it begins or ends      OPEN
     OPEN       the last bucket is added and no sum is under way   OVER
     OVER       nothing follows
 
+A bucket has its mean as soon as its own sums are done, unless something at the end of the step may still change it:
+NaN for all buckets (`on_nonfinite="skip"`), the vote (`on_switch_lost="fall_back"`), or rule 3. A bucket without a mean
+hears at the end why.
+
 Rules at the end, the same on all ranks since all see the same results:
 
-1. A sum that failed fails every bucket, with the first failure. Residuals stay as the sums left them.
-2. Where some rank's gradients were not finite the step is dropped: every bucket is NaN, or fails if that is an error,
-   and every residual is what it was before the step, also of the buckets that had a mean.
+1. A sum that failed fails every bucket that has no mean yet, with the first failure. Residuals stay as the sums left
+   them.
+2. Where some rank's gradients were not finite the step is dropped: every bucket is NaN, or those without a mean fail if
+   that is an error, and every residual is what it was before the step, also of the buckets that had a mean.
    The same where workers were replaced: the step fails on all ranks, as if it had not been; do it again.
    With `on_switch_lost="fall_back"` the ranks vote first; where one lost the switch, all of
    them average the buckets again by the process group.
@@ -42,52 +47,40 @@ from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import within_range
 
 
-class Portion:
-    """Some parameters of a bucket, one after the other in a vector of their own, on their way through one sum."""
+class Layout:
+    """Parameters of a bucket that go through one sum: the same in every step until DDP builds other buckets.
 
-    def __init__(self, buffer: torch.Tensor, names: Sequence[str], places: Sequence[slice]) -> None:
-        self.buffer = buffer
-        self.names = tuple(names)
-        self.places = tuple(places)
-        """The place of each parameter in the buffer."""
+    Args:
+        names: of the parameters.
+        places: of the parameters in the bucket's buffer.
+        elements: of the buffer.
+    """
+
+    def __init__(self, names: Sequence[str], places: Sequence[slice], elements: int) -> None:
+        self.names, self.places = tuple(names), tuple(places)
         self.sizes = tuple(place.stop - place.start for place in places)
-
-    def gather(self) -> torch.Tensor:
-        """Return the gradients; the buffer itself if they are all of it."""
-        # The usual case: everything is compressed, and nothing is copied.
-        whole = sum(self.sizes) == self.buffer.numel()
-        return self.buffer.detach() if whole else torch.cat([self.buffer[place] for place in self.places])
-
-    def scatter(self, mean: torch.Tensor) -> None:
-        """Write the mean into the buffer, in its type."""
-        # The mean may have been written in place.
-        if mean.data_ptr() != self.buffer.data_ptr():
-            mean = within_range(mean, self.buffer.dtype)
-            for place, own in zip(self.places, self.own_places(), strict=True):
-                self.buffer[place].copy_(mean[own])
-
-    def own_places(self) -> list[slice]:
-        """Return where each parameter is in the portion's own vector."""
-        return places_of(self.sizes)
+        self.own_places = places_of(self.sizes)
+        """The place of each parameter in a vector of these parameters alone."""
+        self.tensors = tuple(zip(self.names, self.sizes, strict=True))
+        """Name and elements of each parameter."""
+        self.is_whole = sum(self.sizes) == elements
+        """The parameters are all that the bucket has."""
 
 
-class PortionSum:
-    """The all-reduce of one portion of a bucket: its vector, and the error feedback that it commits."""
+class Portion:
+    """The sum of one layout of a bucket: the bucket's buffer, the vector to sum, and the error feedback.
 
-    def __init__(
-        self,
-        portion: Portion,
-        x: torch.Tensor,
-        feedback: ErrorFeedback | DeviceFeedback | None = None,
-        *,
-        compressed: bool = False,
-    ) -> None:
-        self.portion = portion
-        self.x = x
+    Args:
+        compressed: the switch sums it, else torch's process group.
+    """
+
+    def __init__(self, buffer: torch.Tensor, layout: Layout, *, compressed: bool) -> None:
+        self.buffer, self.layout, self.compressed = buffer, layout, compressed
+        self.x = self.gather()
         """The vector to sum; then the mean."""
-        self.feedback = feedback
+        self.feedback: ErrorFeedback | DeviceFeedback | None = None
         """The error feedback that this sum commits."""
-        self.compressed = compressed
+        self.has_mean = False
         self.settled = False
         """The feedback is committed: there is a mean, or workers were replaced and it has the whole vector."""
         self.carried: list[str] = []
@@ -95,16 +88,31 @@ class PortionSum:
         self.submitted = False
         """The communicator has taken the vector, so it has changed the feedback or will do so."""
 
+    def gather(self) -> torch.Tensor:
+        """Return the gradients; the buffer itself if they are all of it."""
+        # The usual case: everything is compressed, and nothing is copied.
+        if self.layout.is_whole:
+            return self.buffer.detach()
+        return torch.cat([self.buffer[place] for place in self.layout.places])
+
+    def scatter(self) -> None:
+        """Write the mean into the buffer, in its type."""
+        # The mean may have been written in place.
+        if self.x.data_ptr() != self.buffer.data_ptr():
+            mean = within_range(self.x, self.buffer.dtype)
+            for place, own in zip(self.layout.places, self.layout.own_places, strict=True):
+                self.buffer[place].copy_(mean[own])
+
     def give_back(self) -> None:
         """Take the gradients anew, with the error feedback as it was before the step. Only where x is a copy."""
         if self.feedback is not None and self.submitted:
             self.feedback.give_back(slice(None))
         self.feedback = None
-        self.x.copy_(self.portion.gather())
+        self.x.copy_(self.gather())
 
     def carry(self, residuals: Residuals) -> None:
         """Add the residuals to the vector, and note whose they are."""
-        for name, place in zip(self.portion.names, self.portion.own_places(), strict=True):
+        for name, place in zip(self.layout.names, self.layout.own_places, strict=True):
             residual = residuals.read(name)
             if residual is not None:
                 self.x[place] += torch.from_numpy(residual).to(self.x.device, self.x.dtype)
@@ -117,19 +125,24 @@ class Step:
     Args:
         clear: forgets a parameter's residual.
         switch_loss: the votes of `on_switch_lost="fall_back"`; None: the step ends as its sums do.
+        together: the end of the step may change the mean of every bucket, so that no bucket has one before.
     """
 
-    def __init__(self, clear: Callable[[str], None], switch_loss: FallBack | None = None) -> None:
+    def __init__(
+        self, clear: Callable[[str], None], switch_loss: FallBack | None = None, *, together: bool = True
+    ) -> None:
         self.over: Future[bool] = Future()
         """True: the step is dropped and buckets are NaN."""
         self._clear = clear
-        self._switch_loss = switch_loss
+        self._switch_loss, self._together = switch_loss, together
         self._lock = threading.Lock()
         self._under_way = 0
         self._complete = False
-        self._sums: list[PortionSum] = []
+        self._sums: list[Portion] = []
         """The sums in the order in which they began."""
-        self._used: list[tuple[list[PortionSum], torch.Tensor]] = []
+        self._undelivered: list[tuple[Sequence[Portion], Callable[[], None]]] = []
+        """Buckets that wait for their sums, or for the end of the step: their sums, and what to call then."""
+        self._used: list[tuple[list[Portion], torch.Tensor]] = []
         self._failures: list[BaseException] = []
         self._dropped = False
 
@@ -138,26 +151,43 @@ class Step:
         """Return whether a sum has begun and not ended."""
         return self._under_way > 0
 
-    def begin(self, added: PortionSum | None = None) -> None:
+    def begin(self, added: Portion | None = None) -> None:
         """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
         with self._lock:
             self._under_way += 1
             if added is not None:
                 self._sums.append(added)
 
-    def watch(self, sums: list[PortionSum], used: torch.Tensor) -> None:
+    def watch(self, sums: list[Portion], used: torch.Tensor) -> None:
         """Apply rule 3 to sums; uint8[parameters of all of them], which is complete when the step is over."""
         self._used.append((sums, used))
 
-    def end(self, *, failure: BaseException | None = None, dropped: bool = False) -> None:
-        """Note that one all-reduce is over."""
+    def deliver(self, sums: Sequence[Portion], call: Callable[[], None]) -> None:
+        """Call when a bucket may be written, or hears that it has no mean. All sums of the bucket have begun."""
+        with self._lock:
+            waits = not self.over.done() and (self._together or not _have_means(sums))
+            if waits:
+                self._undelivered.append((sums, call))
+        if not waits:
+            call()
+
+    def end(self, ended: Portion | None = None, *, failure: BaseException | None = None, dropped: bool = False) -> None:
+        """Note that one all-reduce is over, of this sum if one is given."""
+        ready: list[Callable[[], None]] = []
         with self._lock:
             if failure is not None:
                 self._failures.append(failure)
             self._dropped |= dropped
+            if ended is not None:
+                ended.has_mean = failure is None and not dropped
             self._under_way -= 1
             # Decided under the lock, acted upon outside of it: callbacks may take other locks.
             over = self._complete and self._under_way == 0
+            if not over and not self._together:
+                ready = [call for sums, call in self._undelivered if _have_means(sums)]
+                self._undelivered = [each for each in self._undelivered if each[1] not in ready]
+        for call in ready:
+            call()
         if over:
             self._finish()
 
@@ -212,6 +242,10 @@ class Step:
             self.over.set_exception(failure)
         else:
             self.over.set_result(self._dropped)
+        with self._lock:
+            left, self._undelivered = self._undelivered, []
+        for _, call in left:
+            call()
 
     def _apply(self) -> None:
         """Keep the residuals of parameters without gradients (rule 3), and forget those that were carried."""
@@ -223,12 +257,17 @@ class Step:
                     self._clear(name)
 
 
-def _keep_residuals(sums: list[PortionSum], used: torch.Tensor) -> list[str]:
+def _have_means(sums: Sequence[Portion]) -> bool:
+    # A bucket without sums could not be submitted: it has no mean.
+    return bool(sums) and all([each.has_mean for each in sums])
+
+
+def _keep_residuals(sums: list[Portion], used: torch.Tensor) -> list[str]:
     """Undo the sums of parameters that have no gradient on any rank, and return their names."""
     # One flag a parameter, in the order of all sums, which is the same on all ranks.
     flags, found = iter(used.tolist()), []
     for each in sums:
-        for name, place in zip(each.portion.names, each.portion.own_places(), strict=True):
+        for name, place in zip(each.layout.names, each.layout.own_places, strict=True):
             if not next(flags):
                 found.append(name)
                 each.x[place] = 0
@@ -316,7 +355,7 @@ class FallBack:
         why = f" after {own[0]}" if own else ""
         return AllReduceError(f"the ranks could not vote on this step: {error}{why}. A rank has died or left")
 
-    def redo(self, sums: list[PortionSum]) -> bool:
+    def redo(self, sums: list[Portion]) -> bool:
         """Average by the process group what the switch was to average. Return whether all means are finite.
 
         Raises:
@@ -333,9 +372,8 @@ class FallBack:
                 each.carry(self._residuals)
                 each.x.div_(self._workers)
                 dist.all_reduce(each.x, group=self._group)
-        broken = [each.portion for each in sums if not bool(each.x.isfinite().all())]
+        broken = [each for each in sums if not bool(each.x.isfinite().all())]
         if broken and self._on_nonfinite == "raise":
             gradients = broken[0].gather().to("cpu", torch.float32).numpy()
-            named = list(zip(broken[0].names, broken[0].sizes, strict=True))
-            raise nonfinite_error(gradients, named, self._rank)
+            raise nonfinite_error(gradients, broken[0].layout.tensors, self._rank)
         return not broken

@@ -18,11 +18,12 @@ from torch import nn
 
 import hopsum
 from hopsum.codec import ErrorFeedback
+from hopsum.codec.interface import NonFiniteError
 from hopsum.communicator import AllReduceResult, Communicator, SocketTraffic
 from hopsum.torch.buckets import Sender
 from hopsum.torch.diloco import Fragment, make_fragments
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import PortionSum, Step
+from hopsum.torch.step import Step
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
 
@@ -126,6 +127,22 @@ class InstantAgent:
         return future
 
 
+class HeldAgent(InstantAgent):
+    """Its means are there when the test says so."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[AllReduceResult]] = []
+        self._results: list[AllReduceResult] = []
+
+    def submit(self, x: np.ndarray, *, feedback: Any, out: np.ndarray, **_: Any) -> Future[AllReduceResult]:
+        self._results.append(super().submit(x, feedback=feedback, out=out).result())
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def release(self, number: int) -> None:
+        self.futures[number].set_result(self._results[number])
+
+
 class InstantGroup:
     """The only rank."""
 
@@ -160,7 +177,7 @@ def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple
     module, residuals = nn.Linear(3, 1), Residuals()
     residuals.load({"weight": np.full(3, 2, np.float32), "bias": np.full(1, 5, np.float32)})
     sender = Sender(
-        agent=InstantAgent(),  # type: ignore[arg-type]
+        communicator=InstantAgent(),  # type: ignore[arg-type]
         names={parameter: name for name, parameter in module.named_parameters()},
         plain=frozenset(plain),
         group=InstantGroup(),  # type: ignore[arg-type]
@@ -169,15 +186,68 @@ def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple
         error_feedback=True,
         on_nonfinite="raise",
     )
-    gradients, step, sums = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear), list[PortionSum]()
-    sender.send(OneBucket(module, gradients), step, sums, number=0, compress=True)
+    gradients, step = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear)
+    portions = sender.send(OneBucket(module, gradients), step, number=0, compress=True)
     step.complete()
     assert step.over.result() is False
-    for each in sums:
-        each.portion.scatter(each.x)
+    for each in portions:
+        each.scatter()
     assert gradients.tolist() == [MEAN, MEAN, MEAN, 0]
     left = {name: each.tolist() for name, each in residuals.as_dict().items()}
     assert left == {"weight": [1 + 2 - MEAN, 2 - MEAN, 1 + 2 - MEAN], "bias": [5]}
+
+
+def two_buckets(*, together: bool, plain: tuple[str, ...] = ()) -> tuple[HeldAgent, Step, list[str]]:
+    """Begin a step of two buckets with a layer each; return what is told as each is delivered."""
+    agent, residuals, told = HeldAgent(), Residuals(), list[str]()
+    layers = {"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)}
+    named = {each: f"{name}.{own}" for name, layer in layers.items() for own, each in layer.named_parameters()}
+    sender = Sender(
+        communicator=agent,  # type: ignore[arg-type]
+        names=named,
+        plain=frozenset(plain),
+        group=InstantGroup(),  # type: ignore[arg-type]
+        drops_unused=False,
+        residuals=residuals,
+        error_feedback=True,
+        on_nonfinite="raise",
+    )
+    step = Step(residuals.clear, together=together)
+    for name, layer in layers.items():
+        portions = sender.send(OneBucket(layer, torch.ones(3)), step, number=0, compress=True)
+        step.deliver(portions, lambda name=name: told.append(name))  # type: ignore[misc]
+    step.complete()
+    return agent, step, told
+
+
+def test_a_bucket_is_delivered_with_its_own_mean() -> None:
+    agent, step, told = two_buckets(together=False, plain=("b.bias",))
+    assert told == []
+    agent.release(1)
+    assert told == ["b"]
+    assert not step.over.done()
+    agent.release(0)
+    assert told == ["b", "a"]
+    assert step.over.result() is False
+
+
+def test_where_the_end_of_a_step_counts_no_bucket_is_delivered_before() -> None:
+    agent, step, told = two_buckets(together=True)
+    agent.release(0)
+    assert told == []
+    agent.release(1)
+    assert told == ["a", "b"]
+    assert step.over.result() is False
+
+
+def test_a_bucket_without_a_mean_hears_why_at_the_end_and_residuals_are_what_they_were() -> None:
+    agent, step, told = two_buckets(together=False)
+    failure = NonFiniteError("NaN", 1)
+    agent.futures[0].set_exception(failure)
+    assert told == []
+    agent.release(1)
+    assert told == ["a", "b"]
+    assert step.over.exception() is failure
 
 
 def model() -> nn.Module:
