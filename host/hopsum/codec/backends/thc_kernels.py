@@ -80,30 +80,6 @@ def copy(a: Any, b: Any) -> None:
         b[j] = a[j]
 
 
-def by_group(grouped: Any, lanes: Any) -> Any:
-    """Return a part (source, group, out) that packs or unpacks codes in groups of so many; 0 stands for lanes.
-
-    `grouped` does it for a group, which is a constant where programs have that group: other loops are slow. `lanes` is
-    a part (source, out).
-    """
-
-    @inner
-    def convert(source: Any, group: Any, out: Any) -> None:
-        # The group of every software switch. A constant lets LLVM unroll: 128 and 64 are those of Tofino's programs.
-        if group == 512:
-            grouped(source, 512, out)
-        elif group == 128:
-            grouped(source, 128, out)
-        elif group == 64:
-            grouped(source, 64, out)
-        elif group:
-            grouped(source, group, out)
-        else:
-            lanes(source, out)
-
-    return convert
-
-
 @inner
 def take(turns: Any, own: Any, blocks: Any) -> Any:
     """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
@@ -118,7 +94,8 @@ def take(turns: Any, own: Any, blocks: Any) -> Any:
         # Atomic: no two threads get the same blocks, though none holds a lock.
         first, end = fetch_add(turns, run, TURN_BLOCKS), blocks * (run + 1) // runs
         if first < end:
-            return first, min(first + TURN_BLOCKS, end)
+            last = first + TURN_BLOCKS
+            return first, last if last < end else end
     return 0, 0
 
 
@@ -267,19 +244,26 @@ def fractions(key: Any, strides: Any, u: Any) -> None:
 
 
 @inner
+def _within(value: Any, low: Any, high: Any) -> Any:
+    """Return the number in low .. high that is nearest to a value. numba compiles min and max in four functions."""
+    above = value if value > low else low
+    return above if above < high else high
+
+
+@inner
 def shift_up(a: Any, half: Any, shift: Any) -> None:
     """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
     # With this limit the shifted value stays within +-(g 2^15 + 2^k), so 32 bits hold it for k up to 23.
     limit = i32(i32(half >> shift) + i32(1))
     for j in range(a.shape[0]):
-        a[j] = i32(min(max(a[j], i32(-limit)), limit) << shift)
+        a[j] = i32(_within(a[j], i32(-limit), limit) << shift)
 
 
 @inner
 def clamp(a: Any, half: Any, top: Any) -> None:
     """Move coordinates from -half .. half to 0 .. top."""
     for j in range(a.shape[0]):
-        a[j] = min(max(i32(a[j] + half), i32(0)), top)
+        a[j] = _within(i32(a[j] + half), i32(0), top)
 
 
 @inner
@@ -419,8 +403,93 @@ def _pack_lanes16(codes: Any, out: Any) -> None:
         out[2 * j + 1] = codes[j]
 
 
-_to_payload8, _to_payload16 = by_group(_pack8, copy), by_group(_pack16, _pack_lanes16)
-"""Pack the codes of lanes of 8 and 16 bits: (codes, group, out)."""
+_CODES = vector(ir.IntType(8), 16)
+_FOUR, _LOW = constant(_CODES, 4), constant(_CODES, 15)
+_EVEN, _ODD, _MIXED = range(0, 32, 2), range(1, 32, 2), [lane // 2 + 16 * (lane % 2) for lane in range(32)]
+"""Lanes of two vectors of 16: every second byte of both, and the bytes of both by turns."""
+
+
+def _on_words(builder: Any, group: Any, elements: int, codes_per_word: int, body: Any) -> None:
+    """Call body for 16 words of each group at a time: with the places of the first word and of its codes."""
+    index = ir.IntType(64)
+    words = builder.udiv(group, index(codes_per_word))
+    loop = _numba_cgutils.for_range_slice
+    with (
+        loop(builder, index(0), index(elements), group) as (first, _groups),
+        loop(builder, index(0), words, index(16)) as (word, _words),
+    ):
+        # A byte has two codes.
+        byte = builder.add(builder.lshr(first, index(1)), builder.mul(word, index(codes_per_word // 2)))
+        code = builder.add(first, word)
+        body(byte, [builder.add(code, builder.mul(words, index(part))) for part in range(codes_per_word)])
+
+
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _pack_words(_: Any, codes: Any, group: Any, out: Any, elements: Any) -> Any:
+    """Pack a block's codes in groups of at least 16 words; `elements` is the constant B."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2)}
+
+        def pack(byte: Any, places: list[Any]) -> None:
+            parts = [load(builder, data[0], at, _CODES) for at in places]
+            packed = [
+                builder.or_(builder.shl(high, _FOUR), low) for high, low in zip(parts[::2], parts[1::2], strict=True)
+            ]
+            # Two bytes a word lie one after the other on the wire.
+            joined = packed[0] if len(packed) == 1 else shuffle(builder, packed[0], packed[1], _MIXED)
+            store(builder, joined, data[2], byte)
+
+        _on_words(builder, arguments[1], elements.literal_value, 2048 // elements.literal_value, pack)
+        return context.get_dummy_value()
+
+    return types.void(codes, types.int64, out, elements), generate
+
+
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _unpack_words(_: Any, payload: Any, group: Any, codes: Any, elements: Any) -> Any:
+    """Undo `_pack_words`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2)}
+        codes_per_word = 2048 // elements.literal_value
+
+        def unpack(byte: Any, places: list[Any]) -> None:
+            if codes_per_word == 2:
+                packed = [load(builder, data[0], byte, _CODES)]
+            else:
+                both = load(builder, data[0], byte, vector(ir.IntType(8), 32))
+                packed = [shuffle(builder, both, both, lanes) for lanes in (_EVEN, _ODD)]
+            for each, high, low in zip(packed, places[::2], places[1::2], strict=True):
+                store(builder, builder.lshr(each, _FOUR), data[2], high)
+                store(builder, builder.and_(each, _LOW), data[2], low)
+
+        _on_words(builder, arguments[1], elements.literal_value, codes_per_word, unpack)
+        return context.get_dummy_value()
+
+    return types.void(payload, types.int64, codes, elements), generate
+
+
+@inner
+def _to_payload8(codes: Any, group: Any, out: Any) -> None:
+    """Pack the codes of lanes of 8 bits in groups of so many; 0 stands for lanes."""
+    if group >= 32:
+        _pack_words(codes, group, out, 1024)
+    elif group:
+        _pack8(codes, group, out)
+    else:
+        copy(codes, out)
+
+
+@inner
+def _to_payload16(codes: Any, group: Any, out: Any) -> None:
+    """Pack the codes of lanes of 16 bits in groups of so many; 0 stands for lanes."""
+    if group >= 64:
+        _pack_words(codes, group, out, 512)
+    elif group:
+        _pack16(codes, group, out)
+    else:
+        _pack_lanes16(codes, out)
 
 
 _ENCODE = (
@@ -505,8 +574,26 @@ def _unpack_lanes16(payload: Any, codes: Any) -> None:
         codes[j] = payload[2 * j + 1]
 
 
-_to_codes8, _to_codes16 = by_group(_unpack8, copy), by_group(_unpack16, _unpack_lanes16)
-"""Unpack the codes of lanes of 8 and 16 bits: (payload, group, codes)."""
+@inner
+def _to_codes8(payload: Any, group: Any, codes: Any) -> None:
+    """Undo `_to_payload8`."""
+    if group >= 32:
+        _unpack_words(payload, group, codes, 1024)
+    elif group:
+        _unpack8(payload, group, codes)
+    else:
+        copy(payload, codes)
+
+
+@inner
+def _to_codes16(payload: Any, group: Any, codes: Any) -> None:
+    """Undo `_to_payload16`."""
+    if group >= 64:
+        _unpack_words(payload, group, codes, 512)
+    elif group:
+        _unpack16(payload, group, codes)
+    else:
+        _unpack_lanes16(payload, codes)
 
 
 @_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
