@@ -134,18 +134,16 @@ def _add_switch(made: dict[str, Metric], switch: pb.Switch, jobs: Iterable[pb.Jo
     _add(made["switch_up"], int(switch.reachable), name)
     for reason in CONDITION_REASONS:
         _add(made["switch_condition"], int(switch.condition_reason == reason), name, reason)
-    _add(made["switch_slots"], switch.slots, name)
-    _add(made["switch_slots_used"], switch.slots_used, name)
-    _add(made["switch_slots_largest_free"], switch.slots_largest_free, name)
+    for field in ("slots", "slots_used", "slots_largest_free"):
+        _add(made[f"switch_{field}"], getattr(switch, field), name)
+    for field in ("audits", "entries_repaired", "sessions"):
+        _add(made[f"switch_{field}_total"], getattr(switch, field), name)
     states = [word_of(pb.JobState.DESCRIPTOR, job.state) for job in jobs]
     for state in JobState:
         _add(made["switch_jobs"], states.count(state.value), name, state.value)
     for drop in Drop:
         if (word := drop.name.lower()) in switch.drops:
             _add(made["switch_dropped_packets_total"], switch.drops[word], name, word)
-    _add(made["switch_audits_total"], switch.audits, name)
-    _add(made["switch_entries_repaired_total"], switch.entries_repaired, name)
-    _add(made["switch_sessions_total"], switch.sessions, name)
 
 
 def _add_job(made: dict[str, Metric], job: pb.Job) -> None:

@@ -17,7 +17,7 @@ no region ever has two generations. A generation is never used again, whatever h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -187,7 +187,11 @@ class SwitchController:
         job found in `ending` tries again.
         """
         self.check(spec)
-        validate_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
+        room = self._device.program.lookups
+        having = sum(installed.job.spec.table is not None for installed in self._installed.values())
+        if spec.table is not None and having >= room:
+            what = f"{having} jobs have lookup tables, and the program has room for {room}"
+            raise _wrong(self._device, spec, what, "end one of them, or use a codec without a lookup table")
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         # The generation is counted as used before anything is written: a creation that fails has used it up (rule
@@ -226,7 +230,14 @@ class SwitchController:
         Raises ControlPlaneError when the switch does not answer.
         """
         actual = read_installed(self._device)
-        self._forget_gone(actual)
+        # The places of kept generations that the switch does not admit any more are free.
+        admitted = generations_in(actual.values(), admit.JOBS)
+        for kept in self.foreign:
+            if kept.generation not in admitted:
+                del self._foreign[kept.generation]
+                # A job of the database may have had that place all along.
+                with suppress(KeyError):
+                    self._allocator.free(kept.allocation)
         return self._compare(actual)
 
     def repair(self, audit: Audit) -> RepairResult:
@@ -363,16 +374,6 @@ class SwitchController:
             )
         self._foreign = {each.generation: each for each in kept}
 
-    def _forget_gone(self, actual: Mapping[tuple[object, ...], Entity]) -> None:
-        """Give the places of kept generations back that the switch does not admit any more."""
-        admitted = generations_in(actual.values(), admit.JOBS)
-        for kept in self.foreign:
-            if kept.generation not in admitted:
-                del self._foreign[kept.generation]
-                # A job has that place.
-                with suppress(KeyError):
-                    self._allocator.free(kept.allocation)
-
     def _compare(self, actual: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
         ordered = [self._installed[generation] for generation in sorted(self._installed)]
         wanted = [DesiredJob(installed.job, installed.entities, installed.ending) for installed in ordered]
@@ -399,18 +400,16 @@ class SwitchController:
             for change in finding.changed
         ]
         if audit.address is not None:
-            updates += self._announcement()
+            # Read again: the address may have changed since the audit.
+            entry = address.switch_address(self._switch)
+            actual = {found.key(): found for found in self._device.read_table(entry.table)}
+            if entry.key() not in actual:
+                updates.append(Insert(entry))
+            elif actual[entry.key()] != entry:
+                updates.append(Modify(entry))
         if updates:
             self._device.write(updates)
         return tuple(update.entity for update in updates)
-
-    def _announcement(self) -> list[Update]:
-        entry = address.switch_address(self._switch)
-        actual = {found.key(): found for found in self._device.read_table(entry.table)}
-        if entry.key() not in actual:
-            return [Insert(entry)]
-        # The same address with another MAC.
-        return [] if actual[entry.key()] == entry else [Modify(entry)]
 
     def _allot(
         self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None
@@ -498,14 +497,6 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
             "would write over its own memory"
         )
         raise _wrong(device, spec, what, "leave table16 out, or use another target")
-
-
-def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -> None:
-    """Raise ControlPlaneError when the job needs a lookup table, and the `others` here have taken all there are."""
-    room, having = device.program.lookups, sum(other.table is not None for other in others)
-    if spec.table is not None and having >= room:
-        what = f"{having} jobs have lookup tables, and the program has room for {room}"
-        raise _wrong(device, spec, what, "end one of them, or use a codec without a lookup table")
 
 
 def _wrong(device: Device, spec: JobSpec, what: str, hint: str) -> ControlPlaneError:

@@ -7,9 +7,8 @@ Two of them hold a secret in clear, and are never logged: CreateJobResponse and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from hopsum_controlplane.audit import ForeignGeneration
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistory
 from hopsum_controlplane.cluster.job_status import JobStatus, why_lost
@@ -206,13 +205,18 @@ def switch_message(
         drops: packets by reason, empty when the switch was not asked.
         lease_left_s: seconds that are left of the lease of a switch that registered.
     """
-    config = reconciler.config
+    config, undecided = reconciler.config, ""
+    if reconciler.foreign:
+        undecided = (
+            f"not in the database, and kept: {'; '.join(map(str, reconciler.foreign))}; restore a newer database, or "
+            "end them with `hopsum controller --remove-existing`"
+        )
     return pb.Switch(
         name=config.name,
         driver=config.driver,
         address=config.address,
         reachable=reconciler.controller is not None,
-        condition=reconciler.condition or _undecided(reconciler.foreign),
+        condition=reconciler.condition or undecided,
         slots=config.slots,
         slots_used=config.slots - free.slots,
         slots_largest_free=free.largest_range,
@@ -225,14 +229,4 @@ def switch_message(
         sessions=reconciler.sessions,
         registered=config.registered,
         lease_left_s=lease_left_s,
-    )
-
-
-def _undecided(foreign: Sequence[ForeignGeneration]) -> str:
-    """Say which generations the database does not have, or an empty string for none."""
-    if not foreign:
-        return ""
-    return (
-        f"not in the database, and kept: {'; '.join(map(str, foreign))}; restore a newer database, or end them with "
-        "`hopsum controller --remove-existing`"
     )

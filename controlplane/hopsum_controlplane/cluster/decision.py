@@ -100,17 +100,19 @@ def decide(
     """
     if not reports:
         return None
-    shards = 1 + len(next(iter(reports.values())).further_shards)
     first, *further = [
-        _decide({rank: report.at(shard) for rank, report in reports.items()}, newcomers, slots, generation, past)
-        for shard, past in enumerate(_by_shard(before, shards))
+        _decide(of_shard, newcomers, slots, generation, past) for of_shard, past in _by_shard(reports, before)
     ]
     return replace(first, further_shards=tuple(further))
 
 
-def _by_shard(resume: Resume | None, shards: int) -> list[Resume | None]:
-    """Split a decision of the past into those of the shards."""
-    return [None] * shards if resume is None else [replace(resume, further_shards=()), *resume.further_shards]
+def _by_shard(
+    reports: Mapping[int, Report], resume: Resume | None = None
+) -> list[tuple[dict[int, Report], Resume | None]]:
+    """Split reports, and a decision of the past, into those of each shard."""
+    shards = 1 + len(next(iter(reports.values())).further_shards)
+    past = [None] * shards if resume is None else [replace(resume, further_shards=()), *resume.further_shards]
+    return [({rank: report.at(n) for rank, report in reports.items()}, past[n]) for n in range(shards)]
 
 
 def _decide(
@@ -153,11 +155,7 @@ def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int,
     """Return the ranks that lack a result for good, at any shard. `before` is as in `decide`."""
     if not reports:
         return ()
-    shards = 1 + len(next(iter(reports.values())).further_shards)
-    found: set[int] = set()
-    for shard, past in enumerate(_by_shard(before, shards)):
-        found |= set(_too_late({rank: report.at(shard) for rank, report in reports.items()}, past))
-    return tuple(sorted(found))
+    return tuple(sorted({rank for each in _by_shard(reports, before) for rank in _too_late(*each)}))
 
 
 def _too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
@@ -194,18 +192,14 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:
     """Raise InvalidRequestError when more runs of a shard would be decided than one message tells."""
-    for shard in range(1 + len(next(iter(reports.values())).further_shards)):
-        _check_together({rank: report.at(shard) for rank, report in reports.items()}, slots)
-
-
-def _check_together(reports: Mapping[int, Report], slots: int) -> None:
-    # Runs are only ever joined: fewer runs held than the limit need no look.
-    if sum(len(report.held) for report in reports.values()) <= MAX_DECIDED:
-        return
-    decided = len(decided_runs(reports, base_of(reports.values(), slots)))
-    if decided > MAX_DECIDED:
-        what = f"{decided} runs of results together with those of {len(reports) - 1} other workers"
-        raise _wrong(what, f"at most {MAX_DECIDED} can be told: join without a report, as a newcomer")
+    for of_shard, _ in _by_shard(reports):
+        # Runs are only ever joined: fewer runs held than the limit need no look.
+        if sum(len(report.held) for report in of_shard.values()) <= MAX_DECIDED:
+            continue
+        decided = len(decided_runs(of_shard, base_of(of_shard.values(), slots)))
+        if decided > MAX_DECIDED:
+            what = f"{decided} runs of results together with those of {len(reports) - 1} other workers"
+            raise _wrong(what, f"at most {MAX_DECIDED} can be told: join without a report, as a newcomer")
 
 
 _Piece = tuple[int, int, int]

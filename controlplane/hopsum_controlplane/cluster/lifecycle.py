@@ -432,7 +432,8 @@ def move(
         changing = (to.switch,) if record.state is JobState.CHANGING else ()
         record = replace(record, switch=to.switch, job_index=to.job_index, region=to.region)
         record = replace(record, confirmed=(*confirmed, *changing))
-    record = replace(record, members=record.with_seats(shard, seats))
+    members = (each.with_seat(shard, seats[each.rank]) if each.rank in seats else each for each in record.members)
+    record = replace(record, members=tuple(members))
     return _go_on(record) if record.state is JobState.CHANGING else record
 
 

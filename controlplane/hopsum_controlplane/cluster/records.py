@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -282,12 +281,6 @@ class JobRecord:
     def member(self, rank: int) -> Member | None:
         """Return the member of a rank, None without one."""
         return next((member for member in self.members if member.rank == rank), None)
-
-    def with_seats(self, shard: int, seats: Mapping[int, ShardSeat]) -> tuple[Member, ...]:
-        """Return the members with other places at a shard, by rank, and the others as they are."""
-        return tuple(
-            member.with_seat(shard, seats[member.rank]) if member.rank in seats else member for member in self.members
-        )
 
     def spec(self, shard: int = 0) -> JobSpec:
         """Build the specification of the next generation at a shard, of the members that wait."""
