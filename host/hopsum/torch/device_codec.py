@@ -151,6 +151,9 @@ def _require_same(codec: Codec, found: DeviceCodec) -> None:
     while right.phase is not None and ours.phase is not None:
         _require_equal(codec, found, right.phase.op.name, right.phase.payloads, ours.phase.payloads)
         sums, _ = simulate_switch(right.phase.op, [right.phase.payloads], codec.lookup, code_group=codec.code_group)
+        if right.phase.op == Op.MAX32:
+            # One block exceeds its shared range, as if its ranges had come too late for the quorum.
+            sums.view(">f4")[0, 0] /= 4
         # The highest rank, so that the top bit of the bitmap is used.
         contributors = np.full(len(sums), 1 << codec.workers - 1, np.uint64)
         for each in (right, ours):
