@@ -147,9 +147,7 @@ class AllReduceEngine:
         """The error that a signal handler raised in a wait of the driver."""
         self._recorder = StatsRecorder()
         self._codec, self._context = codec, context
-        self.network: Final = Network(
-            transport, on_stall=on_stall, on_resumed=lambda: self.put(RESUMED), begun=begun
-        )
+        self.network: Final = Network(transport, on_stall=on_stall, on_resumed=lambda: self.put(RESUMED), begun=begun)
         self._handles: dict[int, tuple[Task, int]] = {}
         """By handle of the transport, the task of each phase in the stream, and the part of it."""
         self.generation = generation

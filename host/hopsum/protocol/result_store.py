@@ -76,9 +76,11 @@ class ResultStore:
         all-reduces that `_complete` has."""
         self._newest = 0
         """The end of the last all-reduce of this generation that is in one of both."""
-        self._done = np.empty(membership.workers, np.int64)
+        # Lists: a DONE changes one number, for which numpy takes ten times as long.
+        self._done: list[int] = []
         """Per rank, the position before which it said in this generation that it holds everything."""
-        self._out = np.empty(membership.workers, np.bool_)
+        self._out: list[bool] = []
+        """Per rank, whether it was given up on, and not heard of since."""
         self._said_to = 0
         """The least of `_done` among the ranks that are not out."""
         self.enter(0.0)
@@ -90,7 +92,7 @@ class ResultStore:
     def enter(self, now: float) -> None:
         """Begin a generation, in which no rank has proved anything yet, nor is late."""
         self._complete[:], self._latest[:], self._newest = -1, -1, 0
-        self._done[:], self._out[:] = 0, False
+        self._done, self._out = [0] * self._own.workers, [False] * self._own.workers
         self._done[self._own.rank] = _EVERYTHING
         self._note_said()
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
@@ -145,14 +147,13 @@ class ResultStore:
     def give_up(self) -> list[int]:
         """Drop the oldest kept all-reduce unproved, and return the ranks that were not proved to hold it."""
         lacking = self.unproved()
-        self._out[lacking] = True
-        self._note_said()
-        self._drop()
+        self.on_ranks_lost(lacking)
         return lacking
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Need no proof of workers that were given up elsewhere."""
-        self._out[list(ranks)] = True
+        for rank in ranks:
+            self._out[rank] = True
         self._note_said()
         self._drop()
 
@@ -191,7 +192,8 @@ class ResultStore:
             self._latest[at] = np.maximum(self._latest[at], np.where(inside, positions[:, None], -1))
 
     def _note_said(self) -> None:
-        self._said_to = int(self._done[~self._out].min())  # the own rank is never out
+        # The own rank is never out.
+        self._said_to = min(done for done, out in zip(self._done, self._out, strict=True) if not out)
 
     def _is_proved(self, kept: _Kept) -> bool:
         """Say whether all ranks are proved to hold an all-reduce, or given up."""
@@ -210,6 +212,6 @@ class ResultStore:
         slots = positions % self._stream.slots
         latest = np.maximum(self._latest[slots], self._complete[slots, None])
         later = np.logical_and.reduce(latest > positions[:, None])
-        said: NDArray[np.bool_] = self._done >= kept.end
+        said: NDArray[np.bool_] = np.array(self._done) >= kept.end
         proved: NDArray[np.bool_] = later | said | self._out
         return proved

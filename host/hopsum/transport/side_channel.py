@@ -78,11 +78,11 @@ PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
 # News save memory at the peers, which need them before they have kept megabytes: nobody waits for them. Each costs a
-# message, its MAC and a turn of a thread at both ends. So a worker has 200 a second to say and to hear, however many
-# peers it has.
+# message, its MAC and a turn of a thread at both ends. So a worker has 100 a second to say and to hear at most, however
+# many peers it has: a hundredth of a processor.
 TELL_EVERY_S: Final = 0.02
 """The least seconds between two news."""
-TELL_EVERY_PER_PEER_S: Final = 0.005
+TELL_EVERY_PER_PEER_S: Final = 0.01
 """Seconds for each peer, where these are more."""
 # As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
