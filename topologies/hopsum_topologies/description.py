@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from hopsum_topologies.errors import TopologyError
 
@@ -138,11 +137,6 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def link_between(self, node: str, other: str) -> Link:
         """Return the link that joins two nodes next to each other."""
         return next(link for link in self.links_of(node) if link.other(node) == other)
-
-    def without_timing(self) -> Topology:
-        """Return the same network with links that have neither rate nor delay."""
-        links = tuple(replace(link, rate_bps=None, delay_s=0.0) for link in self.links)
-        return replace(self, links=links)
 
     def _check_nodes(self) -> None:
         for what, names, most in (("hosts", self.hosts, MAX_HOSTS), ("switches", self.switches, MAX_SWITCHES)):

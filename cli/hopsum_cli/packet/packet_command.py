@@ -109,7 +109,6 @@ examples:
 
 A switch takes a worker's packets from the worker's own address and UDP port only.
 """
-_SHOWN_PORTS = 5
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@
 reporting         command: runs the sections into one JSON object, judges their claims
 experiment        what sections have in common; claims: verdicts and intervals; pages: Markdown, pictures, CSV
 
-Sections: error, accuracy, packet_loss, lossless_claims, estimation, delay.
+Sections: error, accuracy, packet_loss, lossless_claims, estimation.
 
 accuracy          trainings over shaped links; accuracy_plan: models and messages; accuracy_worker: its processes
 accuracy_models   networks and data; other_schemes: schemes over gloo; time_to_target: arithmetic of trainings

@@ -26,7 +26,6 @@ from hopsum.errors import HopsumError
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.report import (
     accuracy,
-    delay,
     error,
     estimation,
     lossless_claims,
@@ -42,7 +41,6 @@ SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "loss": ("THC: lost packets, stragglers, bits and workers", packet_loss),
     "lossless": ("LHC: throughput against density, and what peels", lossless_claims),
     "estimation": ("Suresh et al.: mean estimation, k-means, PCA", estimation),
-    "delay": ("Rate by delay", delay),
 }
 """Title and module of each section, in the order of the page of claims."""
 FORMAT: Final = 1

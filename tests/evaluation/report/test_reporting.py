@@ -96,12 +96,12 @@ def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.M
     def cannot(settings: Settings, tell: object) -> dict[str, Any]:
         raise NotRunError("no such switch <here>")
 
-    monkeypatch.setattr(SECTIONS["delay"][1], "run", cannot)
+    monkeypatch.setattr(SECTIONS["estimation"][1], "run", cannot)
     monkeypatch.setattr(SECTIONS["lossless"][1], "run", lambda *_: {"speed": []})
-    made = reporting.collect(Settings(1, Size.SMALL), ("lossless", "delay"), Console(stderr=True, quiet=True))
-    assert made["sections"]["delay"]["not_run"] == "no such switch <here>"
+    made = reporting.collect(Settings(1, Size.SMALL), ("lossless", "estimation"), Console(stderr=True, quiet=True))
+    assert made["sections"]["estimation"]["not_run"] == "no such switch <here>"
     assert made["sections"]["lossless"]["speed"] == []
-    judged = reporting.shown(made, "delay")[1]
+    judged = reporting.shown(made, "estimation")[1]
     assert {each.reason for each in judged} == {"no such switch <here>"}
 
 
@@ -110,13 +110,13 @@ def test_a_run_that_was_stopped_goes_on(
 ) -> None:
     """Sections that are done are in the file and are not run again; those that could not run are."""
     calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
-    cannot = count_calls(monkeypatch, "estimation", raise_(NotRunError("no package")))
-    stopped = count_calls(monkeypatch, "delay", raise_(KeyboardInterrupt))
-    arguments = ["--size", "small", "--sections", "error,estimation,delay", "--output-dir", str(tmp_path)]
+    cannot = count_calls(monkeypatch, "lossless", raise_(NotRunError("no package")))
+    stopped = count_calls(monkeypatch, "estimation", raise_(KeyboardInterrupt))
+    arguments = ["--size", "small", "--sections", "error,lossless,estimation", "--output-dir", str(tmp_path)]
     assert reporting.main(arguments) == 130
     assert "--resume" in capsys.readouterr().err
     before = reporting.read_report(tmp_path / "report.json")
-    assert set(before["sections"]) == {"error", "estimation"}
+    assert set(before["sections"]) == {"error", "lossless"}
     monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
     monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
     cannot.does = stopped.does = lambda: {"runs": []}
@@ -125,22 +125,22 @@ def test_a_run_that_was_stopped_goes_on(
     assert (calls.count, cannot.count, stopped.count) == (1, 2, 2)
     assert after["sections"]["error"] == before["sections"]["error"]
     assert after["begun"] == before["begun"]
-    assert after["sections"]["delay"]["load_1min"] >= 0
+    assert after["sections"]["estimation"]["load_1min"] >= 0
     assert {each["commit"] for each in after["sections"].values()} == {after["commit"]}
     assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
 
 
 def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("error", "delay"):
+    for name in ("error", "estimation"):
         monkeypatch.setattr(SECTIONS[name][1], "run", lambda *_: {"nmse": [], "runs": []})
     monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
     monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
     arguments = ["--size", "small", "--output-dir", str(tmp_path), "--resume", "--sections"]
-    for made_with, name in (("a" * 40, "error"), ("b" * 40, "delay")):
+    for made_with, name in (("a" * 40, "error"), ("b" * 40, "estimation")):
         monkeypatch.setattr(reporting, "commit", lambda made_with=made_with: made_with)
         assert reporting.main([*arguments, name]) == 0
     sections = reporting.read_report(tmp_path / "report.json")["sections"]
-    assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "delay": "b"}
+    assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "estimation": "b"}
 
 
 def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.bench import allreduce
 from hopsum_evaluation.charts import write_chart
 from hopsum_evaluation.report import accuracy, error
 from hopsum_evaluation.report.accuracy_plan import MODELS
@@ -26,7 +25,7 @@ SENT_BITS = {"fp32": 32, "thc": 4, "thc-ps": (4 + 8) / 2, "thc:bits=2": 2}
 def test_a_section_shows_what_it_ran(name: str, tmp_path: Path) -> None:
     section = SECTIONS[name][1]
     told: list[float] = []
-    if name in ("accuracy", "delay") and (reason := accuracy.unavailable() or allreduce.unavailable()):
+    if name == "accuracy" and (reason := accuracy.unavailable()):
         pytest.skip(reason)
     result = json.loads(json.dumps(section.run(SETTINGS, lambda done, _: told.append(done))))
     assert told == sorted(told)
