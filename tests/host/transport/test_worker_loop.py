@@ -24,7 +24,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from hopsum.codec.backends.jit import inner
+import numba
+
 from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
 from hopsum.transport import worker_kernel, worker_layout, worker_loop
@@ -42,7 +43,8 @@ COUNTED = ("results", "duplicates", "retransmits", "flushes")
 GENERATION, WORKERS = 7, 3
 
 
-@inner  # which is not kept on disk: it would not follow a change of the kernel
+# Not `kernel`, which is kept on disk: it would not follow a change of the compiled loop.
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
 def take_train(addresses: Any) -> None:
     """Do what the kernel does after a receive."""
     worker_kernel.take_train(worker_kernel.memory(addresses))

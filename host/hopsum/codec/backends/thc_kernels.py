@@ -626,10 +626,8 @@ def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, 
             store(builder, done, spare, 16 * (column + place))
 
 
-def _last_stages(
-    builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int, *, subtract: bool
-) -> None:
-    """Do the last three stages, the signs and the factor, and write to out, float32[B], or subtract from it."""
+def _last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int) -> None:
+    """Do the last three stages, the signs and the factor, and write to out, float32[B]."""
     for first in range(0, elements // 8, 8):
         places = range(first, elements, elements // 8)
         wide = [load(builder, spare, at, vector(ir.IntType(bits), 8)) for at in places]
@@ -640,33 +638,22 @@ def _last_stages(
         for at, value in zip(places, hadamard(builder, wide), strict=True):
             # H is symmetric and orthogonal up to B: the same stages and signs undo the rotation, signs last.
             signed = negate_where(builder, value, flips, at // 32)
-            scaled = builder.fmul(builder.sitofp(signed, _FLOATS), factor)
-            if subtract:
-                scaled = builder.fsub(load(builder, out, at, _FLOATS), scaled)
-            store(builder, scaled, out, at)
+            store(builder, builder.fmul(builder.sitofp(signed, _FLOATS), factor), out, at)
 
 
-def _make_restore(subtract: bool) -> Any:
-    """Return an intrinsic: (values, middle, spare, lanes, factor, out, elements) rotates a block of B back into out."""
+@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any, elements: Any) -> Any:
+    """Rotate a block of the constant B values back into out, float32[B]."""
 
-    @_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-    def restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any, elements: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
-            bits, size = spare.dtype.bitwidth, elements.literal_value
-            _centre_rows(builder, data[0], arguments[1], data[2], bits, size)
-            _middle_stages(builder, data[2], vector(ir.IntType(bits), 16), size)
-            factor8 = splat(builder, arguments[4], 8)
-            _last_stages(builder, data[2], data[3], factor8, data[5], bits, size, subtract=subtract)
-            return context.get_dummy_value()
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
+        bits, size = spare.dtype.bitwidth, elements.literal_value
+        _centre_rows(builder, data[0], arguments[1], data[2], bits, size)
+        _middle_stages(builder, data[2], vector(ir.IntType(bits), 16), size)
+        _last_stages(builder, data[2], data[3], splat(builder, arguments[4], 8), data[5], bits, size)
+        return context.get_dummy_value()
 
-        return types.void(values, spare.dtype, spare, lanes, types.float32, out, elements), generate
-
-    return restore
-
-
-_restore, _take_off = _make_restore(False), _make_restore(True)
-"""The first writes to `out`, the second subtracts from what is there."""
+    return types.void(values, spare.dtype, spare, lanes, types.float32, out, elements), generate
 
 
 @inner
@@ -720,6 +707,13 @@ def decode16(
         first, end = take(turns, own, sums.shape[0])
 
 
+@inner
+def _take_off(row: Any, out: Any) -> None:
+    """Subtract a row from out, of the same size."""
+    for j in range(out.shape[0]):
+        out[j] = out[j] - row[j]
+
+
 _DEQUANTIZE = (
     read(_U8, 2), read(_F32, 1), read(_U8, 1), _BOOL, _I64, _U64, _BOOL, TURNS, _I64, filled(_F32),
 )  # fmt: skip
@@ -751,10 +745,10 @@ def _make_dequantize(elements: int) -> Any:
                 else:
                     _values_of(codes, padded, values, elements)
                 sign_lanes(block_key(rotation, block), lanes)
+                _restore(values, i16(g), spare, lanes, factors[block], row, elements)
                 if subtract:
-                    _take_off(values, i16(g), spare, lanes, factors[block], out[block], elements)
+                    _take_off(row, out[block])
                 else:
-                    _restore(values, i16(g), spare, lanes, factors[block], row, elements)
                     copy(row, out[block])
             first, end = take(turns, own, payloads.shape[0])
 
