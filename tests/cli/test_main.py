@@ -11,17 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hopsum_cli.main import (
-    COMMANDS,
-    GROUPS,
-    INTERRUPTED,
-    SECTIONS,
-    UNREAD,
-    Command,
-    build_parser,
-    load,
-    main,
-)
+from hopsum_cli.main import COMMANDS, GROUPS, INTERRUPTED, SECTIONS, UNREAD, Command, build_parser, load, main
 
 pytestmark = pytest.mark.system
 

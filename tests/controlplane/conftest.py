@@ -13,14 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hopsum_controlplane import (
-    ControlPlaneError,
-    JobSpec,
-    SwitchController,
-    SwitchEndpoint,
-    WorkerEndpoint,
-    artifacts,
-)
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, artifacts
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import FakeDevice
@@ -41,11 +34,7 @@ def switch_endpoint() -> SwitchEndpoint:
 @pytest.fixture
 def make_spec() -> MakeSpec:
     def make(
-        name: str = "job",
-        workers: int = 3,
-        slots: int = 16,
-        table: tuple[int, ...] | None = TABLE,
-        **options: Any,
+        name: str = "job", workers: int = 3, slots: int = 16, table: tuple[int, ...] | None = TABLE, **options: Any
     ) -> JobSpec:
         endpoints = tuple(
             WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)

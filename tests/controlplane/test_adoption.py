@@ -7,13 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import (
-    ControlPlaneError,
-    GenerationAllocator,
-    Job,
-    SwitchController,
-    SwitchEndpoint,
-)
+from hopsum_controlplane import ControlPlaneError, GenerationAllocator, Job, SwitchController, SwitchEndpoint
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica
 from hopsum_controlplane.resource_allocator import SlotRange
@@ -91,10 +85,7 @@ def test_a_switch_that_forgot_is_not_filled_again(
     device.set_pipeline_config(PipelineConfig(b"", ""))
     device.batches.clear()
     controller = connect(device, adopt=recorded_jobs)
-    assert [controller.adoptions[job.generation].lost for job in recorded_jobs] == [
-        True,
-        True,
-    ]
+    assert [controller.adoptions[job.generation].lost for job in recorded_jobs] == [True, True]
     assert device.entities == desired(switch_endpoint)
     assert (controller.jobs, controller.free_capacity.slots) == ((), 2048)
     with pytest.raises(
@@ -193,12 +184,7 @@ def test_an_adoption_that_fails_is_repeated(
 @pytest.mark.parametrize("failure", list(Failure))
 @pytest.mark.parametrize("k", range(ENTRIES))
 def test_what_a_crashed_creation_left_is_ended(
-    device: FakeDevice,
-    connect: Connect,
-    make_spec: MakeSpec,
-    switch_endpoint: SwitchEndpoint,
-    failure: Failure,
-    k: int,
+    device: FakeDevice, connect: Connect, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint, failure: Failure, k: int
 ) -> None:
     """The database knows what may stand before it does: adopting that ends it, unless all of it stands."""
     controller = connect(device)

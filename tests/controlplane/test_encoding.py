@@ -5,15 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_controlplane.entries import (
-    DefaultAction,
-    Delete,
-    Insert,
-    Modify,
-    MulticastGroup,
-    Replica,
-    TableEntry,
-)
+from hopsum_controlplane.entries import DefaultAction, Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
@@ -50,12 +42,7 @@ def info() -> P4Info:
 
 
 def entry(**changes: object) -> TableEntry:
-    values = {
-        "table": "workers",
-        "match": {"generation": 0, "worker": 300},
-        "action": "admit",
-        "params": {"mask": 256},
-    }
+    values = {"table": "workers", "match": {"generation": 0, "worker": 300}, "action": "admit", "params": {"mask": 256}}
     return TableEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 

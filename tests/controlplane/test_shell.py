@@ -46,10 +46,7 @@ def run_shell(address: str, tmp_path: Path, options: str, typed: str) -> subproc
 def test_a_look_leaves_everything_as_it_is(
     pipeline: PipelineConfig, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, tmp_path: Path
 ) -> None:
-    with (
-        NativeSwitch(*artifacts.compiled_program()) as switch,
-        NativeDevice(switch.address) as device,
-    ):
+    with NativeSwitch(*artifacts.compiled_program()) as switch, NativeDevice(switch.address) as device:
         ensure_pipeline(device, pipeline)
         controller = SwitchController(device, switch_endpoint)
         job = controller.create_job(make_spec())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The builders: what a job puts on a switch, and that the compiled program knows all of it."""
+"""The builders of entries, and the loss simulator, on switches that know the program's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import xor
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.job_spec import MAX_MEMBERS, MAX_PORT
 from hopsum_controlplane.p4info import P4Info
@@ -17,6 +17,7 @@ from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply
 from hopsum_controlplane.tables.loss import Direction
+from hopsum_ptf.fake_device import FakeDevice
 
 from .conftest import TABLE16
 
@@ -182,3 +183,76 @@ def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:
 def test_addresses_of_no_host_are_refused(mac: str) -> None:
     with pytest.raises(ControlPlaneError, match="MAC address"):
         forward.l2({mac: 1})
+
+
+INGRESS, EGRESS = "ingress_loss.loss", "egress_loss.loss"
+
+
+@pytest.fixture
+def device(p4info: P4Info) -> FakeDevice:
+    return FakeDevice(p4info)
+
+
+@pytest.fixture
+def controller(device: FakeDevice, switch_endpoint: SwitchEndpoint) -> SwitchController:
+    return SwitchController(device, switch_endpoint)
+
+
+def installed_entries(device: FakeDevice) -> dict[tuple[str, int], int]:
+    entries = (*device.read_table(INGRESS), *device.read_table(EGRESS))
+    return {(entry.table, entry.match["port"]): entry.params["threshold"] for entry in entries}
+
+
+def test_off_until_it_is_set(device: FakeDevice, controller: SwitchController) -> None:
+    assert installed_entries(device) == {}
+    assert controller.loss_counters() == {}
+
+
+def test_both_directions_of_several_ports(device: FakeDevice, controller: SwitchController) -> None:
+    controller.set_loss(3, 0.5, 0.25)
+    controller.set_loss(4, egress_probability=1)
+    assert installed_entries(device) == {(INGRESS, 3): 2**31, (EGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
+    controller.set_loss(3, 0.25, 0)
+    assert installed_entries(device) == {(INGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
+    controller.set_loss(3)
+    assert installed_entries(device) == {(EGRESS, 4): 2**32 - 1}
+    controller.set_loss(5, 0.5, 0.5)
+    controller.clear_losses()
+    assert installed_entries(device) == {}
+
+
+def test_what_stands_is_not_written_again(device: FakeDevice, controller: SwitchController) -> None:
+    controller.set_loss(3, 0.5, 0.25)
+    written = device.updates
+    controller.set_loss(3, 0.5, 0.25)
+    controller.set_loss(9)
+    assert device.updates == written
+    controller.clear_losses()
+    written = device.updates
+    controller.clear_losses()
+    assert device.updates == written
+
+
+def test_a_later_controller_finds_and_replaces_it(
+    device: FakeDevice, controller: SwitchController, switch_endpoint: SwitchEndpoint
+) -> None:
+    controller.set_loss(3, 0.5)
+    SwitchController(device, switch_endpoint).set_loss(3, 0.25)
+    assert installed_entries(device) == {(INGRESS, 3): 2**30}
+
+
+def test_a_wrong_request_writes_nothing(device: FakeDevice, controller: SwitchController) -> None:
+    controller.set_loss(3, 0.5)
+    before = installed_entries(device)
+    for port, ingress, egress in ((3, 0.1, 1.5), (3, -0.5, 0.1), (511, 0.1, 0.1)):
+        with pytest.raises(ControlPlaneError, match="loss"):
+            controller.set_loss(port, ingress, egress)
+    assert installed_entries(device) == before
+
+
+def test_lost_frames_by_port_and_direction(device: FakeDevice, controller: SwitchController) -> None:
+    device.counters["ingress_loss.lost"] = {0: 4, 7: 1}
+    device.counters["egress_loss.lost"] = {7: 2, 511: 3}
+    lost = controller.loss_counters()
+    assert lost == {0: (4, 0), 7: (1, 2), 511: (0, 3)}
+    assert lost[7].egress == 2

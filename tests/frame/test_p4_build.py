@@ -121,8 +121,7 @@ def test_p4info_has_a_half_word_table_for_every_two_codes_of_half_a_pass(chip: A
 
 
 @pytest.mark.parametrize(
-    ("match", "is_refused"),
-    [("0x0800:", False), ("0b*******001000100:", False), ("*:", True), ("0x****:", True)],
+    ("match", "is_refused"), [("0x0800:", False), ("0b*******001000100:", False), ("*:", True), ("0x****:", True)]
 )
 def test_a_compiler_that_loses_the_parsers_matches_is_refused(match: str, is_refused: bool) -> None:
     assembly = f"parser ingress:\n    state:\n      {match}\n        next: end\ndeparser ingress:"

@@ -77,12 +77,7 @@ _ETHERNET = (
     ("keeps_the_last_only", "is_first ? value : sum + value", "value", "sum_of_two"),
     ("one_cell_twice", "aggregate(1, is_first", "aggregate(0, is_first", "sum_of_two"),
     ("stays_a_contribution", "hdr.aggregation.kind = RESULT;", "", "sum_of_two"),
-    (
-        "answers_one",
-        "standard.mcast_grp = ALL_WORKERS;",
-        "standard.egress_spec = standard.ingress_port;",
-        "sum_of_two",
-    ),
+    ("answers_one", "standard.mcast_grp = ALL_WORKERS;", "standard.egress_spec = standard.ingress_port;", "sum_of_two"),
     ("always_two", "count == meta.workers", "count == 2", "any_number_of_workers"),
     ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "addresses"),
     ("keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "addresses"),

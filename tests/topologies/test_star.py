@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts around a bridge: they reach each other, links have their rate, and what passes is counted."""
+"""Hosts around a bridge with rates that are counted, and delays or their refusal where there is no netem."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import shutil
 import socket
 
 import pytest
+from msgspec.structs import replace
 
 from hopsum_topologies import Namespace, Star, TopologyError
+from hopsum_topologies.description import topology
+from hopsum_topologies.shaping import require_shapes
 
 pytestmark = [
     pytest.mark.system,
@@ -51,3 +54,17 @@ def test_links_carry_and_count() -> None:
 def test_a_rate_that_is_none_leaves_a_clear_error() -> None:
     with Star(1) as star, pytest.raises(TopologyError, match=r"`tc qdisc replace .*rate fast.*` failed"):
         star.shape("fast")
+
+
+def test_a_delay_is_refused_by_name_where_there_is_no_netem(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = topology("two_rack", 2)
+    require_shapes(net)  # asks nobody
+    delayed = replace(net, links=tuple(replace(link, delay_s=0.002 * ("spine" in link.ends)) for link in net.links))
+    monkeypatch.setattr("hopsum_topologies.shaping.tc", _kernel_without_netem)
+    with pytest.raises(TopologyError, match=r"delay of leaf1-spine .*, leaf2-spine .* needs netem, .* kind is unknown"):
+        require_shapes(delayed)
+
+
+def _kernel_without_netem(namespace: Namespace, *arguments: str) -> str:
+    assert "netem" in arguments
+    raise TopologyError("`tc qdisc add` failed: Error: Specified qdisc kind is unknown.")

@@ -15,11 +15,4 @@ def bits(width: int) -> st.SearchStrategy[int]:
 
 
 HEADERS = st.builds(Header, **{field.name: bits(field.bits) for field in HOPSUM_FIELDS})
-PATHS = st.builds(
-    FramePath,
-    src_mac=bits(48),
-    dst_mac=bits(48),
-    src_ip=bits(32),
-    dst_ip=bits(32),
-    src_port=bits(16),
-)
+PATHS = st.builds(FramePath, src_mac=bits(48), dst_mac=bits(48), src_ip=bits(32), dst_ip=bits(32), src_port=bits(16))

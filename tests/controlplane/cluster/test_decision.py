@@ -104,10 +104,7 @@ def test_the_first_generation_has_no_newcomers() -> None:
 
 
 def test_an_example() -> None:
-    told = {
-        0: Report(7, 35, 90, ((30, 40), (50, 60)), 3),
-        2: Report(7, 33, 95, ((32, 55),), 4),
-    }
+    told = {0: Report(7, 35, 90, ((30, 40), (50, 60)), 3), 2: Report(7, 33, 95, ((32, 55),), 4)}
     assert decide(told, [1], slots=16, generation=9, before=None) == Resume(
         base=32,
         start=95,

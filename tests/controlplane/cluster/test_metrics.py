@@ -122,10 +122,7 @@ def test_audits_and_what_they_repair(cluster: Cluster) -> None:
     ],
 )
 def test_a_condition_has_a_reason(
-    make_cluster: MakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    error: ControlPlaneError,
-    kind: str,
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, error: ControlPlaneError, kind: str
 ) -> None:
     cluster = make_cluster()
 

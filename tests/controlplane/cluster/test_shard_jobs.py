@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import (
-    InvalidRequestError,
-    JobRequest,
-    JobState,
-    Pending,
-    ResourceExhaustedError,
-)
+from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, JobState, Pending, ResourceExhaustedError
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import ShardEndpoint
 from hopsum_controlplane.devices.device import Capabilities

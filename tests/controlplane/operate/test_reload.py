@@ -201,9 +201,16 @@ def test_check_names_tokens_and_certificates(tmp_path: Path) -> None:
 
 
 def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: ExitStack) -> None:
+    """As the page has it, and while it reads."""
+    (block,) = blocks("administration", "Signals, files and exit statuses")
     controller = start(stack, write_config(tmp_path, NOBODY))
-    hang_up(controller, "SIGHUP: read ")
-    for _ in range(20):  # while it reads, too
+    (tmp_path / "controller.pid").write_text(f"{controller.process.pid}\n")
+    script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"switch leaf1: native at {NOBODY}" in done.stdout
+    controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the log", START_S)
+    for _ in range(20):
         os.kill(controller.process.pid, signal.SIGHUP)
     hang_up(controller, "SIGHUP: read ")
     os.kill(controller.process.pid, signal.SIGINT)
@@ -220,17 +227,6 @@ def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
     switch.wait_for(lambda: "SIGHUP: the switch has nothing to read" in switch.log_text(), "the line", START_S)
     os.kill(switch.pid, signal.SIGINT)
     assert exit_status(switch) == 0
-
-
-def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
-    (block,) = blocks("administration", "Signals, files and exit statuses")
-    controller = start(stack, write_config(tmp_path, NOBODY))
-    (tmp_path / "controller.pid").write_text(f"{controller.process.pid}\n")
-    script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
-    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"switch leaf1: native at {NOBODY}" in done.stdout
-    controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the log", START_S)
 
 
 def test_a_port_that_is_taken_is_status_1(

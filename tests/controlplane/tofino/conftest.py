@@ -22,10 +22,7 @@ from .bf_runtime import BfRuntime, bf_runtime
 
 BUILD = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
 CHIPS = ("tofino", "tofino2")
-FILES = {
-    "pipe/context.json": b'{"compiler": "p4c"}',
-    "pipe/tofino.bin": bytes(range(256)) * 9,
-}
+FILES = {"pipe/context.json": b'{"compiler": "p4c"}', "pipe/tofino.bin": bytes(range(256)) * 9}
 
 
 @cache

@@ -172,11 +172,7 @@ def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share
     ],
 )
 def test_more_than_the_loop_ports_carry_is_a_warning(
-    conf: Path,
-    caplog: pytest.LogCaptureFixture,
-    loops: tuple[int, ...],
-    speeds: dict[int, int],
-    told: str | None,
+    conf: Path, caplog: pytest.LogCaptureFixture, loops: tuple[int, ...], speeds: dict[int, int], told: str | None
 ) -> None:
     set_up(load_program(conf), [1], loops, speeds, "s2")
     warnings = [each.getMessage() for each in caplog.records]

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of a report: made-up trainings and claims, and the words, tables and files that follow from them."""
+"""Verdicts and intervals, and the words, tables and files that follow from them."""
 
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopsum_evaluation.charts import BarChart, Plot, Series
-from hopsum_evaluation.report.claims import Basis, Claim, Relation, judge
+from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
 from hopsum_evaluation.report.experiment import Shown, ShownTable
 from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, count_words, ratio_bars, stamp, write_pages
+from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
 
 
@@ -158,3 +161,91 @@ def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
     write_pages(report_of([]), parts, tmp_path)
     assert (tmp_path / "images/lines.svg").read_bytes() == first, "a drawing follows from its figures alone"
     assert "were not run" in (tmp_path / "results.md").read_text()
+
+
+def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:
+    return Claim("made-up", "a quantity", "nobody", Basis.OWN, published, relation, margin)
+
+
+@pytest.mark.parametrize(
+    ("samples", "reach"),
+    [([1.0, 3.0], 12.706), ([1.0, 2.0, 3.0], 4.303 / 3**0.5), ([1, 2, 3, 4, 5], 2.776 * 2.5**0.5 / 5**0.5)],
+)
+def test_intervals_have_the_quantiles_of_the_tables(samples: list[float], reach: float) -> None:
+    """Standard deviations are worked out by hand: the root of 2, 1, the root of 2.5."""
+    found = interval(samples)
+    assert found.mean == sum(samples) / len(samples)
+    assert (found.high - found.mean, found.mean - found.low) == (pytest.approx(reach, rel=2e-4),) * 2
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    found = [interval(rng.normal(3.0, 2.0, 4).tolist()) for _ in range(2000)]
+    covered = np.mean([each.low <= 3.0 <= each.high for each in found])
+    assert 0.935 < covered < 0.965  # 3 standard errors
+    assert all(each.low < each.mean < each.high for each in found)
+
+
+def test_equal_samples_are_a_point_and_few_are_refused() -> None:
+    assert interval([0.1, 0.1, 0.1]) == (0.1, 0.1, 0.1)
+    with pytest.raises(ValueError, match="1 samples"):
+        interval([1.0])
+    with pytest.raises(ValueError, match="1 finite"):
+        interval([1.0, math.inf])
+
+
+@pytest.mark.parametrize(
+    ("relation", "margin", "samples", "verdict"),
+    [
+        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], Verdict.REPRODUCED),
+        (Relation.AT_MOST, 0, [10.0, 10.0], Verdict.REPRODUCED),
+        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], Verdict.NOT_REPRODUCED),
+        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], Verdict.NOT_REPRODUCED),  # its mean would do
+        (Relation.AT_LEAST, 0, [11.0, 11.1, 11.2], Verdict.REPRODUCED),
+        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], Verdict.NOT_REPRODUCED),
+        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [9.9, 10.0, 10.1], Verdict.REPRODUCED),
+        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [8.4, 8.5, 8.6], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], Verdict.NOT_REPRODUCED),
+        (Relation.AT_MOST, 0, [1.0], Verdict.NOT_RUN),
+        (Relation.AT_MOST, 0, [], Verdict.NOT_RUN),
+        (Relation.AT_MOST, 0, [1.0, -math.inf], Verdict.NOT_REPRODUCED),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(
+    relation: Relation, margin: float, samples: list[float], verdict: Verdict
+) -> None:
+    judged = judge(claim(relation, margin=margin), samples)
+    assert judged.verdict is verdict
+    assert judged.ours is not None or judged.reason
+
+
+@pytest.mark.parametrize(
+    ("relation", "margin", "samples", "undecided"),
+    [
+        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], True),
+        (Relation.AT_MOST, 0, [9.0, 12.0, 12.5], True),  # its lower end would do
+        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], False),
+        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], True),
+        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], False),
+        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], True),
+        (Relation.WITHIN, 0.01, [8.0, 9.0, 12.0], True),  # all of what would do lies between its mean and an end
+        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], False),
+        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], False),  # reproduced
+    ],
+)
+def test_too_few_samples_are_told_from_a_claim_that_fails(
+    relation: Relation, margin: float, samples: list[float], undecided: bool
+) -> None:
+    assert (judge(claim(relation, margin=margin), samples).reason == UNDECIDED) == undecided
+
+
+def test_what_was_not_run_says_why() -> None:
+    assert judge(claim(Relation.AT_MOST), [], "no switch").reason == "no switch"
+
+
+def test_claims_have_names_of_their_own() -> None:
+    names = [each.name for _, section in SECTIONS.values() for each in section.CLAIMS]
+    assert len(names) == len(set(names))
+    assert all(each.margin > 0 for _, s in SECTIONS.values() for each in s.CLAIMS if each.relation is Relation.WITHIN)

@@ -65,13 +65,7 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     stretch=st.sampled_from([0.01, 0.5, 1.0, 1.7, 1e4]),
 )
 def test_numba_equals_numpy(
-    form: tuple[str, dict[str, Any]],
-    workers: int,
-    elements: int,
-    seed: int,
-    step: int,
-    exponent: int,
-    stretch: float,
+    form: tuple[str, dict[str, Any]], workers: int, elements: int, seed: int, step: int, exponent: int, stretch: float
 ) -> None:
     pytest.importorskip("numba")
     x = layered(elements, seed=elements) * np.float32(10.0**exponent)

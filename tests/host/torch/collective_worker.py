@@ -145,13 +145,7 @@ def main() -> None:
     scenario, rank, workers, store = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
-    scenarios = {
-        "sums": sums,
-        "agreed": agreed,
-        "group": group,
-        "fail": fail,
-        "late": late,
-    }
+    scenarios = {"sums": sums, "agreed": agreed, "group": group, "fail": fail, "late": late}
     print(json.dumps(scenarios[scenario](int(rank))))
     dist.barrier()
     dist.destroy_process_group()

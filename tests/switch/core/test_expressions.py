@@ -98,12 +98,7 @@ def wrap(value: int, bits: int) -> int:
     return value - 2**bits if value >= 2 ** (bits - 1) else value
 
 
-UNARY_MODEL: dict[str, Any] = {
-    "~": lambda x: -1 - x,
-    "not": lambda x: not x,
-    "d2b": lambda x: x != 0,
-    "b2d": int,
-}
+UNARY_MODEL: dict[str, Any] = {"~": lambda x: -1 - x, "not": lambda x: not x, "d2b": lambda x: x != 0, "b2d": int}
 BINARY_MODEL: dict[str, Any] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
@@ -194,9 +189,7 @@ def test_a_signed_field_wraps_only_outside_its_double_range(stored: int, read_ba
 
 
 def test_a_hostile_shift_amount_costs_nothing() -> None:
-    builder = build(
-        ("w", 64),
-    )
+    builder = build(("w", 64))
     amount = expression("+", field("h", "w"), hexstr(2**40))
     builder.primitives += [
         assign(field("scalars", "m"), expression("<<", field("h", "w"), amount)),
@@ -247,8 +240,5 @@ HEADER_G = {"type": "header", "value": "g"}
 def test_validity_as_operator_and_as_field(header: str, expected: int) -> None:
     builder = build()
     operator = expression("b2d", None, expression("valid", None, {"type": "header", "value": header}))
-    builder.primitives += [
-        assign(field("h", "a"), operator),
-        assign(field("h", "b"), field(header, "$valid$")),
-    ]
+    builder.primitives += [assign(field("h", "a"), operator), assign(field("h", "b"), field(header, "$valid$"))]
     assert builder.run(b"\xff\xff") == bytes([expected, expected])

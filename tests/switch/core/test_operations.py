@@ -85,10 +85,7 @@ def test_remove_header_hides_it_and_keeps_its_fields() -> None:
 
 def test_assign_header_copies_validity_and_fields() -> None:
     builder = build()
-    builder.primitives += [
-        primitive("assign_header", header("g"), header("h")),
-        assign(field("g", "a"), hexstr(9)),
-    ]
+    builder.primitives += [primitive("assign_header", header("g"), header("h")), assign(field("g", "a"), hexstr(9))]
     assert builder.run(FRAME) == b"\x03\x04" + b"\x09\x04" + b"payload"
     builder.primitives.insert(0, primitive("remove_header", header("h")))
     assert builder.run(FRAME) == b"payload"
@@ -158,9 +155,7 @@ def test_random_stays_in_range_and_repeats_with_the_seed(low: int, high: int) ->
     ("size", "expected"), [(10, 100 + 0x0304 % 10), (0, 100), (1, 100), (2**20, (100 + 0x0304) % 2**16)]
 )
 def test_hash_offset(size: int, expected: int) -> None:
-    builder = build(
-        ("a", 16),
-    )
+    builder = build(("a", 16))
     builder.data["calculations"].append(
         {"name": "calc", "id": 0, "algo": "identity", "input": [{"type": "field", "value": ["h", "a"]}]}
     )
@@ -280,8 +275,7 @@ def test_refusals(engine: Engine, access: Callable[[Engine], object], error: typ
 def test_direct_counters_are_written() -> None:
     builder = build()
     builder.ingress["tables"][0].update(
-        key=[{"match_type": "exact", "target": ["h", "a"], "mask": None}],
-        with_counters=True,
+        key=[{"match_type": "exact", "target": ["h", "a"], "mask": None}], with_counters=True
     )
     engine = builder.engine()
     handle = engine.tables["tbl_in"].insert([Exact(1)], "act", [])

@@ -279,9 +279,7 @@ def test_keyless_tables_take_no_entries() -> None:
 
 def test_fields_of_invalid_headers_match_as_zero() -> None:
     builder = with_table("exact", "exact")
-    builder.states[0]["parser_ops"] = [
-        {"op": "set", "parameters": [field("h", "a"), hexstr(7)]},
-    ]
+    builder.states[0]["parser_ops"] = [{"op": "set", "parameters": [field("h", "a"), hexstr(7)]}]
     builder.primitives += [
         primitive("add_header", {"type": "header", "value": "extra"}),
         assign(field("extra", "x"), field("h", "b")),

@@ -138,11 +138,7 @@ TOP = 2**64 - 1
 
 def test_the_stream_is_splitmix64() -> None:
     stream = RandomStream(1234567)  # test vector of the generator's public reference implementation
-    assert [stream.draw(0, TOP) for _ in range(3)] == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
+    assert [stream.draw(0, TOP) for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 @pytest.mark.parametrize("span", [0, 1, 2, 5, 6, 99, 255])

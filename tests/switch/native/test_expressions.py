@@ -49,10 +49,7 @@ def data_trees(depth: int) -> st.SearchStrategy[Json]:
         st.builds(expression, st.just("~"), st.none(), data),
         st.builds(expression, st.just("-"), st.none(), data),
         st.builds(
-            expression,
-            st.sampled_from(["two_comp_mod", "usat_cast", "sat_cast"]),
-            data,
-            st.integers(1, 80).map(hexstr),
+            expression, st.sampled_from(["two_comp_mod", "usat_cast", "sat_cast"]), data, st.integers(1, 80).map(hexstr)
         ),
         st.builds(expression, st.just("?"), data, data, condition),
         st.builds(expression, st.just("b2d"), st.none(), condition),

@@ -192,8 +192,7 @@ def test_what_cannot_leave_together_leaves_alone(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "reason"),
-    [(errno.EAGAIN, "queue_full"), (errno.ENOBUFS, "queue_full"), (errno.EPERM, "send_error")],
+    ("number", "reason"), [(errno.EAGAIN, "queue_full"), (errno.ENOBUFS, "queue_full"), (errno.EPERM, "send_error")]
 )
 def test_all_frames_of_a_refused_call_are_counted(number: int, reason: str) -> None:
     port = port_over(FakeSocket(refusing(number, segments_only=True)))

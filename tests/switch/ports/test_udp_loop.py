@@ -24,7 +24,7 @@ from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE, DESTINATIONS
 from hopsum_switch.ports.udp_loop import Rest, UdpLoop
 from hopsum_switch.program.frame_budget import MAX_STEPS
 
-from ..native.test_loops import looping
+from ..native.test_programs import looping
 from .udp_loop_rig import MEMORY, UDP_PORTS, Peers, Plane, image_to, program, wish
 
 

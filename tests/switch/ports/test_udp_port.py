@@ -54,8 +54,7 @@ def reference_checksum(data: bytes) -> int:
 
 @given(
     st.one_of(
-        st.binary(max_size=80),
-        st.sampled_from([b"", b"\0\0", b"\xff\xff", b"\xff\xff\xff\xff", b"\0\1\xff\xfe"]),
+        st.binary(max_size=80), st.sampled_from([b"", b"\0\0", b"\xff\xff", b"\xff\xff\xff\xff", b"\0\1\xff\xfe"])
     )
 )
 def test_checksum_is_rfc_1071s(data: bytes) -> None:

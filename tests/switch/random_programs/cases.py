@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p4.v1.p4runtime_pb2 import Update
 
 from hopsum_switch.engine import Engine
+from hopsum_switch.observe.coverage import Coverage
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
 from hopsum_wire.p4runtime import p4info_pb2
@@ -49,3 +51,38 @@ def random_case(seed: int, frames: int, *, guarded: bool = False) -> Case:
     writes = random_writes(rng, shape, program)
     sent, mutations = random_frames(rng, shape, program["parsers"][0], frames)
     return Case(json.dumps(program).encode(), p4info(shape, program), writes, sent, mutations)
+
+
+KINDS = ("state", "transition", "hit or miss", "table action", "call", "condition", "drop", "counter")
+
+
+class Summary:
+    """Parts met and parts there, over many programs."""
+
+    def __init__(self) -> None:
+        self._met: Counter[str] = Counter()
+        self._there: Counter[str] = Counter()
+        self.programs = self.frames = self.mutations = self.sent = 0
+
+    def add(self, coverage: Coverage) -> None:
+        """Add one program."""
+        self._met.update(map(_kind, coverage.met()))
+        self._there.update(map(_kind, coverage.parts()))
+        self.programs += 1
+
+    def share(self, kind: str) -> float:
+        """Return which part of a kind was met, 0 to 1."""
+        return self._met[kind] / self._there[kind]
+
+    def report(self) -> str:
+        """Return one line on the frames and one per kind of part."""
+        head = f"{self.programs} programs, {self.frames} frames, {self.mutations} of them mutations, {self.sent} sent"
+        lines = [f"  {kind}: {self._met[kind]} of {self._there[kind]}" for kind in KINDS]
+        return "\n".join([head, *lines])
+
+
+def _kind(part: str) -> str:
+    kind = part.partition(" ")[0]
+    if kind != "table":
+        return kind
+    return "hit or miss" if part.endswith((": hit", ": miss")) else "table action"

@@ -35,13 +35,7 @@ def _state(rng: random.Random, shape: Shape, number: int, names: list[str]) -> J
     if number == 0:  # metadata that differs from frame to frame, for conditions and keys
         ops += _copies(rng, shape, header)
     key, transitions = _select(rng, shape, header, names[number + 1 :])
-    return {
-        "name": names[number],
-        "id": number,
-        "parser_ops": ops,
-        "transition_key": key,
-        "transitions": transitions,
-    }
+    return {"name": names[number], "id": number, "parser_ops": ops, "transition_key": key, "transitions": transitions}
 
 
 def _copies(rng: random.Random, shape: Shape, header: str) -> list[Json]:

@@ -15,9 +15,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.observe.coverage import Coverage
 
 from ..native.agreement import Pair
-from .cases import random_case
+from .cases import Summary, random_case
 from .recordings import load, recordings
-from .summary import Summary
 
 pytestmark = pytest.mark.system
 PROGRAMS = 12 * int(os.environ.get("TEST_SCALE", "1"))

@@ -128,9 +128,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.one_of(st.none(), st.in
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(EVENTS)
-def test_in_every_history_told_states_agree_with_who_may_write(
-    events: list[tuple[str, int | str | None]],
-) -> None:
+def test_in_every_history_told_states_agree_with_who_may_write(events: list[tuple[str, int | str | None]]) -> None:
     state, told, ids, highest = arbitration(), dict[str, RpcCode](), dict[str, int | None](), -1
     for client, action in events:
         if action == "leave":

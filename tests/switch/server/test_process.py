@@ -105,10 +105,7 @@ def test_a_signal_ends_its_wait_for_frames_in_machine_code(by_another_thread: bo
 @pytest.mark.parametrize("target", [[], ["-"], ["file"]], ids=["default", "stderr", "file"])
 @pytest.mark.parametrize(
     ("option", "start"),
-    [
-        ("--trace", "packet 1: port 3, 47 bytes"),
-        ("--trace-json", '{"packet": 1, "port": 3, "bytes": 47'),
-    ],
+    [("--trace", "packet 1: port 3, 47 bytes"), ("--trace-json", '{"packet": 1, "port": 3, "bytes": 47')],
 )
 def test_trace_shows_packets(tmp_path: Path, option: str, target: list[str], start: str) -> None:
     paths = [str(tmp_path / name) if name == "file" else name for name in target]

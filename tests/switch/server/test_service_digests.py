@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests over P4Runtime: the bridge of tests/switch/programs/learner tells its controller what it sees."""
+"""Digests, meters and clone sessions over P4Runtime, and the count of packets that came round too often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.rpc import code_pb2
-from p4.v1.p4runtime_pb2 import DigestEntry, DigestList, Entity, StreamMessageRequest, Update
+from p4.v1.p4runtime_pb2 import (
+    CloneSessionEntry,
+    DigestEntry,
+    DigestList,
+    DirectMeterEntry,
+    Entity,
+    MeterConfig,
+    MeterEntry,
+    Replica,
+    StreamMessageRequest,
+    TableEntry,
+    Update,
+)
 
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
@@ -154,3 +166,193 @@ def test_a_digest_of_other_widths_is_not_of_this_program(client: Controller) -> 
     other.type_info.structs["learned_t"].members[1].type_spec.bitstring.bit.bitwidth = 16
     with pytest.raises(grpc.RpcError, match=r"no digest learned_t of 48 \+ 16 bits"):
         client.set_pipeline("VERIFY_AND_COMMIT", p4info=other, program=(LEARNER / "learner.json").read_bytes())
+
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+INVALID, RANGE = code_pb2.INVALID_ARGUMENT, code_pb2.OUT_OF_RANGE
+CONFIG = {"cir": 1, "cburst": 2, "pir": 3, "pburst": 4}
+
+
+def p4info(name: str) -> p4info_pb2.P4Info:
+    return text_format.Parse((PROGRAMS / name / f"{name}.p4info.txtpb").read_text(), p4info_pb2.P4Info())
+
+
+POLICE = p4info("police")
+CLASSES, FLOWS = POLICE.meters[0].preamble.id, POLICE.tables[0].preamble.id
+FORWARD = next(a.preamble.id for a in POLICE.actions if a.preamble.alias == "forward")
+
+
+def push(client: Controller, name: str) -> None:
+    client.set_pipeline(
+        "VERIFY_AND_COMMIT", p4info=p4info(name), program=(PROGRAMS / name / f"{name}.json").read_bytes()
+    )
+
+
+def session(kind: int, number: int, *replicas: Replica, **fields: int) -> Update:
+    message = CloneSessionEntry(session_id=number, replicas=replicas, **fields)
+    return Update(type=kind, entity=Entity(packet_replication_engine_entry={"clone_session_entry": message}))
+
+
+def sessions(client: Controller, number: int = 0) -> list[CloneSessionEntry]:
+    return [e.packet_replication_engine_entry.clone_session_entry for e in client.read(session(INSERT, number).entity)]
+
+
+def test_clone_sessions_come_back_as_written_and_clone(empty_switch: SwitchServer, client: Controller) -> None:
+    push(client, "mirror")
+    ports = {number: MemoryPort() for number in (2, 3, 4)}
+    for number, port in ports.items():
+        empty_switch.dataplane.bind(number, port)
+    update = session(
+        INSERT, 5, Replica(egress_port=3, instance=1), Replica(port=b"\4", instance=2), packet_length_bytes=8
+    )
+    client.write(update)
+    assert sessions(client) == [update.entity.packet_replication_engine_entry.clone_session_entry]
+    frame = bytes([1, 0, 0, 0, 0, 9]) + b"rest"
+    empty_switch.dataplane.inject(1, frame)
+    taken = {number: port.take() for number, port in ports.items()}
+    assert taken[3] == [b"\x01\x01\x00\x01\x00\x0a" + frame[:2]]
+    assert taken[4] == [b"\x02\x01\x00\x01\x00\x0a" + frame[:2]]
+    assert len(taken[2]) == 1
+    assert client.refusals(update) == [code_pb2.ALREADY_EXISTS]
+    client.write(session(MODIFY, 5, Replica(egress_port=3)))
+    assert sessions(client, 5) == [CloneSessionEntry(session_id=5, replicas=[Replica(egress_port=3)])]
+    client.write(session(DELETE, 5))
+    assert sessions(client) == []
+    empty_switch.dataplane.inject(1, frame)
+    assert ports[3].take() == []
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        (session(INSERT, 0, Replica(egress_port=1)), INVALID),
+        (session(INSERT, 1 << 15, Replica(egress_port=1)), INVALID),
+        (session(INSERT, 1, Replica()), INVALID),
+        (session(INSERT, 1, Replica(egress_port=511)), INVALID),
+        (session(INSERT, 1, Replica(port=b"\x02\x00")), RANGE),
+        (session(INSERT, 1, Replica(egress_port=1), packet_length_bytes=-1), INVALID),
+        (session(INSERT, 1, Replica(egress_port=1), class_of_service=1), code_pb2.UNIMPLEMENTED),
+        (session(MODIFY, 1, Replica(egress_port=1)), code_pb2.NOT_FOUND),
+        (session(DELETE, 1), code_pb2.NOT_FOUND),
+    ],
+)
+def test_sessions_that_make_no_sense_are_refused(client: Controller, update: Update, code: int) -> None:
+    push(client, "mirror")
+    assert client.refusals(update) == [code]
+    assert sessions(client) == []
+
+
+def test_a_packet_that_comes_round_too_often_is_counted(empty_switch: SwitchServer, client: Controller) -> None:
+    push(client, "rounds")
+    empty_switch.dataplane.inject(1, bytes([255, 7, 0, 0, 0, 0, 0, 0, 0, 9]))
+    assert empty_switch.dataplane.stats()["dropped"] == {"turns": 1}
+
+
+def meter(index: int | None, config: dict[str, int] | None = None, number: int = CLASSES) -> Entity:
+    message = MeterEntry(meter_id=number)
+    if index is not None:
+        message.index.index = index
+    if config is not None:
+        message.config.CopyFrom(MeterConfig(**config))
+    return Entity(meter_entry=message)
+
+
+def test_meters_are_configured_and_read(client: Controller) -> None:
+    push(client, "police")
+    client.write(Update(type=MODIFY, entity=meter(3, CONFIG)))
+    assert client.read(meter(3)) == [meter(3, CONFIG)]
+    assert client.read(meter(None, number=0)) == [meter(n, CONFIG if n == 3 else None) for n in range(8)]
+    client.write(Update(type=MODIFY, entity=meter(None, CONFIG)), Update(type=MODIFY, entity=meter(3)))
+    assert [e.meter_entry.HasField("config") for e in client.read(meter(None))] == [n != 3 for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "entity", "code"),
+    [
+        (INSERT, meter(1, CONFIG), INVALID),
+        (MODIFY, meter(8, CONFIG), RANGE),
+        (MODIFY, meter(1, {"cir": 2, "pir": 1}), INVALID),
+        (MODIFY, meter(1, {**CONFIG, "eburst": 1}), INVALID),
+        (MODIFY, meter(1, CONFIG, number=7), INVALID),
+    ],
+)
+def test_meters_that_make_no_sense_are_refused(client: Controller, kind: int, entity: Entity, code: int) -> None:
+    push(client, "police")
+    assert client.refusals(Update(type=kind, entity=entity)) == [code]
+    assert not any(e.meter_entry.HasField("config") for e in client.read(meter(None)))
+
+
+def flow(number: int, config: dict[str, int] | None = None, *, action: bool = True, **fields: object) -> TableEntry:
+    message = TableEntry(table_id=FLOWS, **fields)
+    message.match.add(field_id=1).exact.value = bytes([number])
+    if action:
+        message.action.action.action_id = FORWARD
+        message.action.action.params.add(param_id=1, value=b"\3")
+    if config is not None:
+        message.meter_config.CopyFrom(MeterConfig(**config))
+    return message
+
+
+def direct(number: int | None, config: dict[str, int] | None = None) -> Entity:
+    message = DirectMeterEntry(table_entry=TableEntry(table_id=FLOWS))
+    if number is not None:
+        message.table_entry.CopyFrom(flow(number, action=False))
+    if config is not None:
+        message.config.CopyFrom(MeterConfig(**config))
+    return Entity(direct_meter_entry=message)
+
+
+def test_direct_meters_come_and_go_with_their_entries(client: Controller) -> None:
+    push(client, "police")
+    client.write(*(Update(type=INSERT, entity=Entity(table_entry=flow(n, CONFIG if n == 1 else None))) for n in (1, 2)))
+    assert client.read(direct(None)) == [direct(1, CONFIG), direct(2)]
+    query = TableEntry(table_id=FLOWS, meter_config=MeterConfig())
+    assert client.read(Entity(table_entry=query)) == [Entity(table_entry=entry) for entry in (flow(1, CONFIG), flow(2))]
+    assert not client.read_tables(table_id=FLOWS)[0].HasField("meter_config"), "only when it is asked for"
+    other = {**CONFIG, "pburst": 9}
+    client.write(Update(type=MODIFY, entity=direct(2, other)))
+    assert client.read(direct(2)) == [direct(2, other)]
+    client.write(Update(type=MODIFY, entity=direct(2)), Update(type=MODIFY, entity=Entity(table_entry=flow(1))))
+    assert client.read(direct(None)) == [direct(1), direct(2)]
+    client.write(Update(type=MODIFY, entity=Entity(table_entry=flow(1, other, action=False))))
+    client.write(Update(type=DELETE, entity=Entity(table_entry=flow(2, action=False))))
+    assert client.read(direct(None)) == [direct(1, other)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "entity", "code"),
+    [
+        (INSERT, Entity(table_entry=flow(1, {"cir": 2, "pir": 1})), INVALID),
+        (INSERT, Entity(table_entry=flow(1, CONFIG, idle_timeout_ns=1)), INVALID),
+        (INSERT, direct(1, CONFIG), INVALID),
+        (MODIFY, direct(1, CONFIG), code_pb2.NOT_FOUND),
+        (
+            MODIFY,
+            Entity(direct_meter_entry={"table_entry": {"table_id": FLOWS, "is_default_action": True}}),
+            code_pb2.UNIMPLEMENTED,
+        ),
+        (
+            MODIFY,
+            Entity(table_entry=TableEntry(table_id=FLOWS, is_default_action=True, meter_config=MeterConfig(**CONFIG))),
+            INVALID,
+        ),
+    ],
+)
+def test_direct_meters_that_make_no_sense_are_refused(client: Controller, kind: int, entity: Entity, code: int) -> None:
+    push(client, "police")
+    assert client.refusals(Update(type=kind, entity=entity)) == [code]
+    assert client.read_tables(table_id=FLOWS) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("size: 8\n", "size: 9\n"), "no meter PoliceIngress.classes of size 9 in packets"),
+        (lambda text: text.replace("unit: BYTES", "unit: PACKETS"), "no direct meter PoliceIngress.rates in packets"),
+    ],
+)
+def test_meters_must_be_those_of_the_program(client: Controller, change: object, message: str) -> None:
+    text = change((PROGRAMS / "police" / "police.p4info.txtpb").read_text())  # type: ignore[operator]
+    info = text_format.Parse(text, p4info_pb2.P4Info())
+    with pytest.raises(Exception, match=message):
+        client.set_pipeline("VERIFY", p4info=info, program=(PROGRAMS / "police" / "police.json").read_bytes())

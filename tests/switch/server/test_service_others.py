@@ -327,8 +327,7 @@ def test_registers_are_read_and_set(switch: SwitchServer, primary: Controller) -
     boolean = register(4)
     boolean.register_entry.data.bool = True
     assert primary.refusals(
-        Update(type=MODIFY, entity=boolean),
-        Update(type=MODIFY, entity=register(4, b"\x01" + bytes(6))),
+        Update(type=MODIFY, entity=boolean), Update(type=MODIFY, entity=register(4, b"\x01" + bytes(6)))
     ) == [code_pb2.INVALID_ARGUMENT, code_pb2.OUT_OF_RANGE]
 
 

@@ -50,8 +50,7 @@ def test_padding_is_accepted_and_the_shortest_form_sent(width: int, data: bytes,
 
 
 @pytest.mark.parametrize(
-    ("width", "data"),
-    [(8, b"\x01\x63"), (8, b""), (16, b"\x01\0\x63"), (12, b"\x10\x63"), (12, b"\x00\x40\x63")],
+    ("width", "data"), [(8, b"\x01\x63"), (8, b""), (16, b"\x01\0\x63"), (12, b"\x10\x63"), (12, b"\x00\x40\x63")]
 )
 def test_what_does_not_fit_is_out_of_range(width: int, data: bytes) -> None:
     with pytest.raises(P4RuntimeError) as caught:

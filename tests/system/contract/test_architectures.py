@@ -13,15 +13,7 @@ from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_wire import CODE_GROUPS, MAX_SLOTS, Op, _layout, up_bytes
 from hopsum_wire._layout import CODES8_BYTES, LANES_BYTES
 
-from .architectures import (
-    P4,
-    constants_used,
-    differences,
-    headers,
-    own_constants,
-    own_layouts,
-    sources,
-)
+from .architectures import P4, constants_used, differences, headers, own_constants, own_layouts, sources
 
 TREES = "a Tofino switch is a root: trees of switches are the software switches'"
 LOSS = "the loss simulator is for networks in software; a chip's ports lose nothing on purpose"

@@ -31,7 +31,7 @@ from .drill import (
     require_within,
 )
 from .drill_testbed import LEASE_S, DrillTestbed, await_ready, controller_command, drill_testbed
-from .journal_checks import mass, replicas_equal
+from .journal import mass, replicas_equal
 from .small_disk import small_disk, tmpfs_unavailable
 from .training_job import MARGIN_S, TrainingJob
 

@@ -16,8 +16,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.process import ManagedProcess
 
 from .drill_training import DrillPlan
-from .journal import read_journal
-from .journal_checks import mass, replicas_equal
+from .journal import mass, read_journal, replicas_equal
 from .training_job import write_at_once
 
 PATIENCE_S = 300.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from .drill import DrillContext, DrillError, DrillReport, await_that, first_sign, require_within
 from .drill_testbed import DrillTestbed, drill_testbed
-from .journal_checks import Mass, mass
+from .journal import Mass, mass
 from .training_job import MARGIN_S, TrainingJob
 
 LIMIT_S: Final = 15.0

@@ -15,8 +15,7 @@ from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 
 from .drill_training import added
-from .journal import Journal, Probes, digest, norm, read_journal
-from .journal_checks import mass, replicas_equal
+from .journal import Journal, Probes, digest, mass, norm, read_journal, replicas_equal
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6
 Journals = dict[int, list[dict[str, Any]]]

@@ -18,8 +18,7 @@ from .drill import PATIENCE_S, Check, DrillError, await_that, first_sign, requir
 from .drill_testbed import DrillTestbed
 from .drill_training import DrillPlan, WorkerOrder, options_of, reference
 from .drill_worker import FAILED
-from .journal import read_journal
-from .journal_checks import mass, replicas_equal
+from .journal import mass, read_journal, replicas_equal
 
 SLOTS: Final = 16
 MARGIN_S: Final = 2.0

@@ -19,20 +19,7 @@ from hopsum_oracle.decision import FINAL, Copy
 
 from .config import Config
 from .controller import Change, Controller, counts, is_out
-from .state import (
-    ZEROS,
-    Cell,
-    Content,
-    Contribution,
-    Control,
-    Kind,
-    Life,
-    Packet,
-    Pool,
-    RuleError,
-    State,
-    Worker,
-)
+from .state import ZEROS, Cell, Content, Contribution, Control, Kind, Life, Packet, Pool, RuleError, State, Worker
 from .switch import deciding, step, step_from_above
 from .worker import WorkerRules
 
@@ -226,12 +213,7 @@ class World:
         return None
 
     def _at_worker(
-        self,
-        state: State,
-        control: Control,
-        workers: tuple[Worker, ...],
-        label: tuple[int, int],
-        accepted: Accepted,
+        self, state: State, control: Control, workers: tuple[Worker, ...], label: tuple[int, int], accepted: Accepted
     ) -> Transition:
         if isinstance(accepted, RuleError):
             return Transition(label, None, accepted)

@@ -22,10 +22,7 @@ LEFTOVERS = Path(__file__).parent / "programs"
 SOLUTION = ROOT / "labs" / "hopsum_labs" / "solutions" / "ethernet" / "aggregate.json"
 CASES = ("sums.TwoWorkers", "sums.NextRound", "sums.WrapsAround")
 EVERY_TARGET = pytest.mark.parametrize("target", ["native", "bmv2"])
-BROKEN = {
-    "keeps_source": CASES,
-    "adds_to_the_last_round": ("sums.NextRound",),
-}
+BROKEN = {"keeps_source": CASES, "adds_to_the_last_round": ("sums.NextRound",)}
 """Tests of the example that a mutant of the level fails."""
 
 

@@ -120,12 +120,7 @@ def test_how_many_passes_a_packet_makes(chip: str) -> None:
     job = bed.job(2, slots=1)
     passes = SHAPES[Op.LOOKUP_ADD8].elements // bed.device.program.code_group // 2
     made = {}
-    for what, rank, round_ in [
-        ("added", 0, 3),
-        ("completed", 1, 3),
-        ("answered", 1, 3),
-        ("stale", 0, 1),
-    ]:
+    for what, rank, round_ in [("added", 0, 3), ("completed", 1, 3), ("answered", 1, 3), ("stale", 0, 1)]:
         frame = frames.update(job, rank, bytes(1024), op=Op.ADD32, round=round_)
         before = bed.switch.passes.ingress, bed.switch.passes.egress
         sent = bed.device.exchange(job.spec.workers[rank].port, frame)

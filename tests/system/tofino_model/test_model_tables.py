@@ -230,12 +230,7 @@ TERNARY = {
     ],
     "match_attributes": {
         "stage_tables": [
-            {
-                "stage_number": 0,
-                "stage_table_type": "ternary_match",
-                "size": 512,
-                "memory_resource_allocation": None,
-            }
+            {"stage_number": 0, "stage_table_type": "ternary_match", "size": 512, "memory_resource_allocation": None}
         ]
     },
     "actions": [{"handle": 7, "name": "Ingress.reject"}],
