@@ -1,14 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, ids and widths from a P4Info, and what is refused before it reaches a switch."""
+"""What is refused before it reaches a switch: names, widths, specifications; and the membership file."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from hopsum_controlplane import (
+    ControlPlaneError,
+    Job,
+    JobSpec,
+    SwitchEndpoint,
+    WorkerEndpoint,
+    job_membership,
+    write_membership,
+)
 from hopsum_controlplane.entries import DefaultAction, Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
+from hopsum_controlplane.resource_allocator import SlotRange
+from hopsum_wire import Op
+from hopsum_wire.membership import membership_document
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 P4INFO = """
@@ -148,3 +166,217 @@ def test_values_in_words() -> None:
     assert str(entry()) == "workers[generation=0, worker=300] -> admit(mask=256)"
     assert str(entry(params={"mask": 1 << 2047})) == "workers[generation=0, worker=300] -> admit(mask=<2048 bits>)"
     assert str(Delete(MulticastGroup(3, (Replica(1, 0),)))) == "delete multicast group 3 of 1/0"
+
+
+@pytest.fixture
+def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint) -> Job:
+    spec = make_spec(workers=2)
+    spec = replace(spec, workers=spec.workers[::-1])
+    return Job(spec, switch_endpoint, 77, 0, SlotRange(0, 16), group=1, window=8)
+
+
+def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "membership.json"
+    path.write_text("old")
+    write_membership(job, path, {1: ("127.0.0.1", 5555)})
+    assert json.loads(path.read_text()) == {
+        "job": "job",
+        "generation": 77,
+        "slots": 16,
+        "window": 8,
+        "quorum": 2,
+        "table": list(job.spec.table or ()),
+        "table16": None,
+        "wire_version": 1,
+        "switch": {"ip": "10.0.0.254", "udp_port": 24677},
+        "workers": [
+            {"rank": 0, "ip": "10.0.0.1", "udp_port": 4000, "send_to": {"ip": "10.0.0.254", "udp_port": 24677}},
+            {"rank": 1, "ip": "10.0.0.2", "udp_port": 4001, "send_to": {"ip": "127.0.0.1", "udp_port": 5555}},
+        ],
+    }
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_code_group_of_its_own_is_told(job: Job) -> None:
+    assert "code_group" not in document_of(job)
+    assert document_of(replace(job, code_group=64)) == {**document_of(job), "code_group": 64}
+
+
+def test_operations_are_told_where_some_are_missing(job: Job) -> None:
+    assert "ops" not in document_of(job)
+    few = replace(job, ops=(Op.ADD8, Op.MAX32))
+    assert document_of(few) == {**document_of(job), "ops": ["ADD8", "MAX32"]}
+
+
+def document_of(job: Job, **options: Any) -> dict[str, Any]:
+    return membership_document(job_membership(job, **options))
+
+
+def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:
+    return [(worker.get("side_ip"), worker.get("side_port")) for worker in document["workers"]]
+
+
+def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
+    none, own = [(None, None)] * 2, [(None, 4000), (None, 4001)]
+    assert sides(document_of(job)) == none
+    assert sides(document_of(job, side_channels=True)) == own
+    small = replace(job, spec=replace(job.spec, quorum=1))
+    assert sides(document_of(small)) == own
+    assert sides(document_of(small, side_channels=False)) == none
+    given = {0: ("10.0.0.1", 7000), 1: ("127.0.0.1", 7000)}
+    assert sides(document_of(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
+
+
+def test_a_side_key_for_each_generation_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
+    document = document_of(job, side_channels=True)
+    assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
+    assert document_of(job, side_channels=True) == document, "whoever asks for the generation's is told the same"
+    assert "side_key" not in document_of(job, side_channels=False)
+    next_generation = Job.at(job.spec, job.switch, job.generation + 1, job.job_index, job.region)
+    assert document_of(next_generation, side_channels=True)["side_key"] != document["side_key"]
+    assert document["side_key"] not in repr(job)
+    path = tmp_path / "membership.json"
+    write_membership(job, path, side_channels=True)
+    assert json.loads(path.read_text())["side_key"] == document["side_key"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({0: ("10.0.0.1", 7000)}, r"side channels of ranks \[0\], workers of ranks \[0, 1\]"),
+        ({0: ("10.0.0.1", 7000), 2: ("10.0.0.2", 7000)}, r"side channels of ranks \[0, 2\]"),
+        ({0: ("10.0.0.1", 7000), 1: ("10.0.0.1", 7000)}, r"2 side channels at 10\.0\.0\.1:7000"),
+        ({0: ("10.0.0.1", 0), 1: ("10.0.0.1", 7000)}, "side channel of rank 0 at TCP port 0"),
+        ({0: ("10.0.0", 7000), 1: ("10.0.0.1", 7000)}, "10.0.0"),
+    ],
+)
+def test_side_channels_that_cannot_be(job: Job, tmp_path: Path, given: Any, message: str) -> None:
+    path = tmp_path / "membership.json"
+    with pytest.raises(ControlPlaneError, match=message):
+        write_membership(job, path, side_channels=given)
+    assert not path.exists()
+
+
+def test_a_missing_folder_is_an_error(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(ControlPlaneError, match="membership cannot be written"):
+        write_membership(job, tmp_path / "missing" / "membership.json")
+
+
+def refusal(spec: JobSpec) -> str:
+    with pytest.raises(ControlPlaneError) as error:
+        spec.check()
+    return str(error.value)
+
+
+def with_worker(spec: JobSpec, **changes: object) -> JobSpec:
+    first, *rest = spec.workers
+    return replace(spec, workers=(replace(first, **changes), *rest))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 64])
+def test_a_right_specification_passes(make_spec: Callable[..., JobSpec], workers: int) -> None:
+    make_spec(workers=workers, table=None).check()
+
+
+def test_ranks_in_any_order_pass(make_spec: Callable[..., JobSpec]) -> None:
+    spec = make_spec(workers=3)
+    replace(spec, workers=spec.workers[::-1]).check()
+
+
+def test_numbers_out_of_range(make_spec: Callable[..., JobSpec]) -> None:
+    assert "without a name" in refusal(make_spec(name=""))
+    assert "0 workers; a job has 1 .. 64" in refusal(make_spec(workers=0))
+    assert "65 workers" in refusal(make_spec(workers=65, table=None))
+    assert "0 slots; a job has 1 .. 2048" in refusal(make_spec(slots=0))
+    assert "2049 slots" in refusal(make_spec(slots=2049))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 1}, "ranks 1, 1, 2; 3 workers have the ranks 0 .. 2, each once"),
+        ({"rank": 3}, "ranks 3, 1, 2"),
+        ({"port": 511}, "worker 0 on switch port 511"),
+        ({"port": -1}, "worker 0 on switch port -1"),
+        ({"udp_port": 0}, "UDP port 0"),
+        ({"udp_port": 65536}, "UDP port 65536"),
+        ({"mac": "ff:ff:ff:ff:ff:ff"}, "'ff:ff:ff:ff:ff:ff' is not the MAC address of a host"),
+        ({"ip": "10.0.0"}, "'10.0.0' is not the IPv4 address of a host"),
+        ({"ip": "224.0.0.1"}, "'224.0.0.1' is not"),
+        ({"ip": "10.0.0.2", "udp_port": 4001}, "several workers at 10.0.0.2:4001"),
+    ],
+)
+def test_wrong_workers(make_spec: Callable[..., JobSpec], changes: dict[str, object], message: str) -> None:
+    assert message in refusal(with_worker(make_spec(), **changes))
+
+
+def test_workers_may_share_an_address_and_a_switch_port() -> None:
+    workers = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", "127.0.0.1", 5000 + rank) for rank in range(4))
+    JobSpec("loopback", workers, 8).check()
+
+
+@pytest.mark.parametrize(("quorum", "min_quorum"), [(None, 1), (None, 3), (1, 1), (3, 3), (2, 1)])
+def test_quorums_that_pass(make_spec: Callable[..., JobSpec], quorum: int | None, min_quorum: int) -> None:
+    spec = make_spec(workers=3, quorum=quorum, min_quorum=min_quorum)
+    spec.check()
+    assert spec.effective_quorum == (quorum or 3)
+
+
+@pytest.mark.parametrize(
+    ("quorums", "message"),
+    [
+        ({"quorum": 0}, "quorum 0; of 3 workers it is 1 .. 3"),
+        ({"quorum": 4}, "quorum 4; of 3 workers it is 1 .. 3"),
+        ({"min_quorum": 0}, "min_quorum 0; with quorum 3 it is 1 .. 3"),
+        ({"quorum": 2, "min_quorum": 3}, "min_quorum 3; with quorum 2 it is 1 .. 2"),
+    ],
+)
+def test_wrong_quorums(make_spec: Callable[..., JobSpec], quorums: dict[str, int], message: str) -> None:
+    assert message in refusal(make_spec(workers=3, **quorums))
+
+
+def test_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
+    make_spec(observers=(observer,)).check()
+    make_spec(observers=(replace(observer, rank=65535),)).check()
+    make_spec(workers=64, table=None, observers=(observer,)).check()
+    assert [member.rank for member in make_spec(workers=2, observers=(observer,)).members] == [0, 1, 64]
+
+
+def test_wrong_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
+    def with_observers(*observers: WorkerEndpoint, **options: Any) -> str:
+        return refusal(make_spec(observers=observers, **options))
+
+    other = replace(observer, rank=65, ip="10.0.0.201")
+    ranks = "observers have ranks of 64 .. 65535, each once"
+    assert f"observers of ranks 63; {ranks}" in with_observers(replace(observer, rank=63))
+    assert f"observers of ranks 65536; {ranks}" in with_observers(replace(observer, rank=65536))
+    assert f"observers of ranks 64, 64; {ranks}" in with_observers(observer, replace(other, rank=64))
+    assert "observer 64 on switch port 511" in with_observers(replace(observer, port=511))
+    assert "several workers and observers at 10.0.0.1:4000" in with_observers(
+        replace(observer, ip="10.0.0.1", udp_port=4000)
+    )
+    assert "64 workers and 2 observers; the switch has room for 65" in with_observers(
+        observer, other, workers=64, table=None
+    )
+
+
+def test_a_table_of_wide_lanes_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
+    table16 = (*range(15), 5000)
+    make_spec(workers=13, table=None, table16=table16).check()
+    refused = refusal(make_spec(workers=14, table=None, table16=table16))
+    assert "n * g = 14 workers * granularity 5000 = 70000 may overflow a lane of 16 bits" in refused
+    assert "15 entries" in refusal(make_spec(table16=table16[1:]))
+
+
+def test_a_table_whose_sums_leave_packed_results_is_refused_with_the_numbers(make_spec: Callable[..., JobSpec]) -> None:
+    table6 = tuple(range(16))
+    make_spec(workers=4, table=None, table6=table6).check()
+    refused = refusal(make_spec(workers=5, table=None, table6=table6))
+    assert "n * g = 5 workers * granularity 15 = 75 may overflow a lane of 6 bits, whose maximum is 63" in refused
+    assert "granularity 15 allows 4 workers, 5 workers allow granularity 12" in refused
+    assert "15 entries" in refusal(make_spec(table6=table6[1:]))
+
+
+def test_a_table_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
+    assert "n * g = 13 workers * granularity 20 = 260" in refusal(make_spec(workers=13))

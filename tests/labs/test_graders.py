@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graders: a solution keeps all rules, and every program that breaks a rule is found."""
+"""The graders of programs and workers: solutions pass, what breaks a rule is found; `hopsum lab` as typed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade
+from hopsum_labs import workers
+from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade, grade_worker
+from hopsum_labs.lab_command import main
 from hopsum_labs.lab_switch import Testbed, start_embedded
-from hopsum_labs.levels import LEVELS, PROGRAM, Level
+from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
 from hopsum_labs.rule_checks import LabError
 from hopsum_switch.backend import Backend
 
@@ -124,3 +126,162 @@ def test_a_compiler_error_is_shown(tmp_path: Path) -> None:
     source.write_text("header {")
     with pytest.raises(LabError, match="syntax error"):
         compile_program(source, tmp_path)
+
+
+WITH_A_WORKER = [level for level in LEVELS.values() if level.worker_cases()]
+WORKERS_EVERY_LEVEL = pytest.mark.parametrize("level", WITH_A_WORKER, ids=lambda level: level.word)
+NEVER_S = 2.0
+"""Seconds that a worker gets here which would wait for ever."""
+
+
+def reasons(level: Level, worker: Path) -> str:
+    return " ".join(filter(None, (verdict.reason for verdict in grade_worker(level, worker))))
+
+
+def changed(level: Level, folder: Path, old: str, new: str) -> Path:
+    """Return a solution with one change."""
+    text = (level.solution / WORKER).read_text()
+    assert text.count(old) == 1
+    (folder / WORKER).write_text(text.replace(old, new))
+    return folder / WORKER
+
+
+def test_levels_with_a_worker() -> None:
+    assert [level.word for level in WITH_A_WORKER] == ["ethernet", "loss", "floats"]
+
+
+@WORKERS_EVERY_LEVEL
+def test_the_solution_passes(level: Level) -> None:
+    assert reasons(level, level.solution / WORKER) == ""
+
+
+@WORKERS_EVERY_LEVEL
+def test_the_skeleton_earns_nothing(level: Level) -> None:
+    assert "had to return" in reasons(level, level.exercise / WORKER)
+
+
+@WORKERS_EVERY_LEVEL
+def test_the_skeleton_imports_what_its_gap_needs(level: Level) -> None:
+    files = (level.exercise / WORKER, level.solution / WORKER)
+    exercise, solution = (file.read_text().split("\n\n\n")[0] for file in files)
+    assert exercise == solution
+    assert "import Ether" in exercise
+
+
+@WORKERS_EVERY_LEVEL
+def test_a_short_last_chunk_that_is_not_cut_is_found(level: Level, tmp_path: Path) -> None:
+    worker = changed(level, tmp_path, "return sums[: len(vector)]", "return sums")
+    assert "it returned" in reasons(level, worker)
+
+
+@WORKERS_EVERY_LEVEL
+def test_an_exception_is_shown_and_ends_the_case(level: Level, tmp_path: Path) -> None:
+    worker = changed(level, tmp_path, "sums = []", "sums = [] if rank else 1 / 0")
+    assert "all_reduce of rank 0 raised ZeroDivisionError" in reasons(level, worker)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "code + (random.random() * (high - low) < position - low)",
+            "code + (position - low > (high - low) / 2)",
+            "mean",
+        ),
+        ("code + (random.random() * (high - low) < position - low)", "code + (random.random() < 0.5)", "it returned"),
+        ("code + (random.random() * (high - low) < position - low)", "round(position / 17)", "between"),
+        ("min(max(value, -1.0), 1.0)", "value", ""),
+        ("2 * value / GRANULARITY - workers", "2 * value / GRANULARITY - 1", "it returned"),
+        (
+            "2 * value / GRANULARITY - workers",
+            "2 * value / GRANULARITY - workers + rank * 1e-9",
+            "the same ones as rank 0",
+        ),
+    ],
+)
+def test_wrong_arithmetic_with_floats_is_found(old: str, new: str, reason: str, tmp_path: Path) -> None:
+    found = reasons(LEVELS["floats"], changed(LEVELS["floats"], tmp_path, old, new))
+    assert found
+    assert reason in found
+
+
+def test_a_worker_that_never_sends_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "DEADLINE_S", NEVER_S)
+    again = "if packet is None:\n            port.send(contribution)"
+    worker = changed(LEVELS["loss"], tmp_path, again, "if packet is None:\n            pass")
+    assert "did not return within 2 s" in reasons(LEVELS["loss"], worker)
+
+
+def test_a_worker_of_one_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "DEADLINE_S", NEVER_S)
+    worker = changed(LEVELS["loss"], tmp_path, "version=chunk % 2", "version=0")
+    assert reasons(LEVELS["loss"], worker)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("def f(:", "SyntaxError"), ("x = 1", "no attribute 'all_reduce'")])
+def test_what_is_no_worker(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / WORKER).write_text(text)
+    assert reason in reasons(LEVELS["ethernet"], tmp_path / WORKER)
+
+
+def test_no_worker_at_all(tmp_path: Path) -> None:
+    assert f"{tmp_path / WORKER} is not there" in reasons(LEVELS["ethernet"], tmp_path / WORKER)
+
+
+def test_list_names_levels_and_points(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ethernet", "udp", "loss", "slots", "floats", "racks"]
+    assert lines[0].endswith("(13 points)")
+
+
+def test_start_copies_handout_and_skeleton_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    assert main(["start", "ethernet", str(folder)]) == 0
+    assert {path.name for path in folder.iterdir()} == {"README.md", "aggregate.p4", "worker.py"}
+    assert "hopsum lab test ethernet" in capsys.readouterr().out
+    (folder / "aggregate.p4").write_text("my work")
+    assert main(["start", "ethernet", str(folder)]) == 1
+    assert "exists already; nothing was changed" in capsys.readouterr().err
+    assert (folder / "aggregate.p4").read_text() == "my work"
+
+
+def test_grade_shows_rules_and_points(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", "ethernet", "--solution"]) == 0
+    output = capsys.readouterr().out
+    assert "2/2  next_round" in output
+    assert output.splitlines()[-1] == "13 of 13 points"
+
+
+def test_without_bmv2_the_message_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["test", "ethernet", "--solution", "--target", "bmv2"]) == 1
+    assert "bmv2 does not start: " in capsys.readouterr().err
+
+
+def test_grade_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", "loss", "--solution", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["level"], document["points"], document["of"]) == ("loss", 20, 20)
+    assert {case["reason"] for case in document["cases"]} == {""}
+
+
+def test_a_folder_without_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "p4c-bm2-ss"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["test", "udp", str(tmp_path / "nowhere")]) == 1
+    error = capsys.readouterr().err
+    assert "nowhere/aggregate.p4 is not there; `hopsum lab start" in error
+
+
+def test_an_unknown_level_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["grade", "level9", "--solution"])
+    assert refused.value.code == 2
+    assert "ethernet" in capsys.readouterr().err

@@ -11,8 +11,7 @@ from p4.v1.p4runtime_pb2 import Entity, FieldMatch, TableEntry, Update
 from hopsum_wire.p4runtime import p4info_pb2
 
 from ..core.builder import Json
-from .expressions import constant
-from .shape import METADATA, STANDARD_BITS, Shape
+from .shape import METADATA, STANDARD_BITS, Shape, constant
 from .statements import GROUPS, PORTS
 
 _ACTION, _TABLE, _COUNTER, _DIRECT, _REGISTER = (kind << 24 for kind in (0x01, 0x02, 0x12, 0x13, 0x16))

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from hopsum_switch.interp.calculations import ALGORITHMS
 
 from ..core.builder import Json
-from .expressions import constant
 from .programs import checksum_inputs
-from .shape import CHECKSUM, Shape, header_bytes
+from .shape import CHECKSUM, Shape, constant, header_bytes
 from .statements import PORTS
 
 UNCHANGED_ONE_IN = 11

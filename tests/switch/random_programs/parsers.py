@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 
 from ..core.builder import ERRORS, Json, expression, field, hexstr
-from .expressions import ExpressionMaker
-from .shape import CHECKSUM, METADATA, PARSED_BITS, SIGNED_METADATA, Shape, header_bytes
+from .shape import CHECKSUM, METADATA, PARSED_BITS, SIGNED_METADATA, ExpressionMaker, Shape, header_bytes
 from .statements import operand
 
 OWN_ERROR = len(ERRORS) + 1  # after ParserInvalidArgument

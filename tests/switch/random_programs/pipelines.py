@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from ..core.builder import Json, ProgramBuilder, assign, hexstr, primitive
 from ..core.builder import field as field_json
-from .expressions import ExpressionMaker, constant, is_valid
-from .shape import REPORT, Shape
+from .shape import REPORT, ExpressionMaker, Shape, constant, is_valid
 from .statements import BodyMaker, adding, operand, standard
 
 PARAMETER_BITS = (1, 9, 16, 33, 64, 130)

@@ -7,10 +7,20 @@ import random
 
 from ..core.builder import ALIASES, ERRORS, STANDARD_FIELDS, Json
 from ..core.builder import field as field_json
-from .expressions import constant, is_valid
 from .parsers import OWN_ERROR, random_parser
 from .pipelines import Code, PipelineMaker
-from .shape import CHECKSUM, COPY, METADATA, PARSED_BITS, REPORT, SIGNED_METADATA, Shape, random_shape
+from .shape import (
+    CHECKSUM,
+    COPY,
+    METADATA,
+    PARSED_BITS,
+    REPORT,
+    SIGNED_METADATA,
+    Shape,
+    constant,
+    is_valid,
+    random_shape,
+)
 
 ALGORITHMS = ("crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16")
 VERIFIED, UPDATED = "verified", "updated"

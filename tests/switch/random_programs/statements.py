@@ -7,8 +7,7 @@ import random
 from collections.abc import Sequence
 
 from ..core.builder import Json, assign, expression, field, hexstr, primitive
-from .expressions import ExpressionMaker, Operand
-from .shape import COPY, METADATA, Array, Shape
+from .shape import COPY, METADATA, Array, ExpressionMaker, Operand, Shape
 
 GROUPS = 3
 PORTS = 8

@@ -16,9 +16,8 @@ from hopsum_wire import Header, Kind, Op, up_bytes
 from hopsum_wire._layout import HOPSUM_FIELDS
 
 from ...support.memory import resident_kib
-from ..soak.ledger import kernel_drops
 from ..soak.member import Member
-from ..soak.rig import SLOTS, WORKERS, Bench
+from ..soak.rig import SLOTS, WORKERS, Bench, kernel_drops
 
 LONGEST = 65507
 BURST = 128

@@ -14,10 +14,9 @@ import pytest
 from hopsum.protocol.worker import AllReduceDone
 from hopsum_wire import Op
 
-from .ledger import close
 from .member import TransportMember
 from .payloads import Payloads
-from .rig import SLOTS, WORKERS, bench, make_soak
+from .rig import SLOTS, WORKERS, bench, close, make_soak
 
 UPDATES = 20_000 * int(os.environ.get("TEST_SCALE", "1"))
 LOSS = 0.05
