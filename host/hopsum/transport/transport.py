@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -178,8 +178,8 @@ class Transport:
         self._put_off_at: float | None = None
         """The time since which datagrams put off the worker's timers, None while they do not."""
         self._closed = False
-        self._dones: deque[PeerMessage] = deque()
-        """DONEs that the worker has not taken yet."""
+        self._dones: dict[int, PeerMessage] = {}
+        """The latest DONE of each rank, where the worker has not taken it yet."""
         self._waits = False
         """True while a message of a peer would help a `step`."""
         self._others = [other for other in range(membership.workers) if other != membership.rank]
@@ -509,7 +509,7 @@ class Transport:
 
     def _hear_done(self, message: PeerMessage) -> None:
         """Take a DONE, in the channel's thread. It frees memory, and is not worth the end of a wait for the network."""
-        self._dones.append(message)
+        self._dones[message.sender] = message
         if self._waits:
             self.wake()
         elif self._step_lock.acquire(blocking=False):
@@ -522,7 +522,9 @@ class Transport:
     def _take_dones(self) -> None:
         """Give the worker the DONEs of its peers; with the lock."""
         while self._dones:
-            self.worker.receive_peer(self._dones.popleft(), time.monotonic())
+            # One call takes the message out: the channel's thread may put another one there at any moment.
+            _, message = self._dones.popitem()
+            self.worker.receive_peer(message, time.monotonic())
 
     def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
         """Serve peers until everybody has left, or it is time."""
