@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.repair import PeerRepair
-from hopsum.protocol.result_batch import ResultRun
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
@@ -83,10 +82,6 @@ class SendScheduler:
         if position is not None:
             self._queue.open(position)
 
-    def open_slots(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> None:
-        """Open the positions that several slots, at least one, may send. `held` as for `StreamState.next_open_many`."""
-        self._queue.open_many(self._state.next_open_many(slots, held))
-
     def release(self) -> None:
         """Open what has payloads of the next all-reduces, as far as those before them are proved."""
         state = self._state
@@ -102,10 +97,20 @@ class SendScheduler:
             if open_end < reduce.filled_end:
                 state.open_end = reduce.filled_end
                 at_hand = (open_end <= state.open_position) & (state.open_position < state.open_end)
-                if at_hand.any():
-                    self.open_slots(np.flatnonzero(at_hand))
+                self._open_many(reduce, state.open_position[at_hand])
             if reduce.filled_end < reduce.end:
                 return
+
+
+    def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
+        """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
+        # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.
+        are_new = self._state.decided is None and bool((positions >= reduce.first).all())
+        if are_new and not reduce.held[positions - reduce.first].any():
+            self._queue.open_many(positions)
+            return
+        for position in positions.tolist():
+            self.open_slot(position % self._state.stream.slots)
 
 
 AllReduceEvent = AllReduceDone | AllReducePart | AllReduceFailed
@@ -145,23 +150,6 @@ class ResultAcceptor:
         else:
             self._statistics.ignored[Drop.BAD_ROUND] += 1
             self._ignored_packets.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
-
-    def accept_runs(
-        self, runs: list[ResultRun], positions: NDArray[np.int64], now: float, *, in_order: bool = False
-    ) -> None:
-        """Take results of the switch.
-
-        `positions` are in arrival order. With `in_order` each is the lowest of its slot.
-        """
-        for run in runs:
-            run.reduce.hold_many(run.positions, run.contributors, run.values)
-        self._statistics.results += len(positions)
-        self._queue.settle_many(positions, now)
-        if self._repair is not None:
-            self._repair.settle(positions.tolist())
-        self.scheduler.open_slots(positions % self._state.stream.slots, positions if in_order else None)
-        for run in runs:
-            self._deliver(run.reduce, now)
 
     def deliver(self, now: float) -> None:
         """Deliver the all-reduces in progress that are complete, and the parts of others that are."""

@@ -58,18 +58,14 @@ class CongestionWindow:
         self.halved_at: float | None = None
         """The time at which it was halved, while RECOVERING."""
 
-    def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
-        """Take results that came at once. `first_sent_at` is the latest time of a chunk that was sent once, or None."""
+    def on_ack(self, first_sent_at: float | None) -> None:
+        """Take a result. `first_sent_at` is the time at which its chunk was sent if that was once, else None."""
         if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
             self.halved_at = None
-        self.results += results
-        # A batch may grow the window several times; each step needs one result more than the one before.
-        while self.results >= self.size:
-            self.results -= self.size
-            if self.size == self._most:
-                self.results %= self.size
-            else:
-                self.size += 1
+        self.results += 1
+        if self.results >= self.size:
+            self.results = 0
+            self.size = min(self.size + 1, self._most)
 
     def on_loss(self, now: float) -> None:
         """Take a timeout."""
@@ -221,18 +217,7 @@ class RetransmitQueue:
         self.on_the_way -= sent > 0
         if sent and now is not None:
             # Karn: a chunk that was sent twice says nothing about the round trip.
-            self._count(1, [float(self._first_sent_at[slot])] if sent == 1 else [], now)
-
-    def settle_many(self, positions: NDArray[np.int64], now: float) -> None:
-        """Forget positions that have their results from the switch, in the order in which these came."""
-        slots = positions % self._slots
-        slots = slots[self._open[slots] == positions]
-        self._open[slots], self._due_at[slots] = NO_POSITION, inf
-        sent = self._sent[slots]
-        results = int(np.count_nonzero(sent))
-        self.on_the_way -= results
-        if results:
-            self._count(results, self._first_sent_at[slots[sent == 1]].tolist(), now)
+            self._count(float(self._first_sent_at[slot]) if sent == 1 else None, now)
 
     def handle_timer(self, now: float) -> list[int]:
         """Queue what is due again, and return the positions whose timeout it was."""
@@ -270,14 +255,14 @@ class RetransmitQueue:
         self.on_the_way, self._again = 0, []
         self._open[:], self._due_at[:] = NO_POSITION, inf
 
-    def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
-        """Take results of the switch. `once_sent_at` has the times of chunks that were sent once."""
+    def _count(self, once_sent_at: float | None, now: float) -> None:
+        """Take a result of the switch. `once_sent_at` is the time at which its chunk was sent if that was once."""
         # One measurement an instant: results that came together waited for the same thing.
-        if once_sent_at and now != self.measured_at:
+        if once_sent_at is not None and now != self.measured_at:
             self.measured_at = now
-            self.rtt.update(now - once_sent_at[0])
+            self.rtt.update(now - once_sent_at)
             self._statistics.srtt_s = self.rtt.srtt_s
-        self.congestion.on_ack(max(once_sent_at, default=None), results)
+        self.congestion.on_ack(once_sent_at)
         self._statistics.window = self.congestion.size
 
     def _first_time(self) -> NDArray[np.int64]:

@@ -61,23 +61,6 @@ class StreamState:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
 
-    def are_held(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of each position, at least one, whether a result is here."""
-        least, most = int(positions.min()), int(positions.max())
-        for reduce in self.active:
-            if reduce.first <= least and most < reduce.end:
-                held: NDArray[np.bool_] = reduce.held[positions - reduce.first]
-                return held
-        # Before the end and in no all-reduce in progress: delivered.
-        held = positions < self.stream.end
-        for reduce in self.active:
-            if reduce.first <= most and reduce.end > least:
-                inside = (reduce.first <= positions) & (positions < reduce.end)
-                held[inside] = reduce.held[positions[inside] - reduce.first]
-        if self.early and most >= self.stream.end:
-            held |= np.isin(positions, list(self.early))
-        return held
-
     def next_open(self, slot: int) -> int | None:
         """Move a slot to its lowest position that is not held. Return it if it may be opened."""
         position = int(self.open_position[slot])
@@ -88,21 +71,6 @@ class StreamState:
         if self.decided is not None and self.decided.covers(np.array([position]))[0]:
             return None
         return position if position < self.open_end else None
-
-    def next_open_many(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Move slots, at least one, to their lowest positions that are not held. Return those that may be opened.
-
-        `held`: the lowest position of each slot that was not held before, and is now, if that is known.
-        """
-        positions = self.open_position[slots] if held is None else held + self.stream.slots
-        # Usually one pass: results come in the order of the slots.
-        while (here := self.are_held(positions)).any():
-            positions[here] += self.stream.slots
-        self.open_position[slots] = positions
-        if self.decided is not None:
-            positions = positions[~self.decided.covers(positions)]
-            return positions[positions < self.open_end]
-        return positions if positions.max() < self.open_end else positions[positions < self.open_end]
 
     def held_back(self) -> AllReduce | None:
         """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""

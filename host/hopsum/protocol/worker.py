@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of one job, in one generation after the other, without I/O.
 
-The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
-`handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, some time
-later `done_for_peers`, drains `next_event`, and waits for more or until `get_timer`.
+The caller owns sockets and clock. After every input (`submit`, `receive_datagram`, `receive_peer`, `handle_timer`)
+it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, some time later
+`done_for_peers`, drains `next_event`, and waits for more or until `get_timer`.
 
-`receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (result_batch.py) and
-leaves the worker as if they had come one by one at that time.
+This worker is the reference. On a UDP socket machine code takes the plain RESULTs in its place, and leaves the worker
+as if they had come one by one (hopsum.transport.worker_loop).
 
 Rules
     N1-N4  One stream of positions. See stream.py.
@@ -69,9 +69,9 @@ from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, re
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, as_result, peer_fault
 from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor, validate_reply
-from hopsum.protocol.result_batch import ROWS_LEAST, plain_run, segments_of, sort_out
 from hopsum.protocol.result_fetcher import ResultFetcher
 from hopsum.protocol.retransmit_queue import RetransmitQueue
+from hopsum.protocol.segments import segments_of
 from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import (
@@ -84,7 +84,7 @@ from hopsum.protocol.worker_state import (
     WorkerPhase,
     WorkerStatistics,
 )
-from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
+from hopsum_wire import Drop, Header, Kind, WireError, split_datagram
 from hopsum_wire.datagrams import check_payloads, stamp_datagrams, update_template
 from hopsum_wire.generations import Resume, Sealed
 
@@ -302,28 +302,6 @@ class Worker:
         else:
             self._on_stale(header, position, now)
 
-    def receive_rows(self, rows: NDArray[np.uint8], now: float) -> None:
-        """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came. `rows` are the caller's again."""
-        # Sorting costs as much as some RESULTs one by one; a batch without payloads has no RESULT.
-        if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not WorkerPhase.RUN:
-            for row in rows:
-                self.receive_datagram(memoryview(row), now)
-            return
-        self.absence.end()
-        # By far the most frequent case first: RESULTs in the order of the stream.
-        run = plain_run(rows, self.membership, self._state)
-        if run is not None:
-            self._acceptor.accept_runs([run], run.positions, now, in_order=True)
-            return
-        batch = sort_out(rows, self.membership, self._state)
-        self.statistics.duplicates += batch.copies
-        for numbers, single in batch.steps():
-            if numbers.size:
-                self._acceptor.accept_runs(batch.runs(numbers), batch.positions[numbers], now)
-            # Order matters: a STALE between two RESULTs must find the state that the first one left.
-            if single is not None:
-                self.receive_datagram(memoryview(rows[single]), now)
-
     def receive_peer(self, message: PeerMessage, now: float) -> None:
         """Take one message of a peer. Anything that is no use is counted and ignored."""
         reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
@@ -434,6 +412,11 @@ class Worker:
         due = (probe_due, self.queue.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
+    @property
+    def has_events(self) -> bool:
+        """Say whether `next_event` has one."""
+        return bool(self._events)
+
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
         return self._events.popleft() if self._events else None
@@ -445,7 +428,7 @@ class Worker:
         """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
 
         A compiled loop (worker_loop.py) may then work on `queue`, `open_position` and the all-reduces in progress. It
-        leaves all of them as `receive_rows` and `segments_to_send` would, and calls `deliver`.
+        leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `deliver`.
         """
         state, repair = self._state, self.repair
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).

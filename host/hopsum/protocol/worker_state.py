@@ -229,16 +229,6 @@ class AllReduce:
         self.contributors[index] = contributors
         self.held[index] = True
 
-    def hold_many(
-        self, positions: NDArray[np.int64], contributors: NDArray[np.uint64], values: NDArray[np.uint8]
-    ) -> None:
-        """Take the results, uint8[n, down_bytes(op)], of different positions that are not held."""
-        index: NDArray[np.int64] | slice = positions - self.first
-        if is_run(positions):  # a slice is copied without a look at each index
-            index = slice(int(positions[0]) - self.first, int(positions[-1]) - self.first + 1)
-        self.missing -= len(positions)
-        self.results[index], self.contributors[index], self.held[index] = values, contributors, True
-
     def discard(self, chosen: NDArray[np.bool_]) -> bool:
         """Forget the results of chunks, [chunks], where they are held. Say whether that takes back what was told."""
         chosen = chosen & self.held
@@ -280,11 +270,6 @@ class AllReduce:
         """Return the event of a complete all-reduce."""
         self.results.flags.writeable = self.contributors.flags.writeable = False
         return AllReduceDone(self.handle, self.results, self.contributors)
-
-
-def is_run(positions: NDArray[np.int64]) -> bool:
-    """Say whether positions, at least one, are consecutive."""
-    return bool(positions[-1] - positions[0] == len(positions) - 1 and (positions[1:] - positions[:-1] == 1).all())
 
 
 @dataclass(slots=True)

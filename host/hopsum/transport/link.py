@@ -67,13 +67,10 @@ class DatagramLink(Protocol):
 
 @runtime_checkable
 class RowLink(DatagramLink, Protocol):
-    """A link that does better with many datagrams at once: uint8[n, bytes], contiguous, one datagram a row."""
+    """A link that sends many datagrams at once: uint8[n, bytes], contiguous, one datagram a row."""
 
     def send_rows(self, rows: NDArray[np.uint8]) -> None:
         """Send datagrams in this order, or lose some of them."""
-
-    def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return the same datagrams as `receive`, runs of equal size as uint8[n, bytes]; views as well."""
 
 
 # Sends that fail for a while: what they would have sent is lost, as on the way, and sent again by the protocol.

@@ -280,29 +280,41 @@ class Transport:
         Raises:
             HopsumError: the side channel has ended. Its cause is attached.
         """
-        worker = self.worker
+        worker, loop = self.worker, self._loop
+        batches: list[NDArray[np.uint8]] = []
+        emptied = False
         with self._changed:
             # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
             # wait.
             self._waits = worker.waits_for_peers
             self._take_dones()
-            # Decided under the lock, sent without it: a system call must not keep the side channel from answering
-            # peers. What is on its way out when `seal` runs counts as sent before the seal.
-            batches = worker.segments_to_send(time.monotonic())
             self._say()
+            begun = time.monotonic()
             timer = worker.get_timer()
+            # A thread that wants the worker gets it before the loop waits for the network with it.
+            runs = loop is not None and not self._step_lock.is_wanted and loop.is_plain(worker)
+            if loop is not None and runs:
+                limit_at = begun if timer is None else min(timer, begun + wait_s)
+                batches = loop.run(worker, limit_at)
+                emptied = loop.has_emptied
+                self.interrupt, loop.interrupt = loop.interrupt, None
+            else:
+                # Decided under the lock, sent without it: a system call must not keep the side channel from answering
+                # peers. What is on its way out when `seal` runs counts as sent before the seal.
+                batches = worker.segments_to_send(begun)
+                timer = worker.get_timer()
         self._send(batches)
-        # Read again: sending may have taken milliseconds, and the timer is absolute.
-        now = time.monotonic()
-        limit_at = now if timer is None else min(timer, now + wait_s)
-        arrived: Sequence[NDArray[np.uint8] | bytes | memoryview] = ()
-        emptied = self._run_loop(limit_at)
-        if emptied is None:
-            arrived = self._receive(limit_at - now)
+        arrived: Sequence[bytes | memoryview] = ()
+        if not runs and not (loop is not None and loop.has_rest):
+            # Read again: sending may have taken milliseconds, and the timer is absolute.
+            now = time.monotonic()
+            arrived = self._receive(0.0 if timer is None else min(timer - now, wait_s))
             emptied = not arrived
         if self._peers is not None:
             self._peers.channel.require_open()
         with self._changed:
+            if loop is not None and not runs and loop.has_rest:
+                loop.take_rest(worker, None)
             self._hand_over(arrived, time.monotonic(), emptied=emptied)
             self._say()
         return list(iter(worker.next_event, None))
@@ -434,42 +446,20 @@ class Transport:
                 for datagram in segments:
                     self._link.send(memoryview(datagram))
 
-    def _run_loop(self, limit_at: float) -> bool | None:
-        """Let the compiled loop serve the worker until `limit_at`. Return None where it cannot now.
-
-        Else return whether the loop left nothing to read in the socket.
-        """
-        loop = self._loop
-        if loop is None or self._step_lock.is_wanted:
-            return None
-        with self._changed:
-            if not loop.is_plain(self.worker):
-                return None
-            unsent = loop.run(self.worker, limit_at)
-            self.interrupt, loop.interrupt = loop.interrupt, None
-            emptied = loop.has_emptied
-        self._send(unsent)
-        return emptied
-
-    def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
-        """Wait for what arrives: rows, or one datagram each."""
+    def _receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
+        """Wait for what arrives."""
         try:
-            return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
+            return self._link.receive(timeout_s)
         except Exception:
             raise
         except BaseException as error:
             self.interrupt = error
             return ()
 
-    def _hand_over(
-        self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float, *, emptied: bool
-    ) -> None:
+    def _hand_over(self, arrived: Sequence[bytes | memoryview], now: float, *, emptied: bool) -> None:
         """Give the worker what arrived, what the network said since the last time, and the time."""
         for received in arrived:
-            if isinstance(received, np.ndarray):
-                self.worker.receive_rows(received, now)
-            else:
-                self.worker.receive_datagram(received, now)
+            self.worker.receive_datagram(received, now)
         said = self._link.statistics
         for _ in range(said.unreachable - self._unreachable):
             self.worker.note_unreachable(now)

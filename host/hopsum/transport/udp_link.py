@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from mmap import mmap
 from typing import NamedTuple
@@ -133,16 +132,17 @@ class UdpLink:
 
         The views are valid until the next call.
         """
-        return [memoryview(row) for rows in self.receive_rows(timeout_s) for row in rows]
-
-    def receive_rows(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return the same datagrams as `receive`, runs of equal size as uint8[n, bytes]; views as well."""
         ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
         if self.waker in ready:
             self.clear_waker()
         if self._socket.fileno() not in ready:
             return []
-        return arrays_of(self.buffer, self.take(self.buffer, BATCH_DATAGRAMS))
+        data = self.buffer.data
+        return [
+            data[first : min(first + run.datagram_bytes, run.stop)]
+            for run in self.take(self.buffer, BATCH_DATAGRAMS)
+            for first in range(run.start, run.stop, run.datagram_bytes)
+        ]
 
     def take(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
@@ -248,13 +248,3 @@ class UdpLink:
             self._segment_bytes = 0
         for number in range(len(segments)):
             self._send_segments(segments[number : number + 1])
-
-
-def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[NDArray[np.uint8]]:
-    """Return all datagrams in the order of arrival, as views: each uint8[n, bytes], one a row."""
-    arrays = []
-    for start, stop, each in runs:
-        cut = stop - (stop - start) % each
-        arrays += [buffer[start:cut].reshape(-1, each)] if cut > start else []
-        arrays += [buffer[cut:stop].reshape(1, -1)] if stop > cut else []
-    return arrays

@@ -5,8 +5,8 @@
 (`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not plain ends
 the call, and the Python worker goes on from there.
 
-A RESULT is plain if it is one that `result_batch.plain_run` takes: for this worker, of an all-reduce in progress and
-with its operation, and the result that its slot waits for.
+A RESULT is plain if it is for this worker, of an all-reduce in progress and with its operation, and the result that its
+slot waits for.
 
 The kernel's calls take a msghdr as Linux has it on 64 bits: recvmsg(2), sendmsg(2), ppoll(2), and udp(7) for UDP_GRO
 and UDP_SEGMENT. Words are little-endian, and numbers on the wire are not.
@@ -287,6 +287,8 @@ def _choose(m: Any) -> None:
         left += 1
         m.sent[slot], m.first_sent_at[slot], m.timeout_at[slot] = 1, now, now + wait_s
         m.due_at[slot] = min(now + wait_s, now + clocks[at.FLUSH_AFTER])
+        # The caller reckoned with what was on the way when the call began.
+        clocks[at.LIMIT_AT] = min(clocks[at.LIMIT_AT], m.due_at[slot])
         words[at.ON_THE_WAY] += 1
         words[at.UPDATES] += 1
     words[at.PENDING], words[at.PENDING_END], words[at.NEW] = 0, left, 0
@@ -423,7 +425,9 @@ def _wait(m: Any) -> None:
 def _serve(m: Any) -> None:
     words = m.words
     words[at.STOP] = words[at.ERRNO] = words[at.BLOCKED] = words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
-    words[at.REST] = words[at.RECEIVED] = 0
+    m.clocks[at.NOW] = _now_s(m)
+    # Datagrams that the last call left behind one that was not plain.
+    take_train(m)
     while words[at.STOP] == 0:
         if words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
             _send_pending(m)
@@ -436,14 +440,17 @@ def _serve(m: Any) -> None:
             _wait(m)
         elif _errno()[0] != _EINTR:
             words[at.STOP], words[at.ERRNO] = at.STOP_RECEIVE, _errno()[0]
+    # What the last train let out does not wait for the caller.
+    if words[at.BLOCKED] == 0 and words[at.STOP] != at.STOP_RECEIVE:
+        _send_pending(m)
 
 
 @kernel(filled(types.int64, 1))
 def serve(addresses: Any) -> None:
     """Receive, take and send until STOP. `addresses` are those of the arrays in `WorkerMemory`.
 
-    Afterwards datagrams of the buffer from REST on are left to the caller, and so are the positions of `pending`:
-    their timers are set, and they are not sent.
+    Afterwards datagrams of the buffer from REST on are left to the caller or to the next call, and the positions of
+    `pending` to the caller: their timers are set, and they are not sent.
     """
     m = memory(addresses)
     # numba's cache does not notice a change of worker_layout.py.

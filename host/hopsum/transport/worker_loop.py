@@ -16,6 +16,7 @@ import logging
 import os
 import select
 import sys
+from functools import cache
 from math import inf
 from typing import Any, Final
 
@@ -23,14 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
-from hopsum.protocol.result_batch import result_pattern, segments_of
 from hopsum.protocol.retransmit_queue import Transmissions
+from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
-from hopsum.protocol.worker_state import AllReduce
+from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
 from hopsum.transport.link import DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
-from hopsum.transport.udp_link import SegmentRun, UdpLink, arrays_of
+from hopsum.transport.udp_link import UdpLink
+from hopsum_wire import WIRE_VERSION, Kind, down_bytes
+from hopsum_wire._layout import HOPSUM_DTYPE
 
 _CMSG_BYTES: Final = 24
 _log: Final = logging.getLogger(__name__)
@@ -93,7 +96,9 @@ class WorkerLoop:
         """
         words, clocks, queue, stream = self.words, self.clocks, worker.queue, worker.stream
         # Counts and results of the last call; the numbers before STOP are set below or stay.
-        words[at.STOP :] = 0
+        words[at.STOP : at.REST] = words[at.NEW :] = 0
+        # What Python opened since the last call is in no list: the kernel looks at all slots once.
+        words[at.NARROW] = 1
         words[at.CUTS] = self._link.offload.segment
         words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.open_end
         words[at.REDUCES] = len(worker.in_progress)
@@ -103,7 +108,6 @@ class WorkerLoop:
         self.everybody[0] = (1 << worker.membership.workers) - 1
         timing, rtt, window = worker.timing, queue.rtt, queue.congestion
         words[at.ON_THE_WAY], words[at.WINDOW], words[at.WINDOW_RESULTS] = queue.on_the_way, window.size, window.results
-        words[at.NARROW] = window.size < self.words[at.SLOTS]
         words[at.MEASURES] = rtt.srtt_s is not None
         clocks[at.LIMIT_AT], clocks[at.RTO_MIN], clocks[at.RTO_MAX] = limit_at, rtt.least_s, rtt.most_s
         clocks[at.RETRANSMIT_MAX] = timing.retransmit_max_s
@@ -142,34 +146,55 @@ class WorkerLoop:
     def run(self, worker: Worker, limit_at: float) -> list[NDArray[np.uint8]]:
         """Let the kernel serve a plain worker until `limit_at`, or until there is something that is not plain.
 
+        The worker itself takes a datagram that is not plain. While it is plain afterwards the kernel goes on.
+
         Returns:
             What is to be sent next, uint8[n, bytes] each: it was counted as sent.
 
         Raises:
             RuntimeError: the kernel in numba's cache has another layout of the memory.
         """
-        words = self.words
+        while True:
+            self._serve(worker, limit_at)
+            unsent = self._unsent(worker)
+            self.give_back(worker)
+            if self.words[at.DATAGRAMS_RECEIVED]:
+                worker.absence.end()  # A1: a datagram came, so the switch is there
+            if self.words[at.STOP] == at.STOP_REST:
+                self.take_rest(worker, 1)
+            elif self.words[at.STOP] != at.STOP_DONE:
+                return unsent
+            # Else the caller has something to do first.
+            if unsent or worker.has_events or not self.is_plain(worker):
+                return unsent
+
+    def _serve(self, worker: Worker, limit_at: float) -> None:
         addresses = self.lend(worker, limit_at)
         try:
             self._kernel.serve(addresses)
         except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
             self.interrupt = error
-        if words[at.STOP] == at.STOP_STALE:
+        if self.words[at.STOP] == at.STOP_STALE:
             raise RuntimeError(
                 "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
                 f"{self._kernel.__file__}"
             )
         self._count()
-        unsent = self._unsent(worker)
-        self.give_back(worker)
-        # A datagram came, so the switch is there (A1).
-        if words[at.DATAGRAMS_RECEIVED]:
-            worker.absence.end()
-            rest = SegmentRun(int(words[at.REST]), int(words[at.RECEIVED]), int(words[at.SEGMENT]))
-            if rest.start < rest.stop:
-                for rows in arrays_of(self._link.buffer, [rest]):
-                    worker.receive_rows(rows, float(self.clocks[at.NOW]))
-        return unsent
+
+    def take_rest(self, worker: Worker, most: int | None) -> None:
+        """Give the worker datagrams that the kernel left in the buffer: `most` of them, or all."""
+        words, now = self.words, float(self.clocks[at.NOW])
+        size, stop = max(int(words[at.SEGMENT]), 1), int(words[at.RECEIVED])
+        start = int(words[at.REST])
+        end = stop if most is None else min(start + most * size, stop)
+        words[at.REST] = end
+        for first in range(start, end, size):
+            worker.receive_datagram(self._link.buffer[first : min(first + size, stop)].data, now)
+
+    @property
+    def has_rest(self) -> bool:
+        """Say whether the buffer has datagrams that nobody has taken. Another receive would overwrite them."""
+        return bool(self.words[at.REST] < self.words[at.RECEIVED])
 
     @property
     def has_emptied(self) -> bool:
@@ -241,3 +266,17 @@ def _row(reduce: AllReduce) -> tuple[int, ...]:
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:
+    """Return the words of a RESULT's header for this worker, and behind them which bits of these words count."""
+    return _pattern(own.generation, own.rank, op)
+
+
+@cache
+def _pattern(generation: int, rank: int, op: int) -> NDArray[np.uint64]:
+    both = np.zeros(2, HOPSUM_DTYPE)
+    values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "generation": generation}
+    for name, value in {**values, "length": down_bytes(op)}.items():
+        both[name] = value, np.iinfo(HOPSUM_DTYPE[name]).max
+    return both.view(np.uint64)

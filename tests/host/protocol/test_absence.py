@@ -58,7 +58,7 @@ def test_whatever_the_switch_says_ends_an_absence() -> None:
     worker.receive_datagram(b"anything", LIMIT_S - 0.5)
     answers(worker, LIMIT_S, 2 * LIMIT_S - 1)
     assert worker.next_event() is None
-    worker.receive_rows(np.zeros((64, 96), np.uint8), 2 * LIMIT_S)
+    worker.receive_datagram(bytes(96), 2 * LIMIT_S)
     assert worker.absence.answers == 0
 
 

@@ -134,7 +134,6 @@ def old_rounds(patch: Patch) -> None:
 def decided_sent(patch: Patch) -> None:
     """Send what others hold already, and do not ask them."""
     not_fetched(patch)
-    patch.setattr(StreamState, "next_open_many", _deaf(StreamState.next_open_many))
     patch.setattr(StreamState, "next_open", _deaf(StreamState.next_open))
 
 

@@ -175,16 +175,3 @@ def test_the_window_halves_again_after_a_round_trip() -> None:
         window.on_ack(3.0 + turn)
         window.on_loss(3.0 + turn)
     assert window.size == 1
-
-
-@given(st.lists(st.tuples(st.lists(st.floats(0, 10), max_size=20), st.integers(0, 20), st.booleans()), max_size=12))
-def test_results_at_once_are_results_one_by_one(turns: list[tuple[list[float], int, bool]]) -> None:
-    one, many = CongestionWindow(9), CongestionWindow(9)
-    for now, (once_sent_at, others, late) in enumerate(turns):
-        for sent_at in [*once_sent_at, *[None] * others]:
-            one.on_ack(sent_at)
-        many.on_ack(max(once_sent_at, default=None), len(once_sent_at) + others)
-        if late:
-            one.on_loss(float(now))
-            many.on_loss(float(now))
-        assert vars(one) == vars(many)

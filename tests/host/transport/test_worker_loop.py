@@ -35,11 +35,10 @@ from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import Kind, Op, split_datagram, up_bytes
 
-from ..protocol.test_result_batch import OPTIONS, STEPS, Twins
 from .results import result_of
+from .twins import COUNTED, OPS, OPTIONS, STEPS, Twins
 
-SEEDS = 60
-COUNTED = ("results", "duplicates", "retransmits", "flushes")
+SEEDS = 90
 GENERATION, WORKERS = 7, 3
 
 
@@ -60,7 +59,7 @@ class LoopTwins(Twins):
         )
         self.loop = worker_loop.WorkerLoop(worker_kernel, link, self.one.membership.slots)  # type: ignore[arg-type]
         if rng.random() < 0.3:  # a window that a loss has halved
-            for worker in (self.one, self.rows):
+            for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
                 worker.queue.congestion.on_loss(0.0)
                 worker.statistics.window = worker.queue.congestion.size
@@ -83,22 +82,28 @@ class LoopTwins(Twins):
         arrived, self.on_the_way = self.on_the_way[:take], self.on_the_way[take:]
         arrived = [datagram for datagram in arrived if rng.random() < 1 - 0.03 * self.storm]
         arrived += [datagram for datagram in arrived if rng.random() < 0.05 * self.storm]
+        if rng.random() < 0.3 and self.storm:
+            late = [datagram for datagram in arrived if rng.random() < 0.1]
+            arrived = [datagram for datagram in arrived if datagram not in late]
+            self.on_the_way += late
         if rng.random() < 0.3 * self.storm:
             rng.shuffle(arrived)
         elif rng.random() < 0.5:
             arrived.sort(key=lambda datagram: (len(datagram), datagram[12:16], datagram[6:8]))
+        if rng.random() < 0.02:  # a switch whose other workers submitted something else
+            arrived = [datagram[:3] + bytes([rng.choice(OPS)]) + datagram[4:] for datagram in arrived]
         return arrived
 
     def take(self, train: list[bytes]) -> None:
         """Give a train to both: what the kernel takes of it to the kernel, and the rest to the Python worker."""
-        worker, k, words = self.rows, worker_layout, self.loop.words
+        worker, k, words = self.fast, worker_layout, self.loop.words
         size = len(train[0])
         taken, unsent = 0, []
         if size % 8 == 0 and self.loop.is_plain(worker):
             addresses = self.loop.lend(worker, 0.0)
             data = np.frombuffer(b"".join(train), np.uint8)
             self.loop._link.buffer[: len(data)] = data
-            words[k.RECEIVED], words[k.SEGMENT] = len(data), size
+            words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = 0, len(data), size
             self.loop.clocks[k.NOW] = self.now
             take_train(addresses)
             unsent = self.loop._unsent(worker)
@@ -114,7 +119,7 @@ class LoopTwins(Twins):
         self.send_after(unsent)
         if not taken:  # as the transport, which goes on in Python then
             taken = 1
-            for each in (self.one, self.rows):
+            for each in (self.one, self.fast):
                 each.receive_datagram(train[0], self.now)
             self.send_after([])
         if train[taken:]:
@@ -123,14 +128,14 @@ class LoopTwins(Twins):
     def send_after(self, unsent: list[Any]) -> None:
         """Take what both send: the second has what the kernel chose, and then what the Python worker does."""
         sent = [bytes(datagram) for datagram in self.one.datagrams_to_send(self.now)]
-        batches = [*unsent, *self.rows.segments_to_send(self.now)]
+        batches = [*unsent, *self.fast.segments_to_send(self.now)]
         found = [row.tobytes() for rows in batches for row in rows]
         assert sent == found
         for datagram in sent:
             self.on_the_way += self.replies(split_datagram(datagram)[0])
 
     def compare(self) -> None:
-        one, rows = self.one.queue, self.rows.queue
+        one, rows = self.one.queue, self.fast.queue
         for name, mine, other in zip(one.arrays._fields, one.arrays, rows.arrays, strict=True):
             assert np.array_equal(mine, other), name
         for names, of in (
@@ -154,8 +159,13 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
             twins.step()
         met += twins.met
         for name in COUNTED:
-            met[name] += getattr(twins.rows.statistics, name)
-    expected = {"AllReduceDone", "in a narrow window", *COUNTED}
+            met[name] += getattr(twins.fast.statistics, name)
+        met.update({f"ignored {reason.name}": count for reason, count in twins.fast.statistics.ignored.items()})
+    expected = {"AllReduceDone", "in a narrow window", "results", "duplicates", "retransmits", "flushes", "parts"}
+    expected |= {"fail": {"AllReduceFailed"}, "repair": {"repaired", "served", "changes"}}[kind]
+    reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_GENERATION", "UNKNOWN_WORKER", "BAD_SLOT",
+               "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
+    expected |= {"stale_ignored", *(f"ignored {reason}" for reason in reasons)}
     assert not {name for name in expected if not met[name]}, met
     assert met["taken"] > met["results"] / 4, met  # else the comparison says little
 

@@ -144,7 +144,7 @@ class TransportMember(Member):
 
     def receive(self) -> list[bytes]:
         """Return datagrams that have come."""
-        arrived = [bytes(row) for rows in self.link.receive_rows(0.0) for row in rows]
+        arrived = [bytes(datagram) for datagram in self.link.receive(0.0)]
         self._count()
         return arrived
 
