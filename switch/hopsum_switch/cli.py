@@ -287,8 +287,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         "--pcap",
         type=Path,
         metavar="DIR",
-        help="folder for every port's frames, both directions, in portN.pcapng for Wireshark, scapy and"
-        " `hopsum packet decode`",
+        help="folder for every port's frames, both directions, in portN.pcapng for Wireshark and scapy",
     )
     traces = parser.add_mutually_exclusive_group()
     for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):

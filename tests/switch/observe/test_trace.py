@@ -18,13 +18,13 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
 from hopsum_switch.interp.observer import Observer
 from hopsum_switch.native.native_engine import NativeEngine
-from hopsum_switch.observe.coverage import Coverage
 from hopsum_switch.observe.snapshot import SnapshotError, freeze, full_name
 from hopsum_switch.observe.trace import Trace, TraceWriter, render, shortened, trace_to
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
+from ..coverage import Coverage
 from .programs import PATHS, STATION, frame, frames, ipv4, station
 
 PLACE = "test.p4(42): the construct"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.observe.coverage import Coverage
 
+from ..coverage import Coverage
 from ..native.agreement import Pair
 from .cases import Summary, random_case
 from .recordings import load, recordings

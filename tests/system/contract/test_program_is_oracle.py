@@ -16,9 +16,9 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.native_engine import NativeEngine
-from hopsum_switch.observe.coverage import Coverage
 from hopsum_wire import Drop, Event
 
+from ...switch.coverage import Coverage
 from .bed import PROGRAM, TABLE, TABLE16, AnyEngine, Bed, broadcast
 from .traffic import Traffic
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.native_engine import NativeEngine
-from hopsum_switch.observe.coverage import Coverage
 from hopsum_wire import Drop
 
+from ...switch.coverage import Coverage
 from ..contract.bed import PROGRAM, Bed
 from .corpus import Corpus, Frames
 from .mutations import PORTS, Mutator

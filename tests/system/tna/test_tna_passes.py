@@ -12,12 +12,12 @@ import pytest
 
 from hopsum_ptf import frames
 from hopsum_tna.dump import Node, TnaError
-from hopsum_tna.explore import End, Explorer
 from hopsum_tna.tna_switch import SentFrame
 from hopsum_wire import Drop, Op
 from hopsum_wire.payload import SHAPES
 
 from .bed import TABLES, Arrival, Bed, Stream, ToldArrival, follow_one_by_one, program, three_jobs
+from .explorer import End, Explorer
 
 LOOP = 68
 

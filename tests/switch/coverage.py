@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..interp.observer import Observer
-from ..program import ir as p4
-from ..program.p4_source import SourceInfo
-from ..state.entry_lookup import Entry
+from hopsum_switch.interp.observer import Observer
+from hopsum_switch.program import ir as p4
+from hopsum_switch.program.p4_source import SourceInfo
+from hopsum_switch.state.entry_lookup import Entry
 
 # A larger counter counts objects, such as slots or hosts, and no packet trace meets all of them.
 MAX_COUNTER_CELLS = 64
