@@ -39,7 +39,7 @@ class Mutant(Sound):
 
 
 class _KeepsAll(RangeReduction):
-    def _subtract_delivered(self, *_: Any) -> None:
+    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
         pass
 
 
@@ -50,9 +50,9 @@ class KeepsAll(Mutant):
 
 
 class _DropsExcluded(RangeReduction):
-    def _subtract_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
-        super()._subtract_delivered(contributors, *more)
-        for chunk in np.flatnonzero(~_inside(contributors, self.context.rank)):
+    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+        super()._deliver(chunks, contributors, back=back)
+        for chunk in chunks.start + np.flatnonzero(~_inside(contributors, self.context.rank)):
             block = self.codec.block_elements
             self._x[chunk * block : (chunk + 1) * block] = 0
 
@@ -71,7 +71,8 @@ class DividesByAll(Sound):
     ) -> NDArray[np.float32]:
         mean = super().decode(results, contributors, *given, **options)
         counts = np.array([int(bits).bit_count() for bits in contributors], np.float32)
-        return mean * (counts / np.float32(self.workers)).repeat(self.block_elements)[: mean.size]
+        mean *= (counts / np.float32(self.workers)).repeat(self.block_elements)[: mean.size]
+        return mean
 
 
 class StaleTap(WrappedLink):
@@ -114,14 +115,14 @@ class _SettlesOnStale(RangeReduction):
         self._first, self.codec.end = self.codec.end, self.codec.end + len(results)
         super().take(results, *more)
 
-    def _subtract_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
+    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
         assert self.codec.tap is not None
-        positions = range(self._first, self._first + len(contributors))
+        positions = range(self._first + chunks.start, self._first + chunks.stop)
         places = [(position % self.codec.slots, position // self.codec.slots + 1) for position in positions]
         stale = np.array([place in self.codec.tap.places for place in places])
         self.codec.settled += int((stale & ~_inside(contributors, self.context.rank)).sum())
         own = np.uint64(1 << self.context.rank)
-        super()._subtract_delivered(np.where(stale, contributors | own, contributors), *more)
+        super()._deliver(chunks, np.where(stale, contributors | own, contributors), back=back)
 
 
 class Reencodes(Sound):
