@@ -432,7 +432,7 @@ class AllReduceEngine:
                 # The first part carries the signature of the call (see signature.py): MAX32 of equal and of negated
                 # facts tells whether all ranks made the same call.
                 if arrived.part == 0:
-                    self._signer.compare(replace(task.call, step=task.step), arrived.done.results)
+                    self._signer.compare(task.call, arrived.done.results)
             except MismatchError as error:
                 self._fail(task, error)
                 return
@@ -502,7 +502,8 @@ class AllReduceEngine:
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
         if not task.begun:
-            parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
+            task.call = replace(task.call, step=task.step)
+            parts = signed(phase, self._signer.sign(task.call))
         ready = task.reduction.encoded if task.reduction.encoded < len(phase.payloads) else None
         # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
         read_early = phase.last and self._overlap and task.follower is None

@@ -57,7 +57,7 @@ class Task:
     """The one submitted next, also when that one is over already."""
 
     call: CallSignature = field(init=False)
-    """The call that all ranks need to have in common. Its step is set with the task's."""
+    """The call that all ranks need to have in common. Its step is set when the task begins."""
 
     def __post_init__(self) -> None:
         self.call = CallSignature(self.vector.elements, 0, self.on_nonfinite, self.more, self.tensors)

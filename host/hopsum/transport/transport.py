@@ -210,11 +210,6 @@ class Transport:
         with self._changed:
             return self.worker.get_timer()
 
-    @property
-    def has_peers(self) -> bool:
-        """True where the worker repairs from peers, and so can continue in another generation."""
-        return self._peers is not None
-
     def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:
         """Sum chunks over all workers. Blocks until every result is here or the deadline passes.
 
