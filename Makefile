@@ -43,7 +43,7 @@ lint: setup-dev  ## ruff, mypy strict, import rules
 docs: setup-dev  ## HTML documentation, warnings are errors
 	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-test-cuda: setup-dev ## on a machine with a CUDA GPU: what other machines skip, the codec's benchmark, a DDP training; into gpu-record.json
+test-cuda: setup-dev ## on a machine with a CUDA GPU: what other machines skip, and the codec's benchmark; into gpu-record.json
 	@$(PY) tools/record_cuda.py $(ARGS)
 
 TORCH_TESTS := $(addprefix tests/host/,torch torch_codec torch_device local_group) tests/evaluation/report/test_accuracy_models.py

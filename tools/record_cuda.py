@@ -6,7 +6,6 @@
 
     tests      those of codecs, all-reduces and ranks that need CUDA: tests/host/torch_codec and torch_device
     bench      the codec's kernels beside copies of as many bytes (hopsum_evaluation.torch.bench)
-    training   DDP with codecs on the GPU and on the host (hopsum_evaluation.torch.device_training)
 
 `--device cpu` rehearses: the tests are skipped, the rest measures nothing worth knowing. Status 1 if anything failed.
 """
@@ -41,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu-record.json"), help="the file (default %(default)s)")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal (default %(default)s)")
-    parser.add_argument("--small", action="store_true", help="few elements and steps")
+    parser.add_argument("--small", action="store_true", help="few elements")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error(
@@ -50,13 +49,11 @@ def main() -> int:
         )
     record: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "gpu": gpus()}
     record["tests"] = run_tests(may_skip=options.device == "cpu")
-    small = {"bench": ["--elements", "4096", "--runs", "5"], "training": ["--width", "64", "--steps", "2"]}
-    for name, module in (("bench", "bench"), ("training", "device_training")):
-        arguments = ["--device", options.device, *(small[name] if options.small else [])]
-        record[name] = run_module(f"hopsum_evaluation.torch.{module}", arguments)
+    small = ["--elements", "4096", "--runs", "5"] if options.small else []
+    record["bench"] = run_module("hopsum_evaluation.torch.bench", ["--device", options.device, *small])
     options.out.write_text(json.dumps(record, indent=1) + "\n")
     show(record, options.out)
-    return 0 if all("failed" not in record[name] for name in ("tests", "bench", "training")) else 1
+    return 0 if all("failed" not in record[name] for name in ("tests", "bench")) else 1
 
 
 def gpus() -> list[str]:
@@ -94,8 +91,8 @@ def run_tests(*, may_skip: bool) -> dict[str, Any]:
 
 def run_module(module: str, arguments: list[str]) -> dict[str, Any]:
     """Return what a module prints as JSON; `failed` if it ends with an error, which is on stderr."""
-    # A process for each: a kernel that fails can leave CUDA unusable for the rest of a process.
-    command = [sys.executable, "-m", module, "--json", *arguments]
+    # In a process of its own: a kernel that fails can leave CUDA unusable for the rest of a process.
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     try:
         found: dict[str, Any] = json.loads(done.stdout)
@@ -107,7 +104,7 @@ def run_module(module: str, arguments: list[str]) -> dict[str, Any]:
 def show(record: dict[str, Any], path: Path) -> None:
     """Print the record's short form."""
     print(f"{', '.join(record['gpu']) or 'no GPU'}; written to {path}")
-    for name in ("tests", "bench", "training"):
+    for name in ("tests", "bench"):
         if "failed" in record[name]:
             print(f"  {name}: FAILED: {record[name]['failed']}")
     print(f"  tests: {record['tests']['passed']} passed, {record['tests']['skipped']} skipped")
@@ -115,8 +112,6 @@ def show(record: dict[str, Any], path: Path) -> None:
         print(f"  {name}: {phase['elements_per_s'] / 1e9:.3g} G elements/s, {phase['share_of_copy']:.2f} of a copy")
     for each in record["bench"].get("all_reduces", []):
         print(f"  all-reduce of {each['elements']:,} elements without a network: {1e3 * each['s']:.3g} ms")
-    for way, figures in record["training"].get("ways", {}).items():
-        print(f"  training, {way}: {1e3 * figures['step_s']:.3g} ms a step, loss {figures['loss_last']:.4g}")
 
 
 if __name__ == "__main__":

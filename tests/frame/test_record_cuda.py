@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command for a machine with a GPU, rehearsed on the CPU: real ranks train both ways, and the record has it all."""
+"""The command for a machine with a GPU, rehearsed on the CPU: the record has tests and benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ COMMAND = [sys.executable, str(ROOT / "tools" / "record_cuda.py")]
 
 
 def test_a_rehearsal_on_the_cpu(tmp_path: Path) -> None:
-    """Status 0 says that replicas are equal, and that codecs on the device lead to the parameters of the host's."""
     path = tmp_path / "record.json"
     done = subprocess.run(
         [*COMMAND, "--device", "cpu", "--small", "--out", str(path)], capture_output=True, text=True, check=False
@@ -31,12 +30,7 @@ def test_a_rehearsal_on_the_cpu(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         assert (record["tests"]["passed"], record["tests"]["reasons"]) == (0, ["no CUDA device"])
     assert record["bench"]["phases"]["kernel encode"]["elements_per_s"] > 0
-    ways = record["training"]["ways"]
-    assert list(ways) == ["group", "host", "device"]
-    assert ways["device"]["loss_last"] == ways["host"]["loss_last"] < 0.9 * ways["device"]["loss_first"]
-    assert 0.5 < ways["device"]["bytes_from_device_by_element"] < 0.6, "codes of 4 bits, and ranges"
-    assert 1.0 < ways["device"]["bytes_to_device_by_element"] < 1.2, "sums of 8 bits, ranges and counts"
-    assert "training, device:" in done.stdout
+    assert "all-reduce of 4,096 elements without a network:" in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

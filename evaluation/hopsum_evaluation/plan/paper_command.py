@@ -15,8 +15,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,7 +48,6 @@ MINIBATCH_S = 0.2
 SHOWN_CODECS: Final = ("thc", "uhc", "fixed", "lossless")
 """The codecs of the publication's figures 6 (b) and (c)."""
 _FLOAT_BYTES: Final = 4
-PLOT_KINDS: Final = (".png", ".svg", ".pdf")
 _VECTORS: Final = 8
 _DENSITY: Final = 0.05
 LEVEL: Final = 6
@@ -93,28 +90,22 @@ def build_parser() -> argparse.ArgumentParser:
         help="rate of the network, chi (default 1gbit)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="file for the figures, PNG or SVG by its name")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compute, measure gzip, print and plot. Return 0 unless a statement is not reproduced with this C."""
+    """Compute, measure gzip, and print. Return 0 unless a statement is not reproduced with this C."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
-        # Before measuring: a missing folder is told at once.
-        require_plot(options.plot)
         job = SynchronousSgd(options.weights, options.minibatch, options.iterations, options.rate / 8)
         own, codecs = measure_gzip(), calibrated(job)
-        plots = _plot(job, codecs, own, options.plot)
     except PlanError as error:
         parser.error(str(error))
     if options.json:
-        print(json.dumps(as_json(job, codecs, own, plots) | {"machine": machine()}))
+        print(json.dumps(as_json(job, codecs, own) | {"machine": machine()}))
     else:
         show(job, codecs, own, Console())
-        for path in plots:
-            print(path)
     return 0 if all(claim.reproduced for claim in claims(job)) else 1
 
 
@@ -173,27 +164,6 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _plot(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    from hopsum_evaluation.plan.paper_plot import write_plot
-
-    write_plot(job, codecs, own.of(job.weights_bytes), path)
-    return [str(path)]
-
-
-def require_plot(path: Path | None) -> None:
-    """Raise PlanError unless a figure can be written there. None stands for no figure."""
-    if path is None:
-        return
-    if not find_spec("matplotlib"):
-        raise PlanError("--plot needs matplotlib: pip install 'hopsum[plot]'")
-    if path.suffix not in PLOT_KINDS:
-        raise PlanError(f"--plot {path}: a name that ends in {', '.join(PLOT_KINDS)}")
-    if not path.parent.is_dir():
-        raise PlanError(f"--plot {path}: there is no folder {path.parent}")
-
-
 def calibrated(job: SynchronousSgd) -> list[Calibrated]:
     """Return rho and h of our codecs, from their sizes and from what they cost on this machine."""
     return [_calibrate(job, name) for name in SHOWN_CODECS]
@@ -218,7 +188,7 @@ def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
     )  # fmt: skip
 
 
-def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, plots: list[str]) -> dict[str, Any]:
+def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost) -> dict[str, Any]:
     """Return the report of --json: curves up to twice the published cluster, claims, our codecs, gzip."""
     # As far again as the published cluster goes.
     workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
@@ -234,7 +204,6 @@ def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, pl
         "claims": [asdict(claim) for claim in claims(job)],
         "codecs": [asdict(codec) for codec in codecs],
         "codecs_workers": SHOWN_WORKERS,
-        "plots": plots,
     }
 
 

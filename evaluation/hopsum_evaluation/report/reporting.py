@@ -73,7 +73,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
     )
-    parser.add_argument("--resume", action="store_true", help="complete the report.json that is there")
     parser.add_argument("--seed", type=int, default=1, help="seed of everything random (default %(default)s)")
     parser.add_argument(
         "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
@@ -88,8 +87,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.seed < 0:
         parser.error("a seed of at least 0")
-    if options.resume and options.source is not None:
-        parser.error("--read runs nothing, --resume continues a run")
     # Asked before the run: pages are made at its end, hours later.
     missing = [name for name in ("matplotlib", "scipy") if find_spec(name) is None]
     if missing:
@@ -110,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         done = options.output_dir / JSON_NAME
-        print(f"hopsum report: stopped; {done} has the finished sections: --resume continues", file=sys.stderr)
+        print(f"hopsum report: stopped; {done} has the finished sections: --read shows them", file=sys.stderr)
         return 130
     for _, _, judged in parts.values():
         for each in judged:
@@ -122,10 +119,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     settings, path = Settings(options.seed, options.size), options.output_dir / JSON_NAME
-    earlier = same_run(settings, path) if options.resume else None
     # Before anything is measured: hours of figures would have no place.
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path), earlier)
+    return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path))
 
 
 def collect(
@@ -133,7 +129,6 @@ def collect(
     wanted: Sequence[str],
     console: Console,
     save: Callable[[dict[str, Any]], None] = lambda report: None,
-    earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run the wanted sections in the order of SECTIONS. Return the report.
 
@@ -144,21 +139,15 @@ def collect(
         wanted: names of sections.
         console: where progress is shown.
         save: called with the report after each section, so that a run that is stopped loses one section at most.
-        earlier: a report of `same_run`, to complete: sections with figures are not run again.
     """
-    report, tree = earlier or begin(settings), commit()
+    report = begin(settings)
     found = report["sections"]
-    # A section that could not run is tried again: a package may be installed by now.
-    missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
-    for name in missing:
+    for name in (name for name in SECTIONS if name in wanted):
         load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
         tell = _lines(name, console)
         result = _run_section(name, settings, tell)
-        found[name] = {
-            **result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load, "begun": begun,
-            "commit": tree, "machine": report["machine"], "versions": report["versions"],
-        }  # fmt: skip
-        # Summed, since a report may be completed on another day.
+        seconds = round(time.perf_counter() - since, 2)
+        found[name] = {**result, "seconds": seconds, "load_1min": load, "begun": begun}
         report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
         tell(1.0, "not run" if NOT_RUN in result else "done")
         save(report)
@@ -196,26 +185,6 @@ def begin(settings: Settings) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
-    """Read a report to complete it, or return None where there is no file.
-
-    Raises:
-        ReportError: the file is no report, or one of another seed, size, P4 program, machine or software. Another
-            commit is no other run: each section has the commit that it was run with.
-    """
-    if not path.exists():
-        return None
-    earlier, now = read_report(path), begin(settings)
-    of = {"seed", "size", "p4_manifest_sha256", "versions"}
-    differ = sorted(name for name in of if earlier.get(name) != now[name])
-    if any(earlier.get("machine", {}).get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
-        differ.append("machine")
-    if differ:
-        was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
-        raise ReportError(f"{path}: not of this run ({was}): leave --resume away, or choose another --output-dir")
-    return earlier
 
 
 def _run_section(name: str, settings: Settings, tell: Tell) -> Result:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throughput of codec thc on tensors: `python -m hopsum_evaluation.torch.bench --json`.
+"""Throughput of codec thc on tensors, as one JSON object: `python -m hopsum_evaluation.torch.bench`.
 
 On CUDA each phase is timed with events over 256 M elements or more, far beyond any cache, once to warm up and then in
 turn with the others. Figures are medians. Beside it stands what a copy of as many bytes takes on the same device,
@@ -35,7 +35,7 @@ from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.torch.codec.torch_kernels import WARPS, TorchKernels, TritonKernels
+from hopsum.torch.codec.torch_kernels import TorchKernels
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
@@ -131,26 +131,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         codec = TorchThc(options.workers, device=options.device, backend=options.codec_backend)
     except CodecError as error:
         parser.error(str(error))
-    if codec.backend == TritonKernels.name:
-        codec.kernels = TritonKernels(options.warps)
     inputs = Inputs.make(codec, elements, options.seed)
     difference = compare_sample(inputs)
     if difference:
         print(difference, file=sys.stderr)
         return 1
-    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)} | {"warps": options.warps}
+    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)}
     report["all_reduces"] = time_all_reduces(inputs, options.runs)
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report)
+    print(json.dumps(report))
     return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="python -m hopsum_evaluation.torch.bench", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device, help="default: cuda where there is one, else cpu")
     parser.add_argument(
@@ -158,9 +152,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--elements", type=int, help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
     parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
-    parser.add_argument(
-        "--warps", type=int, default=WARPS, choices=(1, 2, 4, 8), help="of a Triton program (default %(default)s)"
-    )
     parser.add_argument("--runs", type=int, default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
@@ -342,27 +333,6 @@ def describe(inputs: Inputs, runs: int) -> dict[str, Any]:
         "runs": runs,
         "versions": versions,
     }
-
-
-def show(report: dict[str, Any]) -> None:
-    """Print a table."""
-    print(
-        f"{report['device']}, backend {report['backend']}, {report['elements']:,} elements, median of {report['runs']}"
-    )
-    print(f"{'':27} G elements/s   (min-max)            GB/s   of a copy")
-    for name, phase in report["phases"].items():
-        rate, low, high = (phase[f"elements_per_s{end}"] / 1e9 for end in ("", "_min", "_max"))
-        spread = f"({low:.3f}-{high:.3f})"
-        share = f"{100 * phase['share_of_copy']:.0f} %"
-        print(f"{name:27} {rate:12.3f}   {spread:17} {phase['bytes_per_s'] / 1e9:8.1f} {share:>11}")
-    print("whole all-reduces with error feedback, without the network:")
-    for each in report["all_reduces"]:
-        took, low, high = (1e3 * each[name] for name in ("s", "s_min", "s_max"))
-        rate, bus = each["elements_per_s"] / 1e9, each["bus_bytes_per_s"] / 1e9
-        print(
-            f"{each['elements']:12,} elements {took:10.3f} ms ({low:.3f}-{high:.3f}) {rate:9.3f} G elements/s, "
-            f"{bus:.1f} GB/s over the bus"
-        )
 
 
 if __name__ == "__main__":

@@ -20,25 +20,8 @@ from hopsum_evaluation.report.reporting import SECTIONS
 pytestmark = pytest.mark.system
 
 
-class Calls:
-    """In the place of a section's `run`: counts, and does something else."""
-
-    def __init__(self, does: Callable[[], dict[str, Any]]) -> None:
-        self.does, self.count = does, 0
-
-    def __call__(self, settings: Settings, tell: object) -> dict[str, Any]:
-        self.count += 1
-        return self.does()
-
-
-def count_calls(monkeypatch: pytest.MonkeyPatch, section: str, does: Callable[[], dict[str, Any]]) -> Calls:
-    calls = Calls(does)
-    monkeypatch.setattr(SECTIONS[section][1], "run", calls)
-    return calls
-
-
-def raise_(error: BaseException | type[BaseException]) -> Callable[[], dict[str, Any]]:
-    def does() -> dict[str, Any]:
+def raise_(error: BaseException | type[BaseException]) -> Callable[[Settings, object], dict[str, Any]]:
+    def does(settings: Settings, tell: object) -> dict[str, Any]:
         raise error
 
     return does
@@ -105,52 +88,18 @@ def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.M
     assert {each.reason for each in judged} == {"no such switch <here>"}
 
 
-def test_a_run_that_was_stopped_goes_on(
+def test_a_run_that_was_stopped_leaves_its_finished_sections(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sections that are done are in the file and are not run again; those that could not run are."""
-    calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
-    cannot = count_calls(monkeypatch, "lossless", raise_(NotRunError("no package")))
-    stopped = count_calls(monkeypatch, "estimation", raise_(KeyboardInterrupt))
+    monkeypatch.setattr(SECTIONS["error"][1], "run", lambda *_: {"nmse": []})
+    monkeypatch.setattr(SECTIONS["lossless"][1], "run", raise_(NotRunError("no package")))
+    monkeypatch.setattr(SECTIONS["estimation"][1], "run", raise_(KeyboardInterrupt))
     arguments = ["--size", "small", "--sections", "error,lossless,estimation", "--output-dir", str(tmp_path)]
     assert reporting.main(arguments) == 130
-    assert "--resume" in capsys.readouterr().err
-    before = reporting.read_report(tmp_path / "report.json")
-    assert set(before["sections"]) == {"error", "lossless"}
-    monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
-    monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
-    cannot.does = stopped.does = lambda: {"runs": []}
-    assert reporting.main([*arguments, "--resume"]) == 0
+    assert "--read shows them" in capsys.readouterr().err
     after = reporting.read_report(tmp_path / "report.json")
-    assert (calls.count, cannot.count, stopped.count) == (1, 2, 2)
-    assert after["sections"]["error"] == before["sections"]["error"]
-    assert after["begun"] == before["begun"]
-    assert after["sections"]["estimation"]["load_1min"] >= 0
-    assert {each["commit"] for each in after["sections"].values()} == {after["commit"]}
+    assert set(after["sections"]) == {"error", "lossless"}
     assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
-
-
-def test_each_section_has_the_commit_that_it_was_run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("error", "estimation"):
-        monkeypatch.setattr(SECTIONS[name][1], "run", lambda *_: {"nmse": [], "runs": []})
-    monkeypatch.setattr(reporting, "write_pages", lambda *_: None)
-    monkeypatch.setattr(reporting, "shown", lambda *_: (None, []))
-    arguments = ["--size", "small", "--output-dir", str(tmp_path), "--resume", "--sections"]
-    for made_with, name in (("a" * 40, "error"), ("b" * 40, "estimation")):
-        monkeypatch.setattr(reporting, "commit", lambda made_with=made_with: made_with)
-        assert reporting.main([*arguments, name]) == 0
-    sections = reporting.read_report(tmp_path / "report.json")["sections"]
-    assert {name: found["commit"][0] for name, found in sections.items()} == {"error": "a", "estimation": "b"}
-
-
-def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "report.json").write_text((written / "report.json").read_text())
-    before = (tmp_path / "report.json").read_bytes()
-    assert reporting.main(["--size", "small", "--seed", "4", "--resume", "--output-dir", str(tmp_path)]) == 1
-    assert "seed 3, now 4" in capsys.readouterr().err
-    assert reporting.main(["--size", "full", "--seed", "3", "--resume", "--output-dir", str(tmp_path)]) == 1
-    assert "size small, now full" in capsys.readouterr().err
-    assert (tmp_path / "report.json").read_bytes() == before
 
 
 def test_infinity_becomes_null(tmp_path: Path) -> None:
@@ -181,7 +130,6 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["--sections", "error,nonsense"], "nonsense"),
         (["--seed", "-1"], "seed"),
-        (["--read", "x.json", "--resume"], "--read"),
         (["--scale", "huge"], "huge"),
     ],
 )

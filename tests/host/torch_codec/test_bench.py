@@ -16,7 +16,7 @@ SMALL = ["--device", "cpu", "--elements", "4096", "--runs", "5"]
 
 
 def test_json_has_every_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([*SMALL, "--json"]) == 0
+    assert bench.main(SMALL) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["elements"], report["backend"], report["runs"]) == (4096, "torch", 5)
     assert set(report["phases"]) >= {"kernel encode", "kernel decode", "codec with error feedback"}
