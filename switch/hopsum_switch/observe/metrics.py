@@ -19,23 +19,11 @@ ready under the same condition, since a controller can push the program then.
 
 The frames that the program itself drops are in the program's own counters, if it has any. A scrape delays packets
 while the counters are copied.
-
-On loopback only requests for 127.0.0.1, ::1 or localhost are answered: a web page whose own name resolves
-to this address reads nothing. A client has 10 s. The server has at most 16 clients and disconnects the oldest one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
-import logging
-import socket
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -43,11 +31,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hopsum_wire.web_server import HttpAnswer, ReadOnlyServer, health_answer
+
 from ..engine import Engine
 from ..ports.dataplane import Dataplane
 from ..program.ir import INDEX_OUT_OF_RANGE
-
-_log = logging.getLogger("hopsum_switch.metrics")
 
 PATH = "/metrics"
 HEALTH_PATHS = ("/healthz", "/readyz")
@@ -55,9 +43,6 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 ANSWER_S = 2.0
 # Of one counter: every cell is a time series that Prometheus stores.
 MAX_CELLS = 256
-# Each client has a thread. A client that sends nothing must not keep others out.
-MAX_CLIENTS = 16
-CLIENT_S = 10.0
 _encode, CONTENT_TYPE = choose_encoder("")
 
 
@@ -153,117 +138,19 @@ def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metri
     return family
 
 
-class MetricsServer:
-    """Server of the metrics of a data plane, in threads of its own. The context manager stops it."""
+class MetricsServer(ReadOnlyServer):
+    """Server of the metrics of a data plane. The context manager stops it."""
 
     def __init__(self, dataplane: Dataplane, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen. With port 0 the kernel selects one. Raises MetricsError where the address is in use or not local."""
+
+        def why_not_healthy() -> str:
+            return "" if dataplane.answers(ANSWER_S) else f"the packet loop did not come by within {ANSWER_S:g} s"
+
+        health = health_answer(why_not_healthy)
+        answers = {PATH: HttpAnswer(CONTENT_TYPE, lambda: expose(dataplane)), **dict.fromkeys(HEALTH_PATHS, health)}
         try:
-            self._server = _Server((host, port), dataplane)
+            super().__init__((host, port), lambda environ: answers.get(environ["PATH_INFO"]), f"metrics are at {PATH}")
         except (OSError, OverflowError) as error:
             raise MetricsError(f"cannot serve metrics on {host}:{port}: {error}; choose another HOST:PORT") from error
-        self.port = int(self._server.server_address[1])
         self.url = f"http://{host}:{self.port}{PATH}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the server and end its thread."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Server(ThreadingMixIn, TCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], dataplane: Dataplane) -> None:
-        self.dataplane = dataplane
-        self._clients: dict[Any, float] = {}  # socket -> until when; the oldest first
-        self._lock = threading.Lock()
-        super().__init__(address, _Handler)
-        self.local_only = ipaddress.ip_address(str(self.server_address[0])).is_loopback
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, in place of the oldest client where there are too many."""
-        with self._lock:
-            self._clients[request] = time.monotonic() + CLIENT_S
-            self._cut_off(list(self._clients)[:-MAX_CLIENTS])
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Disconnect the clients whose time is over. Called twice a second."""
-        now = time.monotonic()
-        with self._lock:
-            self._cut_off([client for client, until in self._clients.items() if until < now])
-
-    def shutdown_request(self, request: Any) -> None:
-        """Forget a client and close its connection."""
-        with self._lock:
-            self._clients.pop(request, None)
-        super().shutdown_request(request)
-
-    def _cut_off(self, clients: list[Any]) -> None:
-        """Shut these clients' sockets down, so that their threads end. The caller holds the lock."""
-        for client in clients:
-            del self._clients[client]
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep a client that went away out of the log's errors."""
-        _log.debug("a scrape by %s broke off", client_address, exc_info=True)
-
-
-def _is_local(host: str) -> bool:
-    """Return whether a Host header names this machine's loopback, with a port or without."""
-    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = CLIENT_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Answer one request for metrics or health."""
-        if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")
-            return
-        path = self.path.partition("?")[0]
-        if path in HEALTH_PATHS:
-            well = self.server.dataplane.answers(ANSWER_S)
-            status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-            told = "ok\n" if well else f"the packet loop did not come by within {ANSWER_S:g} s\n"
-            self._send(status, "text/plain; charset=utf-8", told.encode())
-            return
-        if path != PATH:
-            self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
-            return
-        try:
-            body = expose(self.server.dataplane)
-        except Exception:
-            _log.exception("the metrics cannot be collected")
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the switch's log has the reason")
-            return
-        self._send(HTTPStatus.OK, CONTENT_TYPE, body)
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep requests out of the log."""

@@ -15,9 +15,10 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.web import WebServer
-from hopsum_controlplane.web.http_server import CLIENTS_MAX, Clients, load_page
+from hopsum_controlplane.web.http_server import load_page
 from hopsum_controlplane.web.page_state import JOB, KEPT, MEMBER, SWITCH, WINDOW_S, PageState
 from hopsum_wire import Drop, Event
+from hopsum_wire.web_server import CLIENTS_MAX, Clients
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster
@@ -96,7 +97,7 @@ def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: 
         broken.setattr(cluster.controller, "jobs", lambda **_: 1 / 0)
         for path in ("/metrics", "/api/state"):
             answer = ask(server, path)
-            assert (answer.status, answer.body) == (500, b"the controller's log has the reason\n")
+            assert (answer.status, answer.body) == (500, b"the log of this process has the reason\n")
     assert ask(server, "/metrics").status == 200
 
 

@@ -9,12 +9,9 @@ import signal
 import socket
 import stat
 import subprocess
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hopsum_cli.shell import build_parser
 from hopsum_switch import management_command
 from hopsum_switch.grpc_address import ServerError, default_address
-from hopsum_switch.observe.metrics import MAX_CELLS, MAX_CLIENTS, MetricsError, MetricsServer, expose
+from hopsum_switch.observe.metrics import MAX_CELLS, MetricsError, MetricsServer, expose
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
@@ -128,7 +125,7 @@ def status(url: str) -> tuple[int, str]:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url, timeout=DEADLINE_S)
     with caught.value as error:
-        return error.code, error.reason
+        return error.code, error.read().decode().rstrip()
 
 
 def test_other_paths_say_where_the_metrics_are(dataplane: Dataplane) -> None:
@@ -141,14 +138,8 @@ def test_a_failure_to_collect_is_a_500_and_not_the_end(dataplane: Dataplane, mon
     with MetricsServer(dataplane) as server:
         with monkeypatch.context() as broken:
             broken.setattr(dataplane, "stats", lambda: {})
-            assert status(server.url) == (500, "the switch's log has the reason")
+            assert status(server.url) == (500, "the log of this process has the reason")
         assert scrape(server.url)["hopsum_switch_packets_processed_total"] == 0
-
-
-def test_a_silent_client_does_not_keep_others_waiting(dataplane: Dataplane) -> None:
-    with MetricsServer(dataplane) as server, socket.create_connection(("127.0.0.1", server.port)) as silent:
-        silent.send(b"GET /met")
-        assert scrape(server.url)
 
 
 def request(server: MetricsServer, host: str) -> str:
@@ -166,40 +157,6 @@ def test_on_loopback_no_other_name_is_answered(dataplane: Dataplane) -> None:
             assert " 421 " in request(server, host)
     with MetricsServer(dataplane, "0.0.0.0") as server:
         assert request(server, "switch-7.example").endswith("200 OK")
-
-
-def test_of_many_clients_the_oldest_is_cut_off(dataplane: Dataplane) -> None:
-    with MetricsServer(dataplane) as server, ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S))
-            for _ in range(3 * MAX_CLIENTS)
-        ]
-        assert scrape(server.url)
-        for client in silent[: 2 * MAX_CLIENTS]:
-            assert client.recv(1) == b"", "it was closed"
-        wait_until(lambda: sum("process_request" in thread.name for thread in threading.enumerate()) <= MAX_CLIENTS)
-
-
-def test_a_client_that_sends_a_byte_now_and_then_has_its_time(
-    dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hopsum_switch.observe.metrics.CLIENT_S", 0.2)
-    with (
-        MetricsServer(dataplane) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=0.05) as client,
-    ):
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            try:
-                client.send(b"G")
-                if client.recv(1) == b"":
-                    break
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                break
-        else:
-            pytest.fail("it was served for ever")
 
 
 def test_a_taken_address_is_named(dataplane: Dataplane) -> None:
