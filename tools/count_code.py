@@ -25,8 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STYLED = ("wire/", "host/", "switch/", "controlplane/", "topologies/", "evaluation/", "cli/", "ptf_tests/common/")
-"""Folders of the product whose docstrings and options are counted; all of `tests/` as well, for module docstrings."""
-QUESTION_WORDS = ("What", "How", "Which", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why")
+"""Folders of the product whose docstrings and options are counted."""
 PERSONS = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 """Words for persons, which docstrings use for ranks and programs at the cost of their readers."""
 FILLER = re.compile(r"See `?[\w.]+`?\.")
@@ -51,10 +50,6 @@ class Style:
 
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Places of the definitions of each public class."""
-    questions: list[str] = field(default_factory=list)
-    """Places of docstrings of modules, classes and attributes that begin with a question word."""
-    return_what: list[str] = field(default_factory=list)
-    """Places of docstrings that begin "Return what"."""
     words: int = 0
     """Words in docstrings, those of attributes included."""
     semicolons: list[str] = field(default_factory=list)
@@ -99,8 +94,7 @@ class Style:
         for node in nodes:
             place = f"{name}:{getattr(node, 'lineno', 1)}"
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                self._count_text(ast.get_docstring(node), place, is_function=is_function)
+                self._count_text(ast.get_docstring(node), place)
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 self.classes[node.name].append(place)
                 self.documented[node.name] = _class_docs(node, name)
@@ -109,17 +103,11 @@ class Style:
             for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
                 if isinstance(block, list):
                     for line, text in _attribute_docstrings(block):
-                        self._count_text(text, f"{name}:{line}", is_function=False)
+                        self._count_text(text, f"{name}:{line}")
 
-    def _count_text(self, text: str | None, place: str, *, is_function: bool) -> None:
-        """Count a docstring. A function's may begin with a question word: it never does."""
-        words = (text or "").split()
-        self.words += len(words)
-        if words and words[0].rstrip(":,") in QUESTION_WORDS and not is_function:
-            self.questions.append(place)
-        # Such a sentence leaves the noun to the reader.
-        if words[:2] == ["Return", "what"]:
-            self.return_what.append(place)
+    def _count_text(self, text: str | None, place: str) -> None:
+        """Count a docstring."""
+        self.words += len((text or "").split())
         if FILLER.fullmatch(text or ""):
             self.fillers.append(place)
         self.semicolons += [place] * (text or "").count(";")
@@ -179,10 +167,6 @@ class House:
     """Places where `import_module` loads a module of ours by a string."""
     style: Style = field(default_factory=Style)
     """Docstrings and options of STYLED."""
-    test_questions: list[str] = field(default_factory=list)
-    """Places of modules of `tests/` whose docstring begins with a question word."""
-    habits: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Habits that a reader stumbles over, by their name."""
 
     @property
     def circles(self) -> list[list[str]]:
@@ -226,11 +210,7 @@ def count_house(root: Path) -> House:
             house.words[name] = len(text.split())
         elif name.startswith("tests/"):
             house.tests[name] = text.count("\n")
-            # Parsing 550 test files takes seconds; the first docstring of a file is its module's.
-            first = re.search(r'^"""(\w+)', text, re.MULTILINE)
-            if first and first[1] in QUESTION_WORDS:
-                house.test_questions.append(f"{name}:1")
-        elif not name.startswith("tests/"):
+        else:
             house.product[name] = text.count("\n")
             if path.suffix == ".py":
                 python[name] = text
@@ -285,13 +265,11 @@ def _imports_by_string(nodes: list[ast.AST]) -> Iterator[str]:
 
 
 def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
-    """Count lines of code and of comments, and habits."""
+    """Count lines of code and of comments."""
     docstrings: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        _count_habits(house, node)
-    house.habits["`# fmt: skip`"] += text.count("# fmt: skip")
     lines = text.split("\n")
     # Only a tokenizer tells a comment from a `#` in a text; trailing comments do not count.
     comments = {
@@ -304,15 +282,6 @@ def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
         bool(line.strip()) and number not in docstrings and number not in comments
         for number, line in enumerate(lines, 1)
     )
-
-
-def _count_habits(house: House, node: ast.AST) -> None:
-    if isinstance(node, ast.IfExp):
-        house.habits["conditional expressions"] += 1
-    elif isinstance(node, ast.Assign):
-        house.habits["assignments"] += 1
-        pairs = isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
-        house.habits["assignments of tuples"] += pairs
 
 
 def show(house: House, *, brief: bool) -> Iterator[str]:
@@ -335,9 +304,6 @@ def show(house: House, *, brief: bool) -> Iterator[str]:
         "public class names with more than one definition": [
             f"{name}: {', '.join(places)}" for name, places in style.reused.items()
         ],
-        "docstrings that begin with a question word": style.questions,
-        "module docstrings of tests that begin with a question word": house.test_questions,
-        "docstrings that begin `Return what`": style.return_what,
         "docstrings that only name another one": style.fillers,
         "public methods without a docstring that they have or inherit": style.undocumented,
         "options without help": style.options_without_help,
@@ -348,7 +314,6 @@ def show(house: House, *, brief: bool) -> Iterator[str]:
             yield from (f"  {place}" for place in places)
     yield f"words for persons per 1,000 words of docstrings: {style.rate(style.persons):.1f}"
     yield f"semicolons per 1,000 words of docstrings: {style.rate(style.semicolons):.1f}"
-    yield "habits: " + ", ".join(f"{name} {number:,}" for name, number in house.habits.items())
 
 
 def main() -> int:
