@@ -43,8 +43,12 @@ lint: setup-dev  ## ruff, mypy strict, import rules
 docs: setup-dev  ## HTML documentation, warnings are errors
 	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-test-cuda: setup-dev ## on a machine with a CUDA GPU: what other machines skip, and the codec's benchmark; into gpu-record.json
-	@$(PY) tools/record_cuda.py $(ARGS)
+# A GPU is no reason to train on the CPU again, which every machine does.
+CUDA_TESTS := tests/host/torch_codec/test_cuda.py $(addprefix tests/host/torch_device/,test_cuda.py test_ranks.py) \
+	--deselect='tests/host/torch_device/test_ranks.py::test_every_way_of_training[gloo-cpu]'
+test-cuda: setup-dev ## on a machine with a CUDA GPU: the codec's benchmark, into gpu-bench.json, and the tests that other machines skip
+	@$(PY) -m hopsum_evaluation.torch.bench --device cuda > gpu-bench.json && cat gpu-bench.json
+	@$(PY) -m pytest -q -rs --numprocesses 0 $(CUDA_TESTS) $(ARGS)
 
 TORCH_TESTS := $(addprefix tests/host/,torch torch_codec torch_device local_group) tests/evaluation/report/test_accuracy_models.py
 TORCH_VENV   = $(VENV)-torch-$(TORCH)$(if $(PYTHON),-$(notdir $(PYTHON)))

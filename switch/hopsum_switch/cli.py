@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
     arguments = parser.parse_args(argv)
     if (arguments.program is None) != (arguments.p4info is None):
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
-    if arguments.backend == Backend.NATIVE.value and (arguments.trace or arguments.trace_json):
+    if arguments.backend == Backend.NATIVE.value and arguments.trace:
         parser.error("native code does not tell what it does: for a trace leave --backend native out")
     if (arguments.tls_certificate is None) != (arguments.tls_key is None):
         parser.error("--tls-certificate and --tls-key go together")
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         parser.error("--tls-client-ca asks for --tls-certificate and --tls-key")
     if arguments.tls_client_names is not None and arguments.tls_client_ca is None:
         parser.error("--tls-client-names asks for --tls-client-ca: names are those in clients' certificates")
-    if arguments.trace_values and not (arguments.trace or arguments.trace_json):
-        parser.error("--trace-values adds to a trace: give --trace or --trace-json too")
+    if arguments.trace_values and not arguments.trace:
+        parser.error("--trace-values adds to a trace: give --trace too")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     if arguments.die_with_parent is not None:
         _die_with_parent(arguments.die_with_parent)
@@ -116,12 +116,10 @@ def parse_interface_port(text: str) -> tuple[int, str]:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    target = arguments.trace or arguments.trace_json
     with ExitStack() as stack:
         trace = None
-        if target is not None:
-            traced = trace_to(target, as_json=arguments.trace is None, values=arguments.trace_values)
-            trace = stack.enter_context(traced)
+        if arguments.trace is not None:
+            trace = stack.enter_context(trace_to(arguments.trace, values=arguments.trace_values))
         _serve_observed(arguments, trace, stack)
 
 
@@ -289,19 +287,17 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder for every port's frames, both directions, in portN.pcapng for Wireshark and scapy",
     )
-    traces = parser.add_mutually_exclusive_group()
-    for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):
-        traces.add_argument(
-            option,
-            nargs="?",
-            const="-",
-            metavar="FILE",
-            help=f"write what happens to every packet, {what}, to FILE (none or -: stderr); always interpreted",
-        )
+    parser.add_argument(
+        "--trace",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write what happens to every packet to FILE (none or -: stderr); always interpreted",
+    )
     parser.add_argument(
         "--trace-values",
         action="store_true",
-        help="every assignment and the values in conditions as well, in the trace of --trace or --trace-json",
+        help="every assignment and the values in conditions as well, in the trace of --trace",
     )
     parser.add_argument(
         "--die-with-parent",

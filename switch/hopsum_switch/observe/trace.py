@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace: what a program did with each packet, as JSON lines and as text for people."""
+"""The trace: what a program did with each packet, as records, and as text for people."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from ..state.entry_lookup import Entry
 
 Record = dict[str, Any]
 
-# The text is for terminals. The JSON form has every number and frame in full.
+# The text is for terminals. The record has every number and frame in full.
 _FRAME_DIGITS = 128
 _HEX_DIGITS = 20  # of a number shown in full
 _FIRST_DIGITS, _LAST_DIGITS = 8, 8
@@ -333,17 +332,16 @@ class Trace(Observer):
 class TraceWriter:
     """Writer of records to a text stream, each at once. It reports the first failure and then writes no more."""
 
-    def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
-        """Write blocks of text, or one JSON object per line. The stream stays the caller's."""
+    def __init__(self, stream: TextIO) -> None:
+        """Write blocks of text. The stream stays the caller's."""
         self._stream: TextIO | None = stream
-        self._format = json.dumps if as_json else render
 
     def __call__(self, record: Record) -> None:
         """Write the record of one packet to the stream."""
         if self._stream is None:
             return
         try:
-            self._stream.write(self._format(record) + "\n")
+            self._stream.write(render(record) + "\n")
             # At once: a trace is read while the switch runs, and after it was killed.
             self._stream.flush()
         except OSError as error:
@@ -353,14 +351,14 @@ class TraceWriter:
 
 
 @contextmanager
-def trace_to(target: str, *, as_json: bool = False, values: bool = False) -> Iterator[Trace]:
+def trace_to(target: str, *, values: bool = False) -> Iterator[Trace]:
     """Trace into the file `target`, which is emptied first, or to stderr if it is `-`. `values` as `Trace` has it.
 
     Raises OSError: the file cannot be opened.
     """
     with ExitStack() as stack:
         stream = sys.stderr if target == "-" else stack.enter_context(open(target, "w", encoding="utf-8"))
-        yield stack.enter_context(closing(Trace(TraceWriter(stream, as_json=as_json), values=values)))
+        yield stack.enter_context(closing(Trace(TraceWriter(stream), values=values)))
 
 
 def _is_made_by_compiler(table: p4.TableIR) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -252,16 +251,6 @@ def test_long_numbers_are_shortened_in_text_only() -> None:
     assert f"  frame {record['frame'][:128]}.. (114 bytes)" in render(record)
 
 
-def test_json_is_one_object_per_line() -> None:
-    stream = io.StringIO()
-    engine = station(Trace(TraceWriter(stream, as_json=True)))
-    for port, data in frames(1, 30):
-        engine.process(port, data)
-    records = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [record["packet"] for record in records] == list(range(1, 31))
-    assert records[3] == records_of(*frames(1, 4))[3] | {"now_us": 0}
-
-
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_looking_changes_nothing(path: Path, values: bool) -> None:
@@ -483,7 +472,7 @@ def test_what_a_parser_sets_is_told() -> None:
 def test_values_need_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--trace-values"])
-    assert "--trace-values adds to a trace: give --trace or --trace-json too" in capsys.readouterr().err
+    assert "--trace-values adds to a trace: give --trace too" in capsys.readouterr().err
 
 
 def test_nothing_is_met_before_the_first_packet() -> None:
