@@ -47,7 +47,6 @@ RATES = {
     "bmv2": ["bmv2.codes_per_s", "bmv2.packets_per_s"],
     "naive": ["naive.interpreter_pipeline_codes_per_s", "naive.bmv2_codes_per_s"],
     "naive-native": ["naive.native_pipeline_codes_per_s"],
-    "shards": ["shards.one_engine_codes_per_s", "shards.two_engines_codes_per_s"],
     "start": ["native.cold_start_s", "native.warm_start_s"],
 }
 
@@ -82,14 +81,6 @@ def test_dataplane_on_bmv2() -> None:
     report = bench("dataplane", "--only=bmv2", "--only=naive", "--seconds=0.05", "--runs=1")
     check(report, {"bmv2", "naive"})
     assert ("bmv2" in report["versions"]) == (bmv2_unavailable() is None)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two engines at the same time need two cores")
-def test_two_engines() -> None:
-    """Every sum of both is compared with numpy's by the benchmark itself."""
-    report = bench("dataplane", "--only=shards", "--seconds=0.02", "--runs=2")
-    check(report, {"shards"})
-    assert report["shards.two_engines_gain"] > 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

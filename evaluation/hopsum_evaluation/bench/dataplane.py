@@ -4,9 +4,8 @@
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
 simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
-switch process until it is ready, and its memory. shards: one engine alone and two at the same time, each on a core of
-its own; only when asked for. Workers and switches share this machine's cores. Codes are counted as they arrive from
-the workers. Every sum that comes back is compared with numpy's.
+switch process until it is ready, and its memory. Workers and switches share this machine's cores. Codes are counted
+as they arrive from the workers. Every sum that comes back is compared with numpy's.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from hopsum.codec import best_table
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench import naive
-from hopsum_evaluation.bench.engine_load import ENGINES, EnginePlan, EngineRun, SideBySide, engine_pool, engine_run
+from hopsum_evaluation.bench.engine_load import EngineRun, engine_run
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
@@ -47,7 +46,6 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
 from hopsum_topologies.tempdirs import make_temporary_directory
-from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import MAX_SLOTS
 
 SLOTS = 248
@@ -150,8 +148,6 @@ _CODES_KEYS = {
     "naive_native": "naive.native_pipeline_codes_per_s",
     "naive_interpreter": "naive.interpreter_pipeline_codes_per_s",
     "naive_bmv2": "naive.bmv2_codes_per_s",
-    "one_engine": "shards.one_engine_codes_per_s",
-    "two_engines": "shards.two_engines_codes_per_s",
 }
 _PACKETS_KEYS = {
     "socket": "native.packets_per_s",
@@ -172,8 +168,6 @@ _LABELS = {
     "naive_native": "naive, native engine",
     "naive_interpreter": "naive, interpreter",
     "naive_bmv2": "naive, bmv2",
-    "one_engine": "native engine, on one core",
-    "two_engines": "two of them, on two cores",
 }
 
 
@@ -208,7 +202,6 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
     return {
         **report,
         "native.compiled_port_gain": _gain(findings.samples, "socket", "socket_python"),
-        "shards.two_engines_gain": _gain(findings.samples, "two_engines", "one_engine"),
         **{key: findings.memory.get(key) for key in _MEMORY_KEYS},
         **rates["memcpy"].as_json("memcpy_codes_per_s"),
         "bound": bounds(findings),
@@ -269,8 +262,6 @@ def show(report: dict[str, Any], console: Console) -> None:
             table.add_row(label, _range(report, key, 1e6, digits), _range(report, packets, 1, 0) if packets else "")
     table.add_row("memcpy", _range(report, "memcpy_codes_per_s", 1e6, 0), "")
     console.print(table)
-    if report["shards.two_engines_gain"] is not None:
-        console.print(f"two engines on two cores sum {report['shards.two_engines_gain']:.2f}x what one sums alone")
     for name, bound in report["bound"].items():
         console.print(f"{_LABELS[name]}: {bound['text']}")
     if report["native.cold_start_s"] is not None:
@@ -322,9 +313,9 @@ def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:
     return f"{middle} ({low}-{high})"
 
 
-PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "shards", "start")
+PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "start")
 # naive-native is only measured when asked for: LLVM takes a minute for that program at first.
-DEFAULT_PARTS = tuple(part for part in PARTS if part not in ("naive-native", "shards"))
+DEFAULT_PARTS = tuple(part for part in PARTS if part != "naive-native")
 PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
 NAIVE_RESEND_S = 5.0
@@ -362,7 +353,6 @@ class Subjects:
                 loopback                        the same datagrams without a switch
     bmv2        bmv2                            simple_switch_grpc over veth pairs, where it is installed
     naive       naive_interpreter, naive_bmv2   evaluation/naive, in a source tree; naive-native: naive_native
-    shards      one_engine, two_engines         native engines at once, each on a core of its own
     start       cold_start, warm_start          the switch process, in seconds
 
     `engines` and `sockets` are the subjects that can tell what bounded them. A stack ends everything. Raises
@@ -388,7 +378,6 @@ class Subjects:
             "bmv2": self._open_bmv2,
             "naive": self._open_naive,
             "naive-native": self._open_naive_native,
-            "shards": self._open_shards,
             "start": self._open_start,
         }
         for part in PARTS:
@@ -439,16 +428,6 @@ class Subjects:
         )
         return SocketRun(load, testbed.pid, pinned=False)
 
-    def _open_shards(self) -> None:
-        cores = tuple(sorted(os.sched_getaffinity(0)))
-        if len(cores) < ENGINES:
-            return
-        chosen = self._setting
-        plan = EnginePlan(chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed, cores)
-        engines = SideBySide(self._stack.enter_context(engine_pool(plan)))
-        self._stack.callback(engines.close)
-        self.actions["one_engine"], self.actions["two_engines"] = engines.alone, engines.together
-
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())
         self.actions["cold_start"] = lambda _: startup.cold()
@@ -490,7 +469,7 @@ class StartError(Exception):
     """The switch did not come up. The message has what it said."""
 
 
-FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WorkerDiedError, WrongResultError, OSError)
+FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResultError, OSError)
 """The errors of `run` where this machine cannot do it, or a switch is wrong."""
 
 

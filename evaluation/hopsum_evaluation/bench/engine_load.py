@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
@@ -26,9 +23,7 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
 from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
-from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import SWITCH
-from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op, down_bytes
 from hopsum_wire.datagrams import update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames
@@ -243,62 +238,3 @@ def _results(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
     frames[:, FRAME_OVERHEAD_BYTES:] = np.repeat(pool.sums[_rows(pool, variant)].view(np.uint8), pool.workers, axis=0)
     headers_of(frames[:, _LOWER_BYTES:])["slot"] = np.repeat(np.arange(job.slots), pool.workers)
     return frames
-
-
-ENGINES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """Job of each engine, and the cores of the engines, by rank."""
-
-    workers: int
-    slots: int
-    table: tuple[int, ...]
-    seed: int
-    cores: tuple[int, ...]
-
-
-class SideBySide:
-    """Engines in processes of their own that run when they are asked: what shards on one machine sum together.
-
-    Frames are handed over in memory, so that workers, which have no cores of their own here, take no time. The caller
-    ends the pool. Raises WorkerDiedError.
-    """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-        pool.gather("ready")
-
-    def alone(self, seconds: float) -> float:
-        """Let the first engine run. Return UPDATEs per second. Raises WorkerDiedError."""
-        self._pool.pipes[0].send(seconds)
-        _, (_, rate) = self._pool.receive()
-        return float(rate)
-
-    def together(self, seconds: float) -> float:
-        """Let all engines run at the same time. Return the UPDATEs per second of all. Raises WorkerDiedError."""
-        self._pool.send(seconds)
-        return float(sum(rate for (rate,) in self._pool.gather("rate")))
-
-    def close(self) -> None:
-        """Let the engines end, and wait for that."""
-        self._pool.send(None)
-        self._pool.gather("finished")
-
-
-def engine_pool(plan: EnginePlan) -> WorkerPool:
-    """Start a process for each of the first ENGINES cores of the plan."""
-    seats = [Seat(number, 0, "", "", ("", 0)) for number in range(ENGINES)]
-    return WorkerPool(seats, run_engine, replace(plan, cores=plan.cores[:ENGINES]))
-
-
-def run_engine(seat: Seat, plan: EnginePlan, pipe: Connection) -> None:
-    """Be one engine, on its own core."""
-    os.sched_setaffinity(0, {plan.cores[seat.rank]})
-    with engine_run(
-        Backend.NATIVE, plan.workers, plan.slots, plan.table, plan.seed, program=compiled_program()
-    ) as engine:
-        pipe.send(("ready",))
-        while (seconds := pipe.recv()) is not None:
-            pipe.send(("rate", engine.run(seconds)))
