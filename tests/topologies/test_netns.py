@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_topologies import Namespace, TopologyError, VethPair, remove_stale_namespaces
-from hopsum_topologies.commands import Ended, Event, HostTask, LineSplitter, OutputLine, run_in_namespaces
+from hopsum_topologies.commands import Event, HostTask, LineSplitter, OutputLine, TaskEnded, run_in_namespaces
 from hopsum_topologies.reachability import find_unreachable
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
@@ -179,22 +179,22 @@ def heard(host: Namespace, *scripts: str) -> list[Event]:
 def test_lines_and_ends_are_heard(host: Namespace) -> None:
     events = heard(host, "echo one; printf two", "echo three >&2; exit 7", "kill -9 $$")
     assert [event for event in events if event.label == "0"] == [
-        OutputLine("0", "stdout", "one"), OutputLine("0", "stdout", "two"), Ended("0", 0)
+        OutputLine("0", "stdout", "one"), OutputLine("0", "stdout", "two"), TaskEnded("0", 0)
     ]  # fmt: skip
-    assert [event for event in events if event.label == "1"] == [OutputLine("1", "stderr", "three"), Ended("1", 7)]
-    assert [event for event in events if event.label == "2"] == [Ended("2", 137)]
+    assert [event for event in events if event.label == "1"] == [OutputLine("1", "stderr", "three"), TaskEnded("1", 7)]
+    assert [event for event in events if event.label == "2"] == [TaskEnded("2", 137)]
 
 
 def test_a_command_that_is_not_there_is_named(host: Namespace) -> None:
     said, ended = run_in_namespaces([HostTask("0", "h", ("no-such-program",), os.environ)], {"h": host})
     assert isinstance(said, OutputLine)
     assert "cannot run no-such-program" in said.text
-    assert ended == Ended("0", 1)
+    assert ended == TaskEnded("0", 1)
 
 
 def test_a_command_ends_though_what_it_left_behind_holds_its_output_and_that_is_ended_too(host: Namespace) -> None:
     *_, pid, ended = heard(host, "setsid sleep 600 & echo $!")
-    assert ended == Ended("0", 0)
+    assert ended == TaskEnded("0", 0)
     assert isinstance(pid, OutputLine)
     assert host_is_empty(host)
 

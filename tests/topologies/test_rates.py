@@ -16,7 +16,7 @@ import pytest
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.mininet_network import bring_up
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.running_network import LinkTraffic, Network, traffic
+from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traffic
 from hopsum_topologies.shaping import BURST_BYTES
 
 pytestmark = pytest.mark.system
@@ -41,7 +41,7 @@ def send(namespace: Namespace, interface: str) -> None:
             sender.send(FRAME)
 
 
-def carried(network: Network, there: bool) -> tuple[int, float]:
+def carried(network: RunningNetwork, there: bool) -> tuple[int, float]:
     """Send all frames one way over the link; return the bytes that it carried that way, and in how many seconds."""
     sender = (network.hosts["h1"], HOST_INTERFACE) if there else (network.home, ONE.interface("s1", LINK))
     before, start = traffic(network)[LINK], time.monotonic()

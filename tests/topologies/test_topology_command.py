@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hopsum_cli.topology.topology_command import main
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_labs.levels import LEVELS
-from hopsum_topologies.commands import Ended, OutputLine
+from hopsum_topologies.commands import OutputLine, TaskEnded
 from hopsum_topologies.description import (
     CATALOGUE,
     DescriptionError,
@@ -136,10 +136,10 @@ def test_workers_are_told_who_they_are(tmp_path: Path, monkeypatch: pytest.Monke
 def test_lines_have_the_rank_in_front_and_the_worst_status_counts(capsys: pytest.CaptureFixture[str]) -> None:
     events = [
         OutputLine("1", "stdout", "on"),
-        Ended("1", 3),
+        TaskEnded("1", 3),
         OutputLine("0", "stderr", ""),
-        Ended("0", 130),
-        Ended("2", 0),
+        TaskEnded("0", 130),
+        TaskEnded("2", 0),
     ]
     assert follow(events) == 130
     captured = capsys.readouterr()

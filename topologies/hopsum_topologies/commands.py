@@ -41,14 +41,14 @@ class OutputLine(NamedTuple):
     text: str
 
 
-class Ended(NamedTuple):
+class TaskEnded(NamedTuple):
     """The end of a command: its exit status, 128 and the signal's number where a signal ended it."""
 
     label: str
     status: int
 
 
-Event = OutputLine | Ended
+Event = OutputLine | TaskEnded
 
 
 class LineSplitter:
@@ -83,7 +83,7 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
         left = len(commands)
         while left:
             event = events.get()
-            left -= isinstance(event, Ended)
+            left -= isinstance(event, TaskEnded)
             yield event
     finally:
         _end(children)
@@ -129,7 +129,7 @@ def _listen(label: str, child: subprocess.Popen[bytes], events: SimpleQueue[Even
             if over and not ready:
                 break
     status = child.wait()
-    events.put(Ended(label, status if status >= 0 else 128 - status))
+    events.put(TaskEnded(label, status if status >= 0 else 128 - status))
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum_topologies.bmv2_process import bmv2_unavailable
-from hopsum_topologies.commands import Ended, Event, HostTask, OutputLine
+from hopsum_topologies.commands import Event, HostTask, OutputLine, TaskEnded
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import launched
-from hopsum_topologies.running_network import NamespaceNetwork, Network, interfaces_of
+from hopsum_topologies.running_network import NamespaceNetwork, RunningNetwork, interfaces_of
 from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
 
 PYTHON: Final = "/usr/bin/python3"
@@ -113,7 +113,7 @@ class MininetNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts, as `Network.run` says."""
+        """Run commands on hosts, as `RunningNetwork.run` says."""
         # Mininet's hosts have the script's working directory, relative paths in commands are of this one.
         here = os.getcwd()
         asked = [
@@ -165,7 +165,7 @@ class MininetNetwork:
             arguments = (*program, self.topology.ip(switch), self.topology.mac(switch))
             commands.append(HostTask(host, host, arguments, environment))
         events = list(self.run(commands))
-        if any(isinstance(event, Ended) and event.status for event in events):
+        if any(isinstance(event, TaskEnded) and event.status for event in events):
             said = "; ".join(event.text for event in events if isinstance(event, OutputLine))
             raise TopologyError(f"Mininet's hosts cannot be set up: {said}")
 
@@ -173,7 +173,7 @@ class MininetNetwork:
         heard = self._hear()
         if "line" in heard:
             return OutputLine(*heard["line"])
-        ended = Ended(*heard["ended"])
+        ended = TaskEnded(*heard["ended"])
         running.discard(ended.label)
         return ended
 
@@ -210,7 +210,7 @@ class MininetNetwork:
         self._script.stdout.close()
 
 
-def bring_up(topology: Topology, target: str, folder: Path) -> Network:
+def bring_up(topology: Topology, target: str, folder: Path) -> RunningNetwork:
     """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be."""
     return MininetNetwork(topology, folder) if target == "mininet" else NamespaceNetwork(topology, target, folder)
 

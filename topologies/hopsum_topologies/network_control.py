@@ -30,7 +30,7 @@ from hopsum_controlplane.entries import Entity, Insert
 from hopsum_controlplane.membership_file import SideChannels, write_file
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
-from hopsum_topologies.running_network import Network, interfaces_of
+from hopsum_topologies.running_network import RunningNetwork, interfaces_of
 
 # Outside the kernel's ephemeral range, 32768 to 60999.
 WORKER_UDP_PORT: Final = 24700
@@ -60,10 +60,10 @@ class Placed(NamedTuple):
 class NetworkControl:
     """A controller for every switch of a network, with forwarding between all nodes. The context manager disconnects.
 
-    Call it in the network's home (see `Network.home`). Raises ControlPlaneError when a switch fails.
+    Call it in the network's home (see `RunningNetwork.home`). Raises ControlPlaneError when a switch fails.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: RunningNetwork) -> None:
         self.topology = network.topology
         self.controllers: dict[str, SwitchController] = {}
         # One allocator for all switches, since the parts of a tree have the same generation.

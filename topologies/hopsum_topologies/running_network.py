@@ -42,7 +42,7 @@ class LinkTraffic(NamedTuple):
         return self.frames_there if link.ends[0] == node else self.frames_back
 
 
-class Network(Protocol):
+class RunningNetwork(Protocol):
     """A network with running switches. They have no table entries, so they forward nothing yet. A context manager."""
 
     topology: Topology
@@ -58,12 +58,12 @@ class Network(Protocol):
         """Run commands on hosts and yield their events. Closing the iterator ends the commands."""
         ...
 
-    def __enter__(self) -> Network: ...
+    def __enter__(self) -> RunningNetwork: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def traffic(network: Network) -> dict[Link, LinkTraffic]:
+def traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
     """Read the traffic of every link from the interfaces in the home. Raises TopologyError."""
     shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
     counts = {each["ifname"]: each["stats64"] for each in shown}
@@ -77,12 +77,12 @@ def traffic(network: Network) -> dict[Link, LinkTraffic]:
     return found
 
 
-def carried(network: Network, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
+def carried(network: RunningNetwork, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
     """Return the traffic of every link since `traffic` was `before`. Raises TopologyError."""
     return {link: now.since(before[link]) for link, now in traffic(network).items()}
 
 
-def require_reach(network: Network, deadline_s: float) -> None:
+def require_reach(network: RunningNetwork, deadline_s: float) -> None:
     """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
     module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")
     topology, (_, environment) = network.topology, launched((), None)
@@ -127,7 +127,7 @@ class NamespaceNetwork:
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts, as `Network.run` says."""
+        """Run commands on hosts, as `RunningNetwork.run` says."""
         return run_in_namespaces(commands, self.hosts)
 
     def __enter__(self) -> NamespaceNetwork:

@@ -28,14 +28,14 @@ from hopsum_topologies.commands import HostTask
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.process import launched
-from hopsum_topologies.running_network import Network
+from hopsum_topologies.running_network import RunningNetwork
 
 PUSH_ELECTION_ID: Final = (0, 1)
 """The lowest election id, so that a control command with any other one takes the switches over."""
 
 
 def run_program(
-    network: Network, program: tuple[Path, Path], control: Sequence[str], command: Sequence[str], folder: Path
+    network: RunningNetwork, program: tuple[Path, Path], control: Sequence[str], command: Sequence[str], folder: Path
 ) -> int:
     """Push, control, run the workers. Return the worst exit status.
 
@@ -58,7 +58,7 @@ def run_program(
         return follow(events)
 
 
-def describe(network: Network, program: tuple[Path, Path]) -> dict[str, Any]:
+def describe(network: RunningNetwork, program: tuple[Path, Path]) -> dict[str, Any]:
     """Build the JSON object that control command and workers read."""
     topology = network.topology
     switches = {

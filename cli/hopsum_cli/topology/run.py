@@ -31,7 +31,7 @@ from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, write_job
-from hopsum_topologies.running_network import LinkTraffic, Network, carried, require_reach, traffic
+from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_reach, traffic
 from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0
@@ -106,7 +106,7 @@ def _run(request: Request) -> int:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory())
-        network: Network = stack.enter_context(bring_up(topology, request.target, folder))
+        network: RunningNetwork = stack.enter_context(bring_up(topology, request.target, folder))
         # gRPC's threads stay in the namespace in which they start, and bmv2 listens on the loopback of the home.
         stack.enter_context(network.home.inside())
         if request.program is not None:
@@ -137,7 +137,7 @@ def _run(request: Request) -> int:
         return status
 
 
-def _prompt(request: Request, network: Network, memberships: Mapping[str, Path]) -> None:
+def _prompt(request: Request, network: RunningNetwork, memberships: Mapping[str, Path]) -> None:
     """Give Mininet's prompt, if it was asked for, and say how a host takes part in its job."""
     if not request.cli:
         return

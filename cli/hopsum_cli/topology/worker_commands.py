@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hopsum_topologies.commands import Ended, Event, HostTask
+from hopsum_topologies.commands import Event, HostTask, TaskEnded
 from hopsum_topologies.description import HOST_INTERFACE, JobPlan, Topology
 
 RENDEZVOUS_PORT: Final = 29500
@@ -53,7 +53,7 @@ def follow(events: Iterable[Event]) -> int:
     """Print the output of workers with the rank in front, and failures. Return the worst exit status."""
     worst = 0
     for event in events:
-        if isinstance(event, Ended):
+        if isinstance(event, TaskEnded):
             worst = max(worst, event.status)
             if event.status:
                 print(f"hopsum topology: worker {event.label} ended with {event.status}", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from hopsum_evaluation.demo.demo_worker import DemoPlan
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
-from hopsum_topologies.running_network import LinkTraffic, Network, traffic
+from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traffic
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
 from hopsum_topologies.tempdirs import temporary_directory
@@ -214,7 +214,7 @@ class OneSwitchTestbed:
 class NetworkTestbed:
     """Workers at the hosts of a network, whose links lose what they are described to lose."""
 
-    def __init__(self, network: Network, control: NetworkControl) -> None:
+    def __init__(self, network: RunningNetwork, control: NetworkControl) -> None:
         described = network.topology
         where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
         self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
@@ -293,7 +293,7 @@ def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address
     return {rank: side for rank, (_, side) in enumerate(bound) if side is not None}
 
 
-def _seat(network: Network, plan: JobPlan, rank: int) -> Seat:
+def _seat(network: RunningNetwork, plan: JobPlan, rank: int) -> Seat:
     described, host = network.topology, plan.workers[rank]
     switch = described.switch_of(host)
     port = described.port(switch, described.link_between(host, switch))
