@@ -162,11 +162,11 @@ def command(words: str, folder: Path, typed: str = "") -> str:
     return done.stdout
 
 
-def test_packets_are_sent_captured_and_read(tmp_path: Path) -> None:
+def test_packets_are_sent_captured_and_decoded(tmp_path: Path) -> None:
     pytest.importorskip("scapy", reason="scapy is not installed")
     (sending,) = blocks("packets", "sh", "hopsum packet send")
     (capturing,) = blocks("packets", "sh", "--pcap captures")
-    (reading,) = blocks("packets", "sh", "rdpcap")
+    (decoding,) = blocks("packets", "sh", "hopsum packet decode")
     (dissector,) = blocks("packets", "sh", "hopsum.lua")
     switch, worker = (free_port(socket.SOCK_DGRAM) for _ in range(2))
     with switch_of(capturing, tmp_path, switch) as process:
@@ -175,9 +175,10 @@ def test_packets_are_sent_captured_and_read(tmp_path: Path) -> None:
         assert f"sent, UDP 127.0.0.1:{worker} -> 127.0.0.1:{switch}" in said
         assert re.search(r"generation= 7\n", said)
     assert (tmp_path / "captures" / "port1.pcapng").exists()
-    python = [sys.executable, *shlex.split(reading)[1:]]
-    found = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert "hopsum UPDATE ADD32 worker 0 generation 7 slot 3 round 1" in found
+    (files,) = re.findall(r"hopsum packet decode (\S+)", decoding)
+    assert files == "captures/*.pcapng"
+    found = command("hopsum packet decode captures/port1.pcapng --udp-port 24677", tmp_path)
+    assert re.search(r"hopsum UPDATE ADD32 worker 0 generation 7 slot 3 round 1$", found, re.MULTILINE), found
     (line,) = [line for line in dissector.splitlines() if line.startswith("dissector=")]
     path = subprocess.run(
         ["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {line}; echo "$dissector"'],

@@ -34,7 +34,7 @@ _WITH_LANES: Final = (Kind.UPDATE, Kind.RESULT, Kind.PARTIAL)
 
 
 class PacketError(HopsumError):
-    """A packet cannot be built or sent as asked. The message says what to change."""
+    """A packet cannot be built, sent or read as asked. The message says what to change."""
 
 
 class PacketArguments(NamedTuple):
@@ -184,20 +184,22 @@ def payload_text(header: Packet, payload: bytes) -> str:
 
 
 def values_of(packet: Packet) -> dict[str, Any]:
-    """Return the fields of the hopsum header by name, and the whole payload as codes, lanes or bytes.
-
-    `kind`, `op` and `flags` have names for values.
-    """
+    """Return the fields of the hopsum header by name, and the payload as codes, lanes or bytes, all of them."""
     whole = packet.__class__(bytes(packet))
     payload = payload_of(whole)
     raw = Header.unpack(bytes(whole[Hopsum])[:HOPSUM_BYTES])
-    values: dict[str, Any] = {field.name: getattr(raw, field.name) for field in HOPSUM_FIELDS}
-    flags = [flag.name for flag in Flag if raw.flags & flag]
-    values |= {"kind": _name(Kind, raw.kind), "op": _name(Op, raw.op), "flags": flags}
+    values = header_values(raw)
     if payload:
         name, elements = _elements(raw.kind, raw.op, payload)
         values[name] = payload.hex() if name == "bytes" else elements
     return values
+
+
+def header_values(header: Header) -> dict[str, Any]:
+    """Return the fields of a header by name, with names for kind, op and flags."""
+    values: dict[str, Any] = {field.name: getattr(header, field.name) for field in HOPSUM_FIELDS}
+    flags = [flag.name for flag in Flag if header.flags & flag]
+    return {**values, "kind": _name(Kind, header.kind), "op": _name(Op, header.op), "flags": flags}
 
 
 def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:

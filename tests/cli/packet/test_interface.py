@@ -12,16 +12,16 @@ from typing import NamedTuple
 import pytest
 from scapy.layers.inet import ICMP
 from scapy.layers.l2 import ARP, Ether
-from scapy.packet import Packet
 from scapy.utils import rdpcap
 
+from hopsum_cli.packet.captured_packets import read_capture
 from hopsum_cli.packet.packet_command import main
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import Namespace, NativeSwitch
-from hopsum_wire import Kind
+from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.scapy import Hopsum
 
 from ...switch.server.controller import wait_until
@@ -61,11 +61,6 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
         yield Bed(worker, job.generation, tmp_path / "port1.pcapng")
 
 
-def captured(path: Path) -> list[Packet]:
-    """Return the frames with a hopsum header, without ICMP errors, which quote one."""
-    return [packet for packet in rdpcap(str(path)) if Hopsum in packet and ICMP not in packet]
-
-
 def test_the_capture_of_an_interface_port(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     fields = [f"generation={bed.generation}", "slot=2", f"dst_ip={SWITCH.ip}"]
     with bed.worker.inside():
@@ -73,12 +68,14 @@ def test_the_capture_of_an_interface_port(bed: Bed, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "###[ Ethernet ]###" in shown
     assert f"src       = {SWITCH.mac}" in shown
-    # A frame is recorded when it has left, which the answer may precede.
-    wait_until(lambda: len(captured(bed.capture)) == 2)
+    wait_until(lambda: len(read_capture(bed.capture, HOPSUM_UDP_PORT).packets) == 2)  # recorded when it has left
     packets = rdpcap(str(bed.capture))
     assert {type(packet) for packet in packets} == {Ether}
     assert {packet[ARP].op for packet in packets if ARP in packet} == {1, 2}  # the kernel asks too
-    assert [packet[Hopsum].kind for packet in captured(bed.capture)] == [Kind.UPDATE, Kind.RESULT]
+    assert sum(Hopsum in packet and ICMP not in packet for packet in packets) == 2
+    assert main(["decode", str(bed.capture), "--json"]) == 0
+    packets = json.loads(capsys.readouterr().out)["packets"]
+    assert [packet["kind"] for packet in packets] == ["UPDATE", "RESULT"]
 
 
 def test_what_an_interface_needs_is_said(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from scapy.utils import rdpcap
 
+from hopsum_cli.packet.captured_packets import read_capture
 from hopsum_cli.packet.packet_command import main
 from hopsum_cli.packet.packet_exchange import PacketError, parse_arguments, values_of
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
@@ -92,11 +92,11 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     assert (stale["kind"], stale["round"], stale["held"]) == ("STALE", 1, 3)
 
     path = bed.captures / "port1.pcapng"
-    # A frame is recorded when it has left, which the answer may precede.
-    wait_until(lambda: len(rdpcap(str(path))) == 9)
-    packets = [packet[Hopsum] for packet in rdpcap(str(path))]
-    assert {packet.generation for packet in packets} == {bed.generation}
-    kinds = Counter(Kind(packet.kind).name for packet in packets)
+    wait_until(lambda: len(read_capture(path, HOPSUM_UDP_PORT).packets) == 9)  # a frame is recorded when it has left
+    assert main(["decode", str(path), "--json"]) == 0
+    packets = json.loads(capsys.readouterr().out)["packets"]
+    assert {packet["generation"] for packet in packets} == {bed.generation}
+    kinds = Counter(packet["kind"] for packet in packets)
     assert kinds == {"UPDATE": 4, "PROBE": 1, "STATE": 1, "RESULT": 2, "STALE": 1}
 
 
