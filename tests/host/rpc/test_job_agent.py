@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one generation to the next with everything around it made up, and the lease of one member."""
+"""A job agent's way from one generation to the next with everything around it made up, and the lease of one member."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hopsum.errors import GenerationEndedError, HopsumError
-from hopsum.rpc.change import GenerationChange
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
+from hopsum.rpc.job_agent import GenerationChange
 from hopsum.rpc.lease import HEARTBEAT_GAP_S, Lease
 from hopsum.rpc.member_client import Registration
 from hopsum_wire.control import control_pb2 as pb
