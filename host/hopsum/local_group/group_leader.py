@@ -15,7 +15,6 @@ OVER      nothing follows                             members and the job have h
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -30,20 +29,18 @@ from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
 from hopsum.communicator import (
     AllReduceResult,
     Communicator,
-    CommunicatorClosedError,
     CommunicatorStatistics,
     MismatchError,
 )
 from hopsum.communicator.task import Task
 from hopsum.errors import (
-    AllReduceError,
     AllReduceTimeoutError,
     HopsumError,
     RankLeftError,
     WorkersReplacedError,
 )
-from hopsum.local_group.host_ranks import LocalGroup, call_facts, ranks_in_words
-from hopsum.local_group.member_messages import Connection, SharedVector, Wakeup, error_of, over, told_error
+from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum, call_facts, ranks_in_words
+from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 # Tasks and ends of groups share one queue, since their order matters.
@@ -64,7 +61,7 @@ class _Member:
         """The reason that it gave for its end."""
 
 
-class LocalGroupLeader(Communicator):
+class LocalGroupLeader(LocalRank):
     """The communicator of the rank that takes part in the job for its host.
 
     Args:
@@ -74,31 +71,20 @@ class LocalGroupLeader(Communicator):
         deadline_s: for the members' vectors, from the time at which this rank has submitted its own.
     """
 
-    on_host_only = True
-
     def __init__(
         self, job: Communicator, group: LocalGroup, connections: Mapping[int, Connection], *, deadline_s: float
     ) -> None:
         who = f"rank {group.rank}, which leads the ranks of its host,"
-        super().__init__(who, rank=group.rank, codec=job.codec, thread=f"hopsum-local-{group.rank}")
-        self._job, self._group, self._deadline_s = job, group, deadline_s
+        super().__init__(who, job.codec, group, connections.values(), deadline_s)
+        self._job = job
         self._members = {rank: _Member(each) for rank, each in connections.items()}
         # The job returns the mean over hosts of the hosts' sums. Hosts / ranks makes it the mean over ranks.
         self._factor = np.float32(len(group.hosts) / group.ranks)
-        self._tasks: deque[Any] = deque()
-        """Tasks that were not begun, in order, and ends of groups."""
         self._in_group = False
-        self._failure: HopsumError | None = None
-        self._wakeup = Wakeup()
         # Last: the thread uses all fields above.
         self._thread.start()
 
     # ---- what a program calls -------------------------------------------------------------------------
-
-    @property
-    def workers(self) -> int:
-        """The number of ranks on all hosts."""
-        return self._group.ranks
 
     @property
     def statistics(self) -> CommunicatorStatistics:
@@ -141,39 +127,13 @@ class LocalGroupLeader(Communicator):
     def _queue_task(self, task: Task) -> None:
         # The deadline for the members runs from here. The job has deadlines of its own for the rest.
         task.started_s = time.monotonic()
-        self._tasks.append(task)
-        self._wakeup.set()
+        super()._queue_task(task)
 
     def _queue_end_of_group(self) -> None:
         self._tasks.append(_END_GROUP)
         self._wakeup.set()
 
-    def _stop(self) -> None:
-        self._wakeup.set()
-
-    def _why_over(self) -> HopsumError | None:
-        return None if self._failure is None else over(self._who, self._failure)
-
     # ---- the thread -----------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._wakeup, select.POLLIN)
-        by_descriptor = {member.connection.fileno(): member for member in self._members.values()}
-        for descriptor in by_descriptor:
-            waiting.register(descriptor, select.POLLIN)
-        # One thread reads all members, so their calls and ends come in one order.
-        while not self._closed and self._failure is None:
-            for descriptor, _ in waiting.poll(self._patience_ms()):
-                if descriptor == self._wakeup.fileno():
-                    self._wakeup.clear()
-                elif not self._hear(by_descriptor[descriptor]):
-                    waiting.unregister(descriptor)
-            try:
-                self._begin_all()
-            except Exception as error:
-                self._end(_as_hopsum(error))
-        self._leave()
 
     def _patience_ms(self) -> float | None:
         """Return for how long the first task may go on waiting for members; None: there is no such task."""
@@ -182,9 +142,9 @@ class LocalGroupLeader(Communicator):
             return None
         return 1000 * max(0.0, first.started_s + self._deadline_s - time.monotonic())
 
-    def _hear(self, member: _Member) -> bool:
-        """Take a member's message; return whether it is still there."""
-        received = member.connection.receive()
+    def _hear(self, connection: Connection) -> bool:
+        member = next(each for each in self._members.values() if each.connection is connection)
+        received = connection.receive()
         if received is None:
             member.is_gone = True
             return False
@@ -286,7 +246,7 @@ class LocalGroupLeader(Communicator):
             with np.errstate(over="ignore", invalid="ignore"):
                 result = self._distribute(task, vectors, result)
         except BaseException as error:
-            self._fail_task(task, _as_hopsum(error))
+            self._fail_task(task, as_hopsum(error))
         else:
             task.future.set_result(result)
 
@@ -345,34 +305,15 @@ class LocalGroupLeader(Communicator):
             self._wakeup.set()
         task.future.set_exception(failed)
 
-    def _end(self, error: HopsumError) -> None:
-        """Let the group be over, by this error unless there was one before."""
-        with self._lock:
-            self._failure = self._failure or error
-
     def _leave(self) -> None:
         """Part from the job and from the members, and end all tasks that were not begun."""
         failure = self._failure
         if failure is not None:
             self._job._abandon(f"{type(failure).__name__}: {failure}"[:300])
         self._job.close()
-        closed = CommunicatorClosedError(f"{self._who} was closed before this all-reduce was over")
         for member in self._members.values():
-            member.connection.send({"says": "over", "error": told_error(failure or closed)})
+            member.connection.send({"says": "over", "error": told_error(failure or self._closed_error())})
             member.connection.close()
         self._wakeup.close()
-        while self._tasks:
-            task = self._tasks.popleft()
-            if task is not _END_GROUP:
-                if failure is not None:
-                    task.give_back()
-                task.future.set_exception(failure or closed)
-
-
-def _as_hopsum(error: BaseException) -> HopsumError:
-    """Return an error as one of hopsum's, with the first as its cause."""
-    if isinstance(error, HopsumError):
-        return error
-    made = AllReduceError(f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+        self._end_tasks(task for task in self._tasks if task is not _END_GROUP)
+        self._tasks.clear()

@@ -8,10 +8,8 @@ the same, from a checkpoint of another grouping or from an all-reduce that never
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +19,13 @@ from hopsum.codec import Codec, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats, nonfinite_error
 from hopsum.communicator import (
     AllReduceResult,
-    Communicator,
-    CommunicatorClosedError,
     CommunicatorStatistics,
     SocketTraffic,
 )
 from hopsum.communicator.task import Task
-from hopsum.errors import AllReduceError, AllReduceTimeoutError, HopsumError, RankLeftError
-from hopsum.local_group.host_ranks import LocalGroup, call_facts
-from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, Wakeup, error_of, over
+from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError
+from hopsum.local_group.host_ranks import LocalGroup, LocalRank, call_facts
+from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_of
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
@@ -56,7 +52,7 @@ class _Call:
             self.task.feedback.give_back()
 
 
-class LocalGroupMember(Communicator):
+class LocalGroupMember(LocalRank):
     """The communicator of a rank whose host's leader takes part in the job.
 
     Args:
@@ -67,33 +63,21 @@ class LocalGroupMember(Communicator):
         is_newcomer: whether this host took the place of another one in a job that goes on.
     """
 
-    on_host_only = True
-
     def __init__(
         self, codec: Codec, group: LocalGroup, connection: Connection, *, deadline_s: float, is_newcomer: bool
     ) -> None:
         who = f"rank {group.rank}, whose host's leader is rank {group.leader},"
-        super().__init__(who, rank=group.rank, codec=codec, thread=f"hopsum-local-{group.rank}")
-        self._group, self._connection, self._is_newcomer = group, connection, is_newcomer
-        self._deadline_s = deadline_s
+        super().__init__(who, codec, group, [connection], deadline_s)
+        self._connection, self._is_newcomer = connection, is_newcomer
         self._pool = SegmentPool()
-        self._tasks: deque[Task] = deque()
-        """Tasks that the leader has not been told of."""
         self._calls: dict[int, _Call] = {}
         """Tasks that the leader has been told of and has not answered, by number, in order."""
-        self._failure: HopsumError | None = None
         self._statistics = CommunicatorStatistics(local_ranks=len(group.local))
         self._state: bytes | None = None
         self._state_is_here = threading.Event()
-        self._wakeup = Wakeup()
         self._thread.start()
 
     # ---- what a program calls -------------------------------------------------------------------------
-
-    @property
-    def workers(self) -> int:
-        """The number of ranks on all hosts."""
-        return self._group.ranks
 
     @property
     def statistics(self) -> CommunicatorStatistics:
@@ -121,40 +105,16 @@ class LocalGroupMember(Communicator):
     def _abandon(self, why: str) -> None:
         self._connection.send({"says": "abandon", "why": why})
 
-    # ---- the queue ------------------------------------------------------------------------------------
-
-    def _queue_task(self, task: Task) -> None:
-        self._tasks.append(task)
-        self._wakeup.set()
-
     def _queue_end_of_group(self) -> None:
         """Do nothing: the leader's program ends the group."""
 
-    def _stop(self) -> None:
-        self._wakeup.set()
-
-    def _why_over(self) -> HopsumError | None:
-        return None if self._failure is None else over(self._who, self._failure)
-
     # ---- the thread -----------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._wakeup, select.POLLIN)
-        waiting.register(self._connection.fileno(), select.POLLIN)
-        while not self._closed and self._failure is None:
-            for descriptor, _ in waiting.poll(self._patience_ms()):
-                self._wakeup.clear() if descriptor == self._wakeup.fileno() else self._hear()
-            try:
-                self._require_patience()
-                while self._tasks and self._failure is None:
-                    self._call(self._tasks[0])
-                    self._tasks.popleft()
-            except HopsumError as error:
-                self._end(error)
-            except Exception as error:
-                self._end(AllReduceError(f"{self._who} cannot hand its vector over: {type(error).__name__}: {error}"))
-        self._leave()
+    def _begin_all(self) -> None:
+        self._require_patience()
+        while self._tasks and self._failure is None:
+            self._call(self._tasks[0])
+            self._tasks.popleft()
 
     def _patience_ms(self) -> float | None:
         """Return for how long the leader may go on without beginning the first call; None: there is no such call."""
@@ -193,9 +153,8 @@ class LocalGroupMember(Communicator):
         task.feedback.give_back()
         return task.feedback.compensate(task.x) if task.feedback.residual.any() else None
 
-    def _hear(self) -> None:
-        """Take the leader's message, or note its end."""
-        received = self._connection.receive()
+    def _hear(self, connection: Connection) -> bool:
+        received = connection.receive()
         if received is None:
             leader = self._group.leader
             self._end(
@@ -205,7 +164,7 @@ class LocalGroupMember(Communicator):
                     (leader,),
                 )
             )
-            return
+            return False
         message, descriptor = received
         attached = None if descriptor is None else _read_all(descriptor)
         if message["says"] == "state":
@@ -222,6 +181,7 @@ class LocalGroupMember(Communicator):
             self._fail(self._calls.pop(message["number"]), failed)
         else:
             self._finish(self._calls.pop(message["number"]), message, attached)
+        return True
 
     def _finish(self, call: _Call, message: dict[str, Any], contributors: bytes | None) -> None:
         """Take the mean that is in the segment of a call."""
@@ -258,24 +218,15 @@ class LocalGroupMember(Communicator):
     def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
         self._statistics = self._statistics.with_allreduce(task.x.size, seconds, skipped=skipped)
 
-    def _end(self, error: HopsumError) -> None:
-        with self._lock:
-            self._failure = self._failure or error
-        self._state_is_here.set()
-
     def _leave(self) -> None:
         """Part from the leader; what was not answered ends, and goes back into the error feedback."""
         self._connection.close()
         self._state_is_here.set()
-        closed = CommunicatorClosedError(f"{self._who} was closed before this all-reduce was over")
         self._wakeup.close()
         left = [call.task for call in self._calls.values()] + list(self._tasks)
         self._calls.clear()
         self._tasks.clear()
-        for task in left:
-            if self._failure is not None:
-                task.give_back()
-            task.future.set_exception(self._failure or closed)
+        self._end_tasks(left)
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job by their hosts, and the facts of a call that all ranks of a host have in common."""
+"""The ranks of a job by their hosts, and the communicator that the leader and the members of a host have in common."""
 
 from __future__ import annotations
 
+import select
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hopsum.codec import Codec
+from hopsum.communicator import Communicator, CommunicatorClosedError
 from hopsum.communicator.signature import digest_of
 from hopsum.communicator.task import Task
-from hopsum.errors import HopsumError
+from hopsum.errors import AllReduceError, HopsumError
+from hopsum.local_group.member_messages import Connection, Wakeup, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +73,97 @@ def call_facts(task: Task) -> dict[str, Any]:
         "on_nonfinite": task.on_nonfinite,
         "names": names,
     }
+
+
+class LocalRank(Communicator):
+    """The communicator of one rank of a host: its queue, and the thread that hears the host's other ranks.
+
+    Args:
+        connections: to the leader, or to the members.
+        deadline_s: for the other ranks of the host.
+    """
+
+    on_host_only = True
+
+    def __init__(
+        self, who: str, codec: Codec, group: LocalGroup, connections: Iterable[Connection], deadline_s: float
+    ) -> None:
+        super().__init__(who, rank=group.rank, codec=codec, thread=f"hopsum-local-{group.rank}")
+        self._group, self._deadline_s = group, deadline_s
+        self._by_descriptor = {each.fileno(): each for each in connections}
+        self._tasks: deque[Any] = deque()
+        """Tasks that were not begun, in order; the leader's ends of groups among them."""
+        self._failure: HopsumError | None = None
+        self._wakeup = Wakeup()
+
+    @property
+    def workers(self) -> int:
+        """The number of ranks on all hosts."""
+        return self._group.ranks
+
+    @abstractmethod
+    def _patience_ms(self) -> float | None:
+        """Return for how long the thread may wait for another rank; None: it waits for none."""
+
+    @abstractmethod
+    def _hear(self, connection: Connection) -> bool:
+        """Take a message; return whether the other rank is still there."""
+
+    @abstractmethod
+    def _begin_all(self) -> None:
+        """Begin the tasks that can begin, in order. Raises what ends the group."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Part from the other ranks, and end all tasks."""
+
+    def _queue_task(self, task: Task) -> None:
+        self._tasks.append(task)
+        self._wakeup.set()
+
+    def _stop(self) -> None:
+        self._wakeup.set()
+
+    def _why_over(self) -> HopsumError | None:
+        return None if self._failure is None else over(self._who, self._failure)
+
+    def _serve(self) -> None:
+        waiting = select.poll()
+        for descriptor in (self._wakeup.fileno(), *self._by_descriptor):
+            waiting.register(descriptor, select.POLLIN)
+        # One thread reads all connections, so calls and ends come in one order.
+        while not self._closed and self._failure is None:
+            for descriptor, _ in waiting.poll(self._patience_ms()):
+                if descriptor == self._wakeup.fileno():
+                    self._wakeup.clear()
+                elif not self._hear(self._by_descriptor[descriptor]):
+                    waiting.unregister(descriptor)
+            try:
+                self._begin_all()
+            except Exception as error:
+                self._end(as_hopsum(error))
+        self._leave()
+
+    def _end(self, error: HopsumError) -> None:
+        """Let the group be over, by this error unless there was one before."""
+        with self._lock:
+            self._failure = self._failure or error
+
+    def _closed_error(self) -> CommunicatorClosedError:
+        return CommunicatorClosedError(f"{self._who} was closed before this all-reduce was over")
+
+    def _end_tasks(self, tasks: Iterable[Task]) -> None:
+        """End tasks without a result. After a failure their vectors go back into the error feedback."""
+        for task in tasks:
+            if self._failure is not None:
+                task.give_back()
+            task.future.set_exception(self._failure or self._closed_error())
+
+
+def as_hopsum(error: BaseException) -> HopsumError:
+    """Return an error as one of hopsum's, with the first as its cause."""
+    if isinstance(error, HopsumError):
+        return error
+    made = AllReduceError(f"{type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
