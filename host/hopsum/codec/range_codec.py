@@ -22,7 +22,7 @@ bucket leaves it untouched.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,9 @@ from hopsum.codec.interface import (
 )
 from hopsum.codec.vector_reduction import (
     INFINITE,
+    BlockReduction,
     ReductionState,
     SharedRanges,
-    VectorReduction,
     pack_ranges,
     read_ranges,
     require_ranges,
@@ -165,8 +165,10 @@ class RangeCodec(ABC):
         x -= self.contribution(payloads, shared, x.size, context, included)
 
 
-class RangeReduction(VectorReduction):
+class RangeReduction(BlockReduction):
     """One all-reduce of one vector by a codec with ranges. The contract is `hopsum.codec.interface.Reduction`."""
+
+    codec: RangeCodec
 
     def __init__(
         self,
@@ -185,13 +187,6 @@ class RangeReduction(VectorReduction):
         """By part that was taken early, the contributors of its chunks."""
         self._taken_chunks = 0
         super().__init__(x, context, feedback, **options)
-
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
-        self._require_phase()
-        if self.state is ReductionState.RANGES:
-            self._take_ranges(results)
-        else:
-            self._take_sums(results, contributors)
 
     def encode_in_parts(self, part_chunks: int) -> None:
         self._part_chunks = part_chunks if self.codec.streams else 0
@@ -338,23 +333,10 @@ class RangeReduction(VectorReduction):
 
     def _places(self, chunks: slice) -> tuple[slice, slice]:
         """Return the blocks and the elements of some chunks."""
-        blocks_in_all = blocks_of(self.elements, self.codec.block_elements)
         first = chunks.start * self.codec.chunk_blocks
-        blocks = slice(first, min(chunks.stop * self.codec.chunk_blocks, blocks_in_all))
+        blocks = slice(first, min(chunks.stop * self.codec.chunk_blocks, self._blocks))
         size = self.codec.block_elements
         return blocks, slice(blocks.start * size, min(blocks.stop * size, self.elements))
-
-    def _lanes(self, chunks: int) -> int:
-        """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
-        before = (chunks - 1) * self.codec.block_elements
-        rest = self.elements - before * self.codec.chunk_blocks
-        return before + min(rest, self.codec.block_elements)
-
-    def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
-        """Return for each block what there is for its chunk."""
-        if self.codec.chunk_blocks == 1:
-            return of_chunks
-        return of_chunks.repeat(self.codec.chunk_blocks)[: blocks_of(self.elements, self.codec.block_elements)]
 
     def _drop_infinite(self) -> None:
         """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""

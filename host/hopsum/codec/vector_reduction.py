@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all codecs' all-reduces: a vector, its ranges, its error feedback, and how the all-reduce ends.
+"""The base of all codecs' all-reduces, on the host and on devices: a vector, its ranges, its error feedback, its end.
 
 state     meaning                                          residual
 RANGES    ranges are to be summed (MAX32)                  as before
@@ -33,7 +33,6 @@ from hopsum.codec.interface import (
     Bytes,
     CodecError,
     CollectivePhase,
-    ErrorFeedback,
     Floats,
     OnNonfinite,
     ReductionContext,
@@ -73,34 +72,39 @@ class VectorReduction(ABC):
 
     def __init__(
         self,
-        x: Floats,
+        x: Any,
         context: ReductionContext,
-        feedback: ErrorFeedback | None = None,
+        feedback: Any = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        out: Floats | None = None,
+        out: Any = None,
     ) -> None:
         """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
-        require_vector(x)
-        require_out(out, x)
         require_on_nonfinite(on_nonfinite)
         self.context = context
         self.state = ReductionState.RANGES
-        self.elements = x.size
-        self.mean: Floats | None = None
-        self.contributors = np.zeros(0, np.uint64)
+        self.mean: Any = None
+        self.contributors: Bitmaps = np.zeros(0, np.uint64)
         self._out = out
         self._feedback = feedback
         self._tensors = tensors
         self._on_nonfinite = on_nonfinite
-        self._x = x if feedback is None else feedback.compensate(x)
+        self._x = self._compensated(x)
+        # Checked by now: what has no length is refused as no vector.
+        self.elements = len(x)
         try:
             self.phase: CollectivePhase | None = self._first_phase()
         # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
         except BaseException:
             self._rollback()
             raise
+
+    def _compensated(self, x: Any) -> Any:
+        """Return the vector to encode: x, or x + residual. Raises CodecError for no vector of the host."""
+        require_vector(x)
+        require_out(self._out, x)
+        return x if self._feedback is None else self._feedback.compensate(x)
 
     @abstractmethod
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
@@ -129,11 +133,14 @@ class VectorReduction(ABC):
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         # A vector with NaN must not enter the residual: every later step would have it.
-        if np.isfinite(self._x).all():
+        if self._is_finite():
             self._commit(None)
         else:
             self._rollback()
         self._end(ReductionState.GONE)
+
+    def _is_finite(self) -> bool:
+        return bool(np.isfinite(self._x).all())
 
     def _require_phase(self) -> CollectivePhase:
         """Return the phase whose results are due. Raises CodecError when the all-reduce is over."""
@@ -147,13 +154,18 @@ class VectorReduction(ABC):
         # The error is made before the feedback gives the vector back: its message reads the vector.
         if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)
-            error = nonfinite_error(self._x, self._tensors, self.context.rank, too_large=large)
+            error = nonfinite_error(self._on_host(), self._tensors, self.context.rank, too_large=large)
         self._rollback()
         self._end(ReductionState.SKIPPED)
         if error is not None:
             raise error
 
-    def _finish(self, mean: Floats, contributors: Bitmaps) -> None:
+    def _on_host(self) -> Floats:
+        """Return the vector in the host's memory."""
+        x: Floats = self._x
+        return x
+
+    def _finish(self, mean: Any, contributors: Bitmaps) -> None:
         if self._out is not None and mean is not self._out:
             # Written at the very end, so that `out` may be x itself: until here x was still needed.
             self._out[:] = mean
@@ -170,6 +182,44 @@ class VectorReduction(ABC):
 
     def _end(self, state: ReductionState) -> None:
         self.state, self.phase = state, None
+
+
+class BlockReduction(VectorReduction):
+    """One all-reduce in two phases, RANGES and SUMS, of a codec with one range for each block."""
+
+    codec: Any
+    """A `RangeCodec`, or its form for a device: `block_elements`, `chunk_blocks`."""
+
+    def take(self, results: Bytes, contributors: Bitmaps) -> None:
+        self._require_phase()
+        if self.state is ReductionState.RANGES:
+            self._take_ranges(results)
+        else:
+            self._take_sums(results, contributors)
+
+    @abstractmethod
+    def _take_ranges(self, results: Bytes) -> None:
+        """Take the shared ranges, and make the phase SUMS, or skip."""
+
+    @abstractmethod
+    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
+        """Take the sums, and finish."""
+
+    @property
+    def _blocks(self) -> int:
+        return blocks_of(self.elements, self.codec.block_elements)
+
+    def _lanes(self, chunks: int) -> int:
+        """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
+        before = (chunks - 1) * self.codec.block_elements
+        rest = self.elements - before * self.codec.chunk_blocks
+        return int(before + min(rest, self.codec.block_elements))
+
+    def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
+        """Return for each block what there is for its chunk."""
+        if self.codec.chunk_blocks == 1:
+            return of_chunks
+        return of_chunks.repeat(self.codec.chunk_blocks)[: self._blocks]
 
 
 # ---- ranges -------------------------------------------------------------------------------------------------

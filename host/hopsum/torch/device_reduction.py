@@ -24,7 +24,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
     Bitmaps,
@@ -37,15 +36,13 @@ from hopsum.codec.interface import (
     OnNonfinite,
     ReductionContext,
     Tensors,
-    blocks_of,
     contributor_counts,
     includes,
-    nonfinite_error,
-    require_on_nonfinite,
     require_rows,
 )
 from hopsum.codec.vector_reduction import (
     INFINITE,
+    BlockReduction,
     ReductionState,
     pack_ranges,
     read_ranges,
@@ -141,7 +138,7 @@ class DeviceFeedback:
         self._pending = self._spare
         return bounded(torch.cat(parts))
 
-    def commit(self) -> None:
+    def commit(self, delivered: None = None) -> None:
         """End the all-reduce: what is left of the compensated vector is the residual. Raises CodecError without one."""
         before = self.residual
         self.residual = self.pending
@@ -164,8 +161,10 @@ class _Piece(NamedTuple):
     elements: slice
 
 
-class DeviceReduction:
+class DeviceReduction(BlockReduction):
     """One all-reduce of one tensor. The contract is `hopsum.codec.interface.Reduction`, its mean a tensor.
+
+    Phases are whole: the bus is faster than the network, and each part would be one more wait for the device.
 
     Args:
         codec: for the tensor's device.
@@ -193,74 +192,45 @@ class DeviceReduction:
         on_nonfinite: OnNonfinite = "raise",
         piece_elements: int = PIECE_ELEMENTS,
     ) -> None:
-        require_on_nonfinite(on_nonfinite)
-        self.context = context
-        self.state = ReductionState.RANGES
-        self.elements = x.numel()
-        self.mean: Any = None
-        self.contributors: Bitmaps = np.zeros(0, np.uint64)
         self.squares: list[torch.Tensor] = []
         """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty
         without feedback."""
-        self._codec, self._staging, self._feedback = codec, staging, feedback
-        self._out, self._number, self._piece_elements = out, number, piece_elements
-        self._tensors, self._on_nonfinite = tensors, on_nonfinite
-        self._blocks = blocks_of(self.elements, codec.block_elements)
-        self._x = x
-        try:
-            self.phase: CollectivePhase | None = self._share_ranges(ready)
-        except BaseException:  # nobody has this reduction, so nobody could give it up
-            self._rollback()
-            raise
-
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
-        if self.phase is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
-        if self.state is ReductionState.RANGES:
-            self._take_ranges(results)
-        else:
-            self._take_sums(results, contributors)
-
-    @property
-    def encoded(self) -> int:
-        """Return the chunks of the phase whose payloads are made: all of them."""
-        return 0 if self.phase is None else len(self.phase.payloads)
-
-    def encode_in_parts(self, part_chunks: int) -> None:
-        """Do nothing: the bus is faster than the network, and each part would be one more wait."""
-
-    def encode_part(self) -> Bytes:
-        """Refuse: all payloads are made. See `Reduction`."""
-        raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
-
-    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
-        """Do nothing: `take` has all results again. See `Reduction`."""
+        self.codec, self._staging, self._ready = codec, staging, ready
+        self._number, self._piece_elements = number, piece_elements
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def abort(self) -> None:
-        if self.phase is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
-        if self._feedback is not None:
-            with self._staging.on_kernels():
-                finite = bool(torch.isfinite(self._x).all())
-            self._feedback.commit() if finite else self._rollback()
+        super().abort()
         self._staging.wait()  # the caller may use x and out again
-        self._end(ReductionState.GONE)
+
+    def _compensated(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x itself: `_first_phase` adds the residual and measures the ranges in one pass."""
+        return x
+
+    def _is_finite(self) -> bool:
+        with self._staging.on_kernels():
+            return bool(torch.isfinite(self._x).all())
+
+    def _on_host(self) -> Floats:
+        with self._staging.on_kernels():
+            x: Floats = self._x.cpu().numpy()
+        return x
 
     # ---- ranges ---------------------------------------------------------------------------------------
 
-    def _share_ranges(self, ready: Mark) -> CollectivePhase:
-        with self._staging.on_kernels(ready):
+    def _first_phase(self) -> CollectivePhase:
+        with self._staging.on_kernels(self._ready):
             if self._feedback is None:
-                self._own = self._codec.ranges(self._x)
+                self._ranges = self.codec.ranges(self._x)
             else:
-                self._own = self._feedback.compensate(self._codec, self._x)
+                self._ranges = self._feedback.compensate(self.codec, self._x)
                 self._x = self._feedback.pending
                 self._take_sample(self._x)
-            own = self._staging.read(self._own)
+            own = self._staging.read(self._ranges)
         self._staging.wait()
         # Read after the wait: before it the copy may be under way.
-        self._own_bits = own.numpy().view(np.uint32)
-        return CollectivePhase(Op.MAX32, pack_ranges(self._own_bits), self._blocks)
+        self._own = own.numpy().view(np.uint32)
+        return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._blocks)
 
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._blocks)
@@ -268,22 +238,22 @@ class DeviceReduction:
             self._skip()
             return
         # Only this rank: its ranges came too late to make all ranks skip.
-        if int(self._own_bits.max()) >= INFINITE:
+        if int(self._own.max()) >= INFINITE:
             self._drop_infinite()
-            require_finite(self._own_bits)
+            require_finite(self._own)
         payloads = self._encode(shared.values)
-        self.phase = CollectivePhase(self._codec.op, payloads, self._lanes(), last=True)
+        self.phase = CollectivePhase(self.codec.op, payloads, self._lanes(len(payloads)), last=True)
         self.state = ReductionState.SUMS
 
     def _encode(self, shared: Floats) -> Bytes:
         """Return the codes on the host. The device keeps ranges and codes for the end."""
-        codec, staging = self._codec, self._staging
+        codec, staging = self.codec, self._staging
         rows = (codec.chunks(self._blocks), SHAPES[codec.op].up_bytes)
         codes = staging.streams.room(rows, torch.uint8)
         # Copied beside the kernels of the step. Kernels queued from here on see it.
         self._shared = staging.load(shared)
         with staging.on_kernels():
-            scales, shifts = codec.scales(self._own, self._shared)
+            scales, shifts = codec.scales(self._ranges, self._shared)
             self._payloads = torch.empty(rows, dtype=torch.uint8, device=codec.device)
             for blocks, chunks, elements in self._pieces():
                 made = self._payloads[chunks]
@@ -299,34 +269,21 @@ class DeviceReduction:
         for limit in (float("inf"), _LARGE):
             with self._staging.on_kernels():
                 self._x = self._x if self._feedback is not None else self._x.clone()
-                bad = (~(self._x.abs() < limit)).nonzero().flatten() // self._codec.block_elements
+                bad = (~(self._x.abs() < limit)).nonzero().flatten() // self.codec.block_elements
                 for block in sorted(set(bad.tolist())):
-                    rows = slice(block * self._codec.block_elements, (block + 1) * self._codec.block_elements)
+                    rows = slice(block * self.codec.block_elements, (block + 1) * self.codec.block_elements)
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
-                self._own = self._codec.ranges(self._x)
-                own = self._staging.read(self._own)
+                self._ranges = self.codec.ranges(self._x)
+                own = self._staging.read(self._ranges)
             self._staging.wait()
-            self._own_bits = own.numpy().view(np.uint32)
-            if int(self._own_bits.max()) < INFINITE:
+            self._own = own.numpy().view(np.uint32)
+            if int(self._own.max()) < INFINITE:
                 return
-
-    def _skip(self) -> None:
-        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
-        error = None
-        if self._on_nonfinite == "raise":
-            with self._staging.on_kernels():
-                x = self._x.cpu().numpy()
-            large = bool(self._own_bits.max() >= INFINITE)
-            error = nonfinite_error(x, self._tensors, self.context.rank, too_large=large)
-        self._rollback()
-        self._end(ReductionState.SKIPPED)
-        if error is not None:
-            raise error
 
     # ---- sums -----------------------------------------------------------------------------------------
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
-        codec, staging = self._codec, self._staging
+        codec, staging = self.codec, self._staging
         require_rows(results, codec.chunks(self._blocks), SHAPES[codec.op].down_bytes, f"results of {self.elements}")
         by_block = self._by_block(contributors)
         require_ranges(by_block, self._blocks, "contributors instead of")
@@ -344,12 +301,11 @@ class DeviceReduction:
             self._refuse_sums(results, counts)
         if self._feedback is not None:
             self._feedback.commit()
-        self.mean, self.contributors = self._out, by_block
-        self._end(ReductionState.DONE)
+        self._finish(self._out, by_block)
 
     def _decode(self, results: Bytes, counts: Ints) -> torch.Tensor:
         """Fill the mean. Return int32[1], not 0 where a sum is impossible."""
-        codec, beyond = self._codec, []
+        codec, beyond = self.codec, []
         counted = self._staging.load(counts)
         factors = codec.factors(self._shared, counted)
         for blocks, chunks, elements in self._pieces():
@@ -364,7 +320,7 @@ class DeviceReduction:
         included = includes(contributors, self.context.rank)
         if not included.any():
             return
-        codec = self._codec
+        codec = self.codec
         alone = torch.ones(self._blocks, dtype=torch.int32, device=codec.device)
         # The flag is on the device. Multiplied with it, nothing is subtracted where the sums are impossible.
         factors = codec.factors(self._shared, alone) * (beyond == 0)
@@ -375,13 +331,13 @@ class DeviceReduction:
     def _refuse_sums(self, results: Bytes, counts: Ints) -> None:
         """Raise CodecError: nothing is changed but the memory of the mean."""
         with self._staging.on_kernels():
-            self._codec.refuse_sums(self._staging.load(results), self._staging.load(counts))
+            self.codec.refuse_sums(self._staging.load(results), self._staging.load(counts))
 
     # ---- both -----------------------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[_Piece]:
         """Yield the vector's pieces, of whole chunks but for the last one."""
-        codec = self._codec
+        codec = self.codec
         # Whole chunks: a pair of blocks shares its codes.
         size = max(1, self._piece_elements // (codec.block_elements * codec.chunk_blocks)) * codec.chunk_blocks
         for first in range(0, self._blocks, size):
@@ -390,18 +346,6 @@ class DeviceReduction:
             start, stop = first * codec.block_elements, min(blocks.stop * codec.block_elements, self.elements)
             yield _Piece(blocks, chunks, slice(start, stop))
 
-    def _lanes(self) -> int:
-        """Return the lanes in use. Where a lane carries several sums, the first block's are all of it."""
-        block = self._codec.block_elements
-        before = (self._codec.chunks(self._blocks) - 1) * block
-        return before + min(self.elements - before * self._codec.chunk_blocks, block)
-
-    def _by_block(self, of_chunks: Bitmaps) -> NDArray[np.uint64]:
-        """Return for each block what there is for its chunk."""
-        if self._codec.chunk_blocks == 1:
-            return of_chunks
-        return of_chunks.repeat(self._codec.chunk_blocks)[: self._blocks]
-
     def _take_sample(self, vector: torch.Tensor) -> None:
         """Read the squares of the elements that statistics look at, in the order of the kernels."""
         if self.elements > RUNS * RUN_ELEMENTS:
@@ -409,13 +353,6 @@ class DeviceReduction:
             part = self.elements // RUNS
             vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self._number)]
         self.squares.append(self._staging.read(vector.double().square().sum()))
-
-    def _rollback(self) -> None:
-        if self._feedback is not None:
-            self._feedback.give_back()
-
-    def _end(self, state: ReductionState) -> None:
-        self.state, self.phase = state, None
 
 
 # ---- a tensor as a communicator is handed it ---------------------------------------------------------------
