@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hopsum_wire.errors import HopsumError
 
 __all__ = [
@@ -58,3 +60,9 @@ class WorkersReplacedError(AllReduceError):
 
 class GenerationEndedError(HopsumError):
     """The generation takes no more chunks: an all-reduce failed in it, or its rounds are used up."""
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks in words: `rank 3`, or `ranks 0, 1, 2`."""
+    listed = [str(rank) for rank in ranks]
+    return f"rank{'s' if len(listed) > 1 else ''} {', '.join(listed)}"

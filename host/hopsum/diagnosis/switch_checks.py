@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from hopsum.diagnosis.kernel import Route
 from hopsum.diagnosis.probe_client import Place, ProbeClient, ProbeReply
 from hopsum.diagnosis.rows import CheckRow, failed, passed
-from hopsum.protocol.deadline_prober import name_ranks
+from hopsum.errors import name_ranks
 from hopsum_wire import State
 from hopsum_wire.membership import Endpoint, JobMembership
 

@@ -38,8 +38,9 @@ from hopsum.errors import (
     HopsumError,
     RankLeftError,
     WorkersReplacedError,
+    name_ranks,
 )
-from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum, call_facts, ranks_in_words
+from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum, call_facts
 from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -190,7 +191,7 @@ class LocalGroupLeader(LocalRank):
                 )
         if time.monotonic() >= task.started_s + self._deadline_s:
             raise AllReduceTimeoutError(
-                f"rank {self.rank} has waited {self._deadline_s:g} s for the vectors of {ranks_in_words(missing)} of "
+                f"rank {self.rank} has waited {self._deadline_s:g} s for the vectors of {name_ranks(missing)} of "
                 "its host: they do not run this all-reduce. Connect all ranks again",
                 missing,
             )

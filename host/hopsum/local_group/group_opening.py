@@ -23,11 +23,12 @@ from typing import Any, Final
 from hopsum.codec import Codec
 from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.errors import name_ranks
 from hopsum.hosts.host_address import host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.local_group.group_leader import LocalGroupLeader
 from hopsum.local_group.group_member import LocalGroupMember
-from hopsum.local_group.host_ranks import LocalGroup, ranks_in_words
+from hopsum.local_group.host_ranks import LocalGroup
 from hopsum.local_group.member_messages import Connection
 
 AUTO: Final = "auto"
@@ -156,7 +157,7 @@ def _accept(door: socket.socket, group: LocalGroup) -> tuple[int, Connection]:
         end, _ = door.accept()
     except TimeoutError:
         raise ConfigError(
-            f"rank {group.rank} waits for connections of {ranks_in_words(group.local[1:])}, and none came for "
+            f"rank {group.rank} waits for connections of {name_ranks(group.local[1:])}, and none came for "
             f"{door.gettimeout():g} s"
         ) from None
     end.settimeout(None)

@@ -14,7 +14,7 @@ from hopsum.codec import Codec
 from hopsum.communicator import Communicator, CommunicatorClosedError
 from hopsum.communicator.signature import digest_of
 from hopsum.communicator.task import Task
-from hopsum.errors import AllReduceError, HopsumError
+from hopsum.errors import AllReduceError, HopsumError, name_ranks
 from hopsum.local_group.member_messages import Connection, Wakeup, over
 
 
@@ -51,16 +51,11 @@ class LocalGroup:
         """Return an error of the job, whose workers are hosts, with the ranks that these are."""
         named = [*getattr(error, "ranks", ()), *getattr(error, "missing_ranks", ())] or [self.host]
         told = "; ".join(
-            f"worker {number} is the host of {ranks_in_words(self.hosts[number])}"
+            f"worker {number} is the host of {name_ranks(self.hosts[number])}"
             for number in named
             if number < len(self.hosts)
         )
         return f"{error} (with local_group a worker of the job is a host: {told})"
-
-
-def ranks_in_words(ranks: tuple[int, ...]) -> str:
-    """Return `rank 3`, or `ranks 0, 1, 2`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def call_facts(task: Task) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from hopsum.errors import name_ranks
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.stream import SlotRound, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
@@ -147,9 +148,3 @@ class DeadlineProber:
     def _answer_about(self, place: SlotRound) -> Header | None:
         answer = self._answer
         return answer if answer is not None and (answer.slot, answer.round) == place else None
-
-
-def name_ranks(ranks: list[int] | tuple[int, ...]) -> str:
-    """Return ranks in words."""
-    listed = ", ".join(map(str, ranks))
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"

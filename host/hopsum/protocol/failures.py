@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError
-from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError, name_ranks
+from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.stream import NEW_GENERATION, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header

@@ -6,7 +6,7 @@ Rules
         the results that it holds, or keeps for peers, of all-reduces that it has submitted. A result of an all-reduce
         that it has not submitted is not reported: the worker could not have encoded that all-reduce itself.
     E3  The new generation goes on with the results that are decided. A worker fetches those it lacks
-        (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
+        (repair.py) and never sends them. It discards results that are held and not decided. The rest is sent
         again with the same payloads, stamped with the new generation and its rounds (W2 holds within a generation).
     E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. An all-reduce with a void
@@ -31,8 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import WorkersReplacedError
-from hopsum.protocol.deadline_prober import name_ranks
+from hopsum.errors import WorkersReplacedError, name_ranks
 from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.stream import DecidedRanges, Stream

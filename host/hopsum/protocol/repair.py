@@ -8,8 +8,10 @@ Rules
         lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
     R1  Messages carry the generation. Those of another one are neither answered nor accepted (worker.py).
-    E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the generation change
-        names.
+    E3  A decided position is never sent: those that hold it would not send it again, so it would get a second result.
+        Of `AHEAD` positions at a time, in the order of the stream, one of the workers named is asked; every `AGAIN_S`
+        another one of them. If none of them has it any more, the other peers are asked (W6). If they
+        died, it stays lacking: the next generation change decides again.
     R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved, and `unproved_least` where their results have `unproved_bytes`: the next one is held back until the
         oldest is proved, or its stragglers are out after `straggler_s`.
@@ -25,8 +27,15 @@ Rules
     ASKED       GONE from all peers                         -       the worker is over: FellBehindError
     ASKED       result accepted, from whomever              -
 
+    position    input                              next
+    -           decided, submitted here, lacking   WANTED
+    WANTED      it is among the first `AHEAD`      ASKED    FETCH to a worker that holds it
+    ASKED       `AGAIN_S` over                     ASKED    FETCH to another one
+    ASKED       its result                         -        the next one that is WANTED is ASKED
+
 Losses between peers need no timers of their own: the open round of a slot is sent again (retransmit_queue.py), answered
-STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to time.
+STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to time, and a
+fetcher of decided results asks again, since a peer that has not begun this generation yet does not answer (R1).
 """
 
 from __future__ import annotations
@@ -38,13 +47,15 @@ from typing import Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.result_store import ResultStore, StoredResult
-from hopsum.protocol.stream import MAX_ROUND, Stream
+from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
 from hopsum_wire import Header, Kind
 
 AHEAD: Final = 32
 """Results asked for in one go."""
 PROGRESS_QUERY_INTERVAL_S: Final = 0.25
+AGAIN_S: Final = 0.1
+"""The time after which another worker is asked for a decided result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,3 +336,49 @@ def peer_fault(message: PeerMessage, own: Membership) -> str:
     if placed and not (message.slot < own.slots and 1 <= message.round <= MAX_ROUND):
         return "place"
     return ""
+
+
+class ResultFetcher:
+    """The decided results that one worker fetches in one generation."""
+
+    def __init__(self, decided: DecidedRanges, repair: PeerRepair) -> None:
+        self._decided, self._repair = decided, repair
+        self._wanted: deque[int] = deque()
+        self._asked: dict[int, int] = {}
+        """The bitmap of the workers that hold a result, by position."""
+        self._due = 0.0
+
+    @property
+    def lacking(self) -> list[int]:
+        """Return the positions that are still to come, in the order of the stream."""
+        return [*self._asked, *self._wanted]
+
+    def want(self, positions: Iterable[int], now: float) -> None:
+        """Take decided positions that are lacking, behind all that were taken before."""
+        self._wanted.extend(positions)
+        self._ask_next(now)
+
+    def note(self, position: int, now: float) -> None:
+        """Take the arrival of a result."""
+        if self._asked.pop(position, None) is not None:
+            self._ask_next(now)
+
+    def timer(self) -> float | None:
+        """Return the time at which `handle_timer` is due, or None."""
+        return self._due if self._asked else None
+
+    def handle_timer(self, now: float) -> None:
+        """Ask again for what did not come."""
+        if not self._asked or now < self._due:
+            return
+        self._due = now + AGAIN_S
+        for position, named in self._asked.items():
+            self._repair.ask_named((position,), named, now, AGAIN_S)
+
+    def _ask_next(self, now: float) -> None:
+        if not self._asked:
+            self._due = now + AGAIN_S
+        while self._wanted and len(self._asked) < AHEAD:
+            position = self._wanted.popleft()
+            self._asked[position] = named = self._decided.holders(position)
+            self._repair.ask_named((position,), named, now, AGAIN_S)

@@ -54,8 +54,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceError, FellBehindError, GenerationEndedError
-from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.errors import AllReduceError, FellBehindError, GenerationEndedError, name_ranks
+from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
     fell_behind,
     finished_early,
@@ -67,9 +67,8 @@ from hopsum.protocol.failures import (
 )
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, as_result, peer_fault
+from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, ResultFetcher, as_result, peer_fault
 from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor, validate_reply
-from hopsum.protocol.result_fetcher import ResultFetcher
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.stream import DecidedRanges, Stream

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
+from hopsum.errors import name_ranks
 from hopsum.notice import AFTER_S, WaitNotice
 from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError, Replies
 from hopsum_wire import WIRE_VERSION
@@ -209,18 +210,18 @@ class MemberClient:
 
     def _tell_gone(self, notice: WaitNotice, pending: Any, gone: list[int], left_s: float) -> None:
         if left_s > 0:
-            what = f"another worker in the place of {_ranks(gone)} ({pending.reason or 'gone'})"
+            what = f"another worker in the place of {name_ranks(gone)} ({pending.reason or 'gone'})"
             notice.say(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
 
     def _given_up(self, pending: Any, gone: list[int], wait_s: float | None) -> MembershipError:
         if gone:
             return MembershipError(
-                f"no worker has taken the place of {_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start all "
-                "workers that have ended again, or wait longer (replacement_wait_s)"
+                f"no worker has taken the place of {name_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start "
+                "all workers that have ended again, or wait longer (replacement_wait_s)"
             )
         return MembershipError(
-            f"job {self.job!r} is not complete within {wait_s:g} s: {_lack(pending)}. Start all workers of the job, or "
-            "wait longer (membership_wait_s)"
+            f"job {self.job!r} is not complete within {wait_s:g} s: {_lack(pending)}. Start "
+            "all workers of the job, or wait longer (membership_wait_s)"
         )
 
     def heartbeat(self, generation: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
@@ -302,13 +303,8 @@ def _lack(pending: Any) -> str:
 def _awaited(pending: Any) -> str:
     """Say the same as what somebody waits for."""
     if pending.missing_ranks:
-        return f"{_ranks(pending.missing_ranks)} to join"
+        return f"{name_ranks(pending.missing_ranks)} to join"
     return f"the job's switch to be written{': ' if pending.condition else ''}{pending.condition}"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    each = list(ranks)
-    return f"rank{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
 
 
 def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | None = None) -> Answer:

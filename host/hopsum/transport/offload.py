@@ -45,14 +45,16 @@ def offload_for(gso: Gso) -> Offload:
         raise ValueError(f"gso={gso!r}: one of {', '.join(GSO)}")
     if gso == "off":
         return PLAIN
-    found = probe_once()
+    found = probe_offload()
     if gso == "on" and not found.segment:
         raise OSError(errno.EOPNOTSUPP, "gso='on', but this kernel has no UDP_SEGMENT; gso='auto' does without")
     return found
 
 
+@cache
 def probe_offload() -> Offload:
     """Find out this kernel's offloads on loopback, by sending two datagrams at once."""
+    # Kept: a running kernel does not change.
     with udp_socket() as receiver, udp_socket() as sender:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(1.0)
@@ -66,12 +68,6 @@ def probe_offload() -> Offload:
         except OSError:  # refused, or nothing came
             return Offload(False, gro)
         return Offload(True, gro and (len(first[0]) != 16 or datagram_bytes(first[1], 16) == 8))
-
-
-@cache
-def probe_once() -> Offload:
-    """Return the first result of `probe_offload`: a running kernel does not change."""
-    return probe_offload()
 
 
 def segments_per_send(size: int) -> int:

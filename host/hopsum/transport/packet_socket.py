@@ -32,7 +32,7 @@ _INSTRUCTION: Final = struct.Struct("=HBBI")
 # linux/bpf_common.h: load 32, 16, 8 bits from a fixed place; jump if equal, if bits are set; return
 _WORD, _HALF, _BYTE, _EQUAL, _ANY, _RETURN = 0x20, 0x28, 0x30, 0x15, 0x45, 0x06
 _TAKE: Final = 0xFFFFFFFF
-_ICMP_UNREACHABLE: Final = 3
+ICMP_UNREACHABLE: Final = 3
 _PLAIN_IPV4: Final = 0x45
 """Version 4, no options."""
 _FRAGMENT: Final = 0x3FFF
@@ -55,7 +55,7 @@ def frames_for(own: tuple[str, int], switch: tuple[str, int], hop: str) -> list[
     It lets through: UDP from the switch to the worker, ICMP "unreachable" to its address, ARP about its address or from
     the next hop.
     """
-    own_ip, switch_ip, hop_ip = (_number(ip) for ip in (own[0], switch[0], hop))
+    own_ip, switch_ip, hop_ip = (ip_number(ip) for ip in (own[0], switch[0], hop))
     return [
         # Offsets in an Ethernet frame: 12 type, 14 IPv4 header, 20 fragment, 23 protocol, 26 and 30 addresses, 34 and
         # 36 UDP ports.
@@ -78,7 +78,7 @@ def frames_for(own: tuple[str, int], switch: tuple[str, int], hop: str) -> list[
         _Step(_HALF, 36),
         _Step(_EQUAL, own[1], "take", "drop"),
         _Step(_BYTE, 34, label="icmp"),
-        _Step(_EQUAL, _ICMP_UNREACHABLE, "take", "drop"),
+        _Step(_EQUAL, ICMP_UNREACHABLE, "take", "drop"),
         _Step(_WORD, 38, label="arp"),
         _Step(_EQUAL, own_ip, "take"),
         _Step(_WORD, 28),
@@ -105,7 +105,8 @@ def attach(sock: socket.socket, steps: list[_Step]) -> None:
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(steps), ctypes.addressof(held)))
 
 
-def _number(ip: str) -> int:
+def ip_number(ip: str) -> int:
+    """Return an IPv4 address as the number that a filter compares."""
     return int.from_bytes(socket.inet_aton(ip), "big")
 
 

@@ -14,16 +14,18 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage
 from hopsum.transport.packet_socket import (
+    ICMP_UNREACHABLE,
     attach,
     find_hop,
     frames_for,
     hold_port,
     inspect_interface,
+    ip_number,
     split_segments,
     take_in_time,
 )
@@ -31,7 +33,6 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath
 
-_ICMP_UNREACHABLE: Final = 3
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 
 
@@ -48,22 +49,6 @@ class PacketView(NamedTuple):
     """Called with every scapy packet, and with whether this worker sent it, in the thread that uses the link."""
     show: bool = False
     """Print one line a packet on stderr."""
-
-
-class _Carrier(Protocol):
-    """Carries packets to the switch and back."""
-
-    path: FramePath
-
-    def send(self, packet: Any) -> None: ...
-
-    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
-        """Return packets for this worker, each with its datagrams."""
-        ...
-
-    def wake(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ScapyLink:
@@ -96,7 +81,7 @@ class ScapyLink:
         if self._view.pcap is not None:
             self._pcap = self._layers.open_pcap(os.fspath(self._view.pcap))
         try:
-            carrier: _Layer2Carrier | _UdpCarrier
+            carrier: _UdpCarrier | _Layer2Carrier
             if interface is None:
                 carrier = _UdpCarrier(self._layers, local, switch)
             else:
@@ -104,7 +89,7 @@ class ScapyLink:
         except BaseException:
             self._close_pcap()
             raise
-        self._carrier: _Carrier = carrier
+        self._carrier = carrier
         self.local = carrier.local
         """The address that datagrams are sent from."""
         self.statistics = carrier.statistics
@@ -163,8 +148,8 @@ class _UdpCarrier:
     def __init__(self, layers: Any, local: tuple[str, int], switch: tuple[str, int]) -> None:
         self._layers, self._link = layers, UdpLink(local, switch, gso="off")
         self.local, self.statistics = self._link.local, self._link.statistics
-        self.path = FramePath(0, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
-        self._back = FramePath(0, 0, _number(switch[0]), _number(self.local[0]), switch[1], self.local[1])
+        self.path = FramePath(0, 0, ip_number(self.local[0]), ip_number(switch[0]), self.local[1], switch[1])
+        self._back = FramePath(0, 0, ip_number(switch[0]), ip_number(self.local[0]), switch[1], self.local[1])
 
     def send(self, packet: Any) -> None:
         self._link.send(bytes(packet[self._layers.UDP].payload))
@@ -200,7 +185,7 @@ class _Layer2Carrier:
             self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._poll = select.poll()
             self._poll.register(self._socket.ins, select.POLLIN)
-            self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
+            self.path = FramePath(mac, 0, ip_number(self.local[0]), ip_number(switch[0]), self.local[1], switch[1])
             find_hop(interface, self._hop, self._poll, self._take, self._ask, lambda: bool(self.path.dst_mac))
             where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
             self._outage = Outage(where, self.statistics.failures)
@@ -274,7 +259,7 @@ class _Layer2Carrier:
         """Take in ARP, and ICMP's word that nobody listens."""
         layers, own_ip = self._layers, self.local[0]
         icmp, arp = packet.getlayer(layers.ICMP), packet.getlayer(layers.ARP)
-        if icmp is not None and icmp.type == _ICMP_UNREACHABLE:
+        if icmp is not None and icmp.type == ICMP_UNREACHABLE:
             about, udp = packet.getlayer(layers.IPerror), packet.getlayer(layers.UDPerror)
             sent = about and udp and (about.src, udp.sport, about.dst, udp.dport)
             self.statistics.unreachable += sent == (*self.local, *self._switch)
@@ -288,10 +273,6 @@ class _Layer2Carrier:
 
     def _ask(self) -> None:
         self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
-
-
-def _number(ip: str) -> int:
-    return int.from_bytes(socket.inet_aton(ip), "big")
 
 
 def _towards(path: FramePath, mac: str) -> FramePath:

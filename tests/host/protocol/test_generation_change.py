@@ -149,7 +149,7 @@ def _deaf(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def not_fetched(patch: Patch) -> None:
-    patch.setattr("hopsum.protocol.result_fetcher.ResultFetcher.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.repair.ResultFetcher.want", lambda self, positions, now: None)
     patch.setattr("hopsum.protocol.repair.PeerRepair.ask_about", lambda self, late, now: None)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hopsum.transport.link import RowLink
-from hopsum.transport.offload import PLAIN, Offload, probe_once
+from hopsum.transport.offload import PLAIN, Offload, probe_offload
 from hopsum.transport.udp_link import UdpLink
 
 LOCALHOST = "127.0.0.1"
@@ -61,7 +61,7 @@ def test_segments_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None
     there.close()
 
 
-@pytest.mark.skipif(not probe_once().segment, reason="this kernel has no UDP_SEGMENT")
+@pytest.mark.skipif(not probe_offload().segment, reason="this kernel has no UDP_SEGMENT")
 def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) -> None:
     datagrams = some_datagrams(seed=3)
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
@@ -81,7 +81,7 @@ def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) ->
 def test_words_for_gso(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> None:
     with pytest.raises(ValueError, match="gso='yes': one of auto, on, off"):
         UdpLink((LOCALHOST, 0), peer.getsockname(), gso="yes")  # type: ignore[arg-type]
-    monkeypatch.setattr("hopsum.transport.offload.probe_once", lambda: Offload(False, False))
+    monkeypatch.setattr("hopsum.transport.offload.probe_offload", lambda: Offload(False, False))
     with pytest.raises(OSError, match="this kernel has no UDP_SEGMENT"):
         UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
