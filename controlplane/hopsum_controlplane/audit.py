@@ -205,7 +205,7 @@ class ForeignGeneration:
     workers: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return it in words: generation, slots, workers."""
+        """Describe the job found on the switch in words: generation, slots, workers."""
         base, size = self.allocation.region
         at = f"slots {base}-{base + size - 1}, job index {self.allocation.job_index}"
         return f"generation {self.generation}: {at}, workers at {', '.join(self.workers) or 'no address'}"

@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        """Return all of them in the order of writing."""
+        """All entities of the plan, in the order in which the switch must get them."""
         return tuple(entity for step in self.steps for entity in step)
 
 

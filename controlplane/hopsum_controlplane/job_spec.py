@@ -123,7 +123,7 @@ class JobSpec:
 
     @property
     def children(self) -> int:
-        """Return how many workers and leaves results go to."""
+        """The number of workers and leaf switches to which this switch sends each RESULT."""
         return len(self.workers) + len(self.leaves)
 
     @property

@@ -143,7 +143,7 @@ class SwitchController:
 
     @property
     def switch(self) -> SwitchEndpoint:
-        """Return the address of the switch's service."""
+        """The MAC and IPv4 address of the aggregation service, to which workers send."""
         return self._switch
 
     @property

@@ -36,7 +36,7 @@ class TokenFileError(HopsumError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what this word takes."""
+    """Add the arguments of `hopsum job create`."""
     parser.add_argument("name", metavar="JOB", help="name of the job")
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, 1 to 64")
     _add_slots(parser)

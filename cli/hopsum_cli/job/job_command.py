@@ -165,7 +165,7 @@ def _inside(job: Mapping[str, Any]) -> str:
 
 
 def _ended(job: Mapping[str, Any] | None) -> str:
-    """Say what was ended with a job."""
+    """Describe the workers for which a deleted job ended, and its generation. Empty where it had none."""
     if job is None or not _inside(job):
         return ""
     return f": ended for {_inside(job)}" + (f", generation {job['generation']}" if job["generation"] else "")

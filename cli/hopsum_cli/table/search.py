@@ -24,7 +24,7 @@ _SHOWN_BITS: Final = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what this word takes."""
+    """Add the arguments of `hopsum table search`."""
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers of the job")
     parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
     parser.add_argument("--lane-bits", type=int, default=8, help="bits of a sum (default %(default)s)")

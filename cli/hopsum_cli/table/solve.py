@@ -24,7 +24,7 @@ _BAR: Final = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what this word takes."""
+    """Add the arguments of `hopsum table solve`."""
     parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
     parser.add_argument(
         "--granularity", type=int, required=True, metavar="G", help="granularity, the table's last value"

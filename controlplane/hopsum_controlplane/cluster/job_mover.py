@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobMover:
-    """Moves jobs of one controller. Thread-safe."""
+    """Moves jobs of one controller from one switch to another, a sharded job one shard at a time. Thread-safe."""
 
     def __init__(self, cache: JobStateCache, reconcilers: SwitchReconcilers, registry: SwitchRegistry) -> None:
         self._cache, self._reconcilers, self._registry = cache, reconcilers, registry

@@ -261,7 +261,7 @@ class JobRecord:
 
     @property
     def ready(self) -> bool:
-        """Return whether a generation can begin."""
+        """Whether all workers have joined, so that the job's next generation can begin."""
         return self.state is JobState.FORMING and not self.missing_ranks
 
     @property

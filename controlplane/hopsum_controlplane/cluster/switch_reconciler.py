@@ -149,7 +149,7 @@ class Backoff:
         self._failures.pop(part, None)
 
     def due(self, part: str | None = None) -> bool:
-        """Return whether it is time to try."""
+        """Whether the pause after the last failed attempt has passed."""
         failure = self._failures.get(part)
         return failure is None or self._monotonic() >= failure.again_s
 

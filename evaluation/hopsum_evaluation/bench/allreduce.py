@@ -275,7 +275,10 @@ class RateFinding:
 
 
 class PassedBytes(NamedTuple):
-    """Bytes that passed a link for one all-reduce: on the wire with preambles and gaps, and as the interface counts."""
+    """Mean bytes per all-reduce on one worker's link: up to the switch, down to the worker, by two ways of counting.
+
+    `wire` has preambles and gaps between frames. `interface` is the count of the network interface.
+    """
 
     wire_bytes_up: float
     wire_bytes_down: float

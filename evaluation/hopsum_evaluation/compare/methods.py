@@ -124,7 +124,7 @@ class EstimatorMethod:
         return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `MeanMethod`: known where elements are rounded to levels as they are."""
+        """See `MeanMethod`. A formula is known for estimators that round elements to levels without a rotation."""
         wide = x.astype(np.float64)
         energy = float(wide @ wide)
         # `Srk` is an `Sk` too, but rounds the rotated vector, whose extremes x does not tell.

@@ -356,7 +356,7 @@ class AllReduceEngine:
     # ---- messages -------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Take all messages that are there."""
+        """Take all messages that other threads have put into the engine's inbox."""
         # Drained before the next piece of codec work, which takes milliseconds: orders by priority need all messages.
         # A message is removed when it was taken, so that a signal handler that raises in between loses none.
         while self._inbox and not self._closed:

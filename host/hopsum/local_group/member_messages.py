@@ -185,14 +185,14 @@ class Wakeup:
         return self._event
 
     def set(self) -> None:
-        """Make it readable. Harmless when it is closed."""
+        """Make the file descriptor readable, which ends a wait for it. Harmless when it is closed."""
         # A descriptor that was closed may belong to another file by now: writing to it must be impossible.
         with self._lock:
             if not self._is_closed:
                 os.eventfd_write(self._event, 1)
 
     def clear(self) -> None:
-        """Make it not readable."""
+        """Make the file descriptor no longer readable."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
 

@@ -61,7 +61,7 @@ class JoinPoint:
         self.gone_on = True
 
     def is_next(self, resume: Resume) -> bool:
-        """Say whether a generation brings another join point."""
+        """Whether a new generation has another join point, the stream position from which its workers sum."""
         return resume.start is not None and resume.start_generation != self.generation
 
     def take(self, resume: Resume) -> None:

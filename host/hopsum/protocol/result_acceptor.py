@@ -101,7 +101,6 @@ class SendScheduler:
             if reduce.filled_end < reduce.end:
                 return
 
-
     def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
         """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
         # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.

@@ -141,7 +141,7 @@ class ResultStore:
         self.note_done(rank, _EVERYTHING)
 
     def unproved(self) -> list[int]:
-        """Return the ranks that keep the oldest kept all-reduce here."""
+        """The ranks that have not proved to hold the oldest all-reduce that this worker keeps for its peers."""
         return np.flatnonzero(~self._proved(self._kept[0])).tolist() if self._kept else []
 
     def give_up(self) -> list[int]:

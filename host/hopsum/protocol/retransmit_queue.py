@@ -107,7 +107,7 @@ class RttEstimator:
         self.rto_s = initial_s
 
     def update(self, round_trip_s: float) -> None:
-        """Take one round trip of a chunk that was sent once."""
+        """Take into the estimates the round-trip time of a chunk that was sent only once."""
         if self.srtt_s is None:
             self.srtt_s, self.rttvar_s = round_trip_s, round_trip_s / 2
         else:
@@ -185,7 +185,7 @@ class RetransmitQueue:
         return None if oldest == NO_POSITION else oldest
 
     def positions(self) -> list[int]:
-        """Return all open positions in order."""
+        """The positions of the stream that were sent and have no result yet, in increasing order."""
         return sorted(self._open[self._open != NO_POSITION].tolist())
 
     def sent(self, position: int) -> int:

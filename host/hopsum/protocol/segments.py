@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """UPDATEs as GSO segments: datagrams of equal size, one a row, which a link sends in one call.
 
-    positions                                     rows
-    consecutive, of one all-reduce                a part of its datagrams as they were stamped, no copy
-    of one all-reduce, with gaps (after losses)   a copy
-    with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
+positions                                     rows
+consecutive, of one all-reduce                a part of its datagrams as they were stamped, no copy
+of one all-reduce, with gaps (after losses)   a copy
+with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
 """
 
 from __future__ import annotations

@@ -413,7 +413,7 @@ class Worker:
 
     @property
     def has_events(self) -> bool:
-        """Say whether `next_event` has one."""
+        """Whether an event waits to be taken by `next_event`."""
         return bool(self._events)
 
     def next_event(self) -> AllReduceEvent | None:
@@ -534,11 +534,11 @@ class Absence:
 
     @property
     def is_over_limit(self) -> bool:
-        """Say whether it has lasted too long (A2)."""
+        """Whether the switch has been unreachable for longer than the limit `unreachable_s` (A2)."""
         return self._limit_s is not None and self.answers > 1 and self.lasted_s >= self._limit_s
 
     def note(self, now: float) -> None:
-        """Take an answer 'port unreachable'."""
+        """Count one more 'port unreachable' answer about this worker's switch."""
         if not self.answers or now - self._last > self._gap_s:
             self.answers, self._first = 0, now
         self.answers, self._last = self.answers + 1, now

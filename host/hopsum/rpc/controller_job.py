@@ -122,7 +122,7 @@ def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> N
 
 
 def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Config:
-    """Return the settings with the codec and the options that the job records, where it records a codec.
+    """Give the settings a codec and its options: the job's if it records a codec, else their own or the default.
 
     Raises ConfigError when the settings name another codec, or other options.
     """

@@ -294,7 +294,7 @@ def _report(sealed: Sealed) -> pb.Report:
 
 
 def _lack(pending: Any) -> str:
-    """Say what a job waits for."""
+    """Name in words the workers and switches that a job waits for."""
     if pending.missing_ranks:
         return f"ranks {', '.join(map(str, pending.missing_ranks))} have not joined"
     return f"its switch is not written{': ' if pending.condition else ''}{pending.condition}"

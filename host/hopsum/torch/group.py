@@ -45,7 +45,7 @@ class _AgentWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it is over."""
+        """Whether the collective operation has ended, with a result or an error."""
         return self._future.done()
 
     def get_future(self) -> Any:

@@ -148,7 +148,7 @@ class Step:
 
     @property
     def under_way(self) -> bool:
-        """Return whether a sum has begun and not ended."""
+        """Whether an all-reduce of this step has begun and has not ended."""
         return self._under_way > 0
 
     def begin(self, added: Portion | None = None) -> None:

@@ -95,7 +95,7 @@ class DeviceCall:
         self._mean = out.detach().view(-1) if out is not None and flat else torch.empty_like(self._x)
 
     def fits(self, feedback: object) -> bool:
-        """Return whether an error feedback is for such tensors."""
+        """Whether an error feedback is one of devices, and on the device of these tensors."""
         return isinstance(feedback, DeviceFeedback) and feedback.device == self._place.device
 
     def feedback(self) -> DeviceFeedback:

@@ -182,7 +182,7 @@ class UdpLink:
         os.eventfd_write(self.waker, 1)
 
     def clear_waker(self) -> None:
-        """Take what `wake` said."""
+        """Empty the eventfd that `wake` has written, so that the next wait waits again."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.waker)
 

@@ -42,7 +42,7 @@ class Steps:
         self._left = MAX_STEPS
 
     def take(self) -> None:
-        """Take one step. Raises OutOfStepsError: none is left."""
+        """Take one step from the budget of the packet. Raises OutOfStepsError: the budget is used up."""
         if not self._left:
             raise OutOfStepsError
         self._left -= 1

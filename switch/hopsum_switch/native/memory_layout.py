@@ -131,7 +131,7 @@ class StoredInteger:
 
     @property
     def is_wide(self) -> bool:
-        """Return whether it is a whole number of pieces."""
+        """Whether the field has at least a piece of words, and so begins and ends at whole pieces."""
         return self.words >= PIECE_WORDS
 
 

@@ -78,7 +78,7 @@ class TableInfo:
 
     @property
     def needs_priority(self) -> bool:
-        """Return whether entries carry a priority."""
+        """Whether entries of the table need a priority: one of its keys is ternary, range or optional."""
         return any(field.kind in _BY_PRIORITY for field in self.fields)
 
 

@@ -414,7 +414,7 @@ class TransitionCase(IrNode, frozen=True):
 
 
 class StateIR(IrNode, frozen=True):
-    """One state. Cases are tried in order, then `default` (None: parsing ends)."""
+    """One state of the parser. Cases are tried in order, then `default` (None: parsing ends)."""
 
     name: str
     ops: tuple[ParserOp, ...]

@@ -57,7 +57,7 @@ class _CopyStore(Generic[_Copies]):
             raise NotFoundError(f"no {self.kind} {number}") from None
 
     def everything(self) -> dict[int, _Copies]:
-        """Return all groups or sessions, by number."""
+        """All multicast groups, or all clone sessions, by their number."""
         return dict(self._values)
 
     def reset(self) -> None:

@@ -97,7 +97,7 @@ class DigestStore:
             self._finish(name, gathering, now_us)
 
     def expire(self, now_us: int) -> None:
-        """Let lists go that have waited long enough."""
+        """Move the lists of samples whose timeout has passed to `ready`, from where they are taken and sent."""
         for name, gathering in self._gathering.items():
             if gathering.samples and now_us >= _due_us(gathering):
                 self._finish(name, gathering, now_us)

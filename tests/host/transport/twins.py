@@ -243,4 +243,3 @@ class Twins:
                 self.met["parts"] += book.checked - checked
             ends.append(event)
         return ends
-

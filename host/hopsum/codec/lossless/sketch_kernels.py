@@ -127,7 +127,7 @@ class SketchKernels:
         return int(np.count_nonzero(bits))
 
     def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
-        """Fill the bitmap of the elements whose integer is not zero, uint8[ceil(elements / 8)]."""
+        """Set in `bits`, uint8[ceil(elements / 8)], one bit for each element whose rounded integer is not 0."""
         for start in range(0, x.size, _RUN):
             run = slice(start, start + _RUN)
             runs = scales[start // RANGE_BLOCK : (start + _RUN) // RANGE_BLOCK]
@@ -138,7 +138,7 @@ class SketchKernels:
             bits[start // 8 : start // 8 + marked.size] = marked
 
     def select(self, bits: Bytes, first: int, out: Words) -> None:
-        """Fill `first` + the numbers of the set bits, as many as `out` has."""
+        """Fill `out` with the indices of the set bits, in increasing order, plus `first`."""
         out[:] = np.flatnonzero(np.unpackbits(bits)) + first
 
     def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
@@ -191,7 +191,7 @@ class SketchKernels:
         return peeled
 
     def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
-        """Add values to their three cells each, uint32[layout.cells]."""
+        """Add each value, with a sign by the hash of its index, to its three of `cells`, uint32[layout.cells]."""
         # Modulo 2^32, so that the sign is a factor.
         where, signs = places(members, layout)
         # Unsigned: sums wrap modulo 2^32, as the switch's do.
