@@ -57,11 +57,6 @@ def test_mixed_precision(tmp_path: Path) -> None:
         assert rank["skipped"] == rank["steps_skipped"] - 2, "two steps were not compressed"
 
 
-@pytest.mark.parametrize("example", ["ddp_digits.py", "amp_digits.py", "process_group_digits.py", "diloco_digits.py"])
+@pytest.mark.parametrize("example", ["ddp_digits.py", "amp_digits.py", "diloco_digits.py"])
 def test_without_options_the_ranks_start_a_switch(example: str) -> None:
     torchrun(example)
-
-
-def test_process_group(tmp_path: Path) -> None:
-    for rank in run("process_group_digits.py", tmp_path, steps=100):
-        assert rank["allreduces"] == 100
