@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.cluster import ClusterConfig, StoreLockedError, load_config
+from hopsum_controlplane.cluster import ClusterConfig, load_config
 from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS, SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level

@@ -23,40 +23,18 @@ from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines, registrable
-from hopsum_controlplane.errors import (
-    ClusterConfigError,
-    InvalidRequestError,
-    JobExistsError,
-    ResourceExhaustedError,
-    StoreError,
-    StoreLockedError,
-    SwitchUnavailableError,
-    UnauthenticatedError,
-    UndecidedError,
-    UnknownJobError,
-)
 
 __all__ = [
     "ClusterConfig",
-    "ClusterConfigError",
     "ClusterController",
-    "InvalidRequestError",
-    "JobExistsError",
     "JobRequest",
     "JobState",
     "JoinRequest",
     "MemberPhase",
     "Pending",
     "PortRule",
-    "ResourceExhaustedError",
     "StateStore",
-    "StoreError",
-    "StoreLockedError",
     "SwitchConfig",
-    "SwitchUnavailableError",
-    "UnauthenticatedError",
-    "UndecidedError",
-    "UnknownJobError",
     "device_factories",
     "load_config",
     "pipelines",

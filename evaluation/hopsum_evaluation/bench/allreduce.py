@@ -43,8 +43,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, Turn, gradient_of, work
 from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
-from hopsum_evaluation.bench.timeline import draw, overlap_s
-from hopsum_evaluation.bench.timing import commit, machine, processor_s, versions
+from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, versions
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import time_s
 from hopsum_topologies import LinkCounts, Star
@@ -123,9 +122,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--error-feedback", action=argparse.BooleanOptionalAction, default=True,
         help="error feedback in hopsum's workers, as training has it (default: yes)",
     )  # fmt: skip
-    parser.add_argument(
-        "--timeline", action="store_true", help="draw the work of codec and network of rank 0 on stderr"
-    )
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
@@ -155,8 +151,6 @@ def main(arguments: Sequence[str]) -> int:
         findings = run(setting, Console(stderr=True))
     except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
         parser.exit(1, f"hopsum bench allreduce: {error}\n")
-    if options.timeline:
-        _draw(findings)
     report = as_json(findings, setting, time.perf_counter() - start)
     if options.json:
         print(json.dumps(report))
@@ -168,14 +162,6 @@ def main(arguments: Sequence[str]) -> int:
 def _sizes(text: str) -> list[int]:
     """Read the sizes of --elements. Raises ValueError."""
     return [int(each) for each in text.split(",")]
-
-
-def _draw(findings: list[RateFinding]) -> None:
-    for finding in findings:
-        if finding.spans:
-            what = f"{finding.subject}, {finding.elements:,} elements, {finding.rate or UNSHAPED}"
-            print(f"{what}, rank 0, last all-reduce:", file=sys.stderr)
-            print("\n".join(draw(finding.spans, 100)), file=sys.stderr)
 
 
 def unavailable() -> str | None:

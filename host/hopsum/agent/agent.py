@@ -84,7 +84,7 @@ class Agent(Communicator):
         gso: many datagrams per system call, see `UdpLink`, for the agent's own link.
         overlap: the codec works on one vector while the network has another, else strictly one after the other. The
             same on all ranks.
-        trace: called with every span of time, where all is served (`hopsum_evaluation.bench.timeline` draws them).
+        trace: called with every span of time, where all is served.
 
     Raises:
         MembershipError: no membership file, a malformed one, or no such rank.

@@ -48,7 +48,7 @@ def connect(
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
         trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
-            thread. `hopsum_evaluation.bench.timeline.draw` makes lines of text of them.
+            thread.
         settings: see `hopsum.config.Config`. They come before the file, the environment and defaults.
 
     Raises:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane.cluster import InvalidRequestError, JobState, MemberPhase, UnauthenticatedError
+from hopsum_controlplane.cluster import JobState, MemberPhase
 from hopsum_controlplane.cluster.answers import Pending
+from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_ptf.fake_device import FakeDevice
 
 from .world import LEASE_S, Cluster, Worker, phase_of, state_of, switch_config

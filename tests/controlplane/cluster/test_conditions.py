@@ -8,17 +8,15 @@ from dataclasses import replace
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import (
+from hopsum_controlplane.cluster import JobState, JoinRequest, Pending
+from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.errors import (
     ClusterConfigError,
-    JobState,
-    JoinRequest,
-    Pending,
     ResourceExhaustedError,
+    SessionLostError,
     SwitchUnavailableError,
     UnauthenticatedError,
 )
-from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.errors import SessionLostError
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 

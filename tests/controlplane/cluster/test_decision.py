@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane.cluster import InvalidRequestError
 from hopsum_controlplane.cluster.decision import (
     MAX_DECIDED,
     MAX_POSITION,
@@ -21,6 +20,7 @@ from hopsum_controlplane.cluster.decision import (
     decide,
     decided_runs,
 )
+from hopsum_controlplane.errors import InvalidRequestError
 from hopsum_wire.generations import Decided, Resume
 
 END = 60

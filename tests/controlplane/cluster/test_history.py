@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import JobState, Pending, SwitchConfig, UnknownJobError
+from hopsum_controlplane.cluster import JobState, Pending, SwitchConfig
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.errors import UnknownJobError
 from hopsum_ptf.fake_device import Failure
 
 from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore

@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.cluster import (
-    InvalidRequestError,
-    JobRequest,
-    JobState,
-    MemberPhase,
-    ResourceExhaustedError,
-    UnauthenticatedError,
-    lifecycle,
-)
+from hopsum_controlplane.cluster import JobRequest, JobState, MemberPhase, lifecycle
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord, Member
+from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Decided, Resume

@@ -11,16 +11,11 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import (
-    InvalidRequestError,
-    JobState,
-    MemberPhase,
-    UnauthenticatedError,
-    UnknownJobError,
-)
+from hopsum_controlplane.cluster import JobState, MemberPhase
 from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
+from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError, UnknownJobError
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import parse_membership

@@ -10,23 +10,21 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import (
-    ClusterConfigError,
-    InvalidRequestError,
-    JobRequest,
-    JobState,
-    Pending,
-    ResourceExhaustedError,
-    SwitchConfig,
-    UnauthenticatedError,
-    UnknownJobError,
-)
+from hopsum_controlplane.cluster import JobRequest, JobState, Pending, SwitchConfig
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable
 from hopsum_controlplane.devices.device import Capabilities, Device
-from hopsum_controlplane.errors import ControlPlaneError, SessionLostError
+from hopsum_controlplane.errors import (
+    ClusterConfigError,
+    ControlPlaneError,
+    InvalidRequestError,
+    ResourceExhaustedError,
+    SessionLostError,
+    UnauthenticatedError,
+    UnknownJobError,
+)
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 

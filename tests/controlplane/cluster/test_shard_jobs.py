@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import (
+from hopsum_controlplane.cluster import JobRequest, JobState, Pending
+from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.requests import ShardEndpoint
+from hopsum_controlplane.devices.device import Capabilities
+from hopsum_controlplane.errors import (
     InvalidRequestError,
     JobExistsError,
-    JobRequest,
-    JobState,
-    Pending,
     ResourceExhaustedError,
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.requests import ShardEndpoint
-from hopsum_controlplane.devices.device import Capabilities
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import (
-    JobState,
+from hopsum_controlplane.cluster import JobState, StateStore
+from hopsum_controlplane.cluster import lifecycle as life
+from hopsum_controlplane.cluster import state_store as store_module
+from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
+from hopsum_controlplane.errors import (
     ResourceExhaustedError,
-    StateStore,
     StoreError,
     StoreLockedError,
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster import lifecycle as life
-from hopsum_controlplane.cluster import state_store as store_module
-from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
 from hopsum_controlplane.job_spec import WorkerEndpoint
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb

@@ -11,18 +11,11 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import (
-    InvalidRequestError,
-    JobRequest,
-    JobState,
-    Pending,
-    PortRule,
-    ResourceExhaustedError,
-    SwitchUnavailableError,
-)
+from hopsum_controlplane.cluster import JobRequest, JobState, Pending, PortRule
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
+from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, SwitchUnavailableError
 from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.tables import forward
 from hopsum_ptf.fake_device import Failure, FakeDevice

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from hopsum_cli.controller.controller_command import build_parser as controller_parser
-from hopsum_controlplane.cluster import StateStore, StoreError, load_config
+from hopsum_controlplane.cluster import StateStore, load_config
+from hopsum_controlplane.errors import StoreError
 from hopsum_controlplane.service.controller_process import STALE_S, Pulse, Vitals
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.web import WebServer

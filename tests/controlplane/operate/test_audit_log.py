@@ -22,8 +22,8 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.controller_command import build_parser, removal_question
-from hopsum_controlplane.cluster import StateStore, UnknownJobError
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.cluster import StateStore
+from hopsum_controlplane.errors import ControlPlaneError, UnknownJobError
 from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog

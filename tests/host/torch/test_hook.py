@@ -25,7 +25,7 @@ from hopsum.communicator import Span
 from hopsum.connection import connect
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum_evaluation.bench.timeline import overlap_s
+from hopsum_evaluation.bench.timing import overlap_s
 from hopsum_wire import Op
 
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
