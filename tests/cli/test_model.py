@@ -14,14 +14,6 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum_evaluation.demo import digits_network as model
 
 
-def test_digits() -> None:
-    images = model.load_images("digits")
-    assert tuple(images.train_x.shape[1:]) == (1, 8, 8)
-    assert len(images.train_y) + len(images.test_y) == 1797
-    assert float(images.train_x.max()) == 1.0
-    assert set(images.test_y.tolist()) == set(range(10))
-
-
 def test_fashion_reads_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     contents = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum table`: what it prints, against the library and against Monte Carlo, and what it refuses."""
+"""`hopsum table`: what it prints against the library, and what it refuses."""
 
 from __future__ import annotations
 
@@ -24,16 +24,6 @@ def test_solve_prints_the_published_findings(capsys: pytest.CaptureFixture[str])
     assert answer["table"] == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17]
     assert answer["mse"] == pytest.approx(0.01253, abs=6e-6)
     assert answer["t_p"] == pytest.approx(2.1539, abs=6e-5)
-
-
-def test_solve_draws_the_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["table", "solve", "--bits", "2", "--granularity", "8", "--truncation", "1/32"]) == 0
-    text = capsys.readouterr().out
-    assert "granularity 8, p = 1/32" in text
-    assert [line.split("│")[2].strip() for line in text.splitlines() if line.startswith("│")] == ["0", "3", "5", "8"]
-    assert "+2.1539" in text
-    assert "t_p 2.153875" in text
-    assert "█" in text
 
 
 @pytest.mark.parametrize(("workers", "feedback"), [(8, []), (8, ["--error-feedback"]), (16, [])])

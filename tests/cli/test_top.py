@@ -25,7 +25,7 @@ from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
-from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
+from ..controlplane.cluster.world import Cluster, switch_config
 
 pytestmark = pytest.mark.system
 
@@ -198,21 +198,6 @@ def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, addre
     crew[0].join()
     now = look(cluster, address)
     assert "job train: waits for ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 of 12 to join" in shown(document(now, now))
-
-
-def test_who_is_lost(cluster: Cluster, address: str) -> None:
-    crew = cluster.run("train", 3, quorum=2)
-    for _ in range(3):
-        cluster.clock.sleep(LEASE_S / 3 + 0.1)
-        for worker in crew[1:]:
-            worker.beat()
-        cluster.controller.tick()
-    now = look(cluster, address)
-    text = shown(document(now, now))
-    assert "2/3" in text
-    assert "running, degraded" in text
-    assert "job train: rank 0 was evicted: it was silent for 10 s" in text
-    assert "job train: continues without rank 0; a quorum is 2 of 3" in text
 
 
 def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:

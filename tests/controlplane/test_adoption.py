@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, GenerationAllocator, Job, SwitchController, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, Job, SwitchController, SwitchEndpoint
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica
 from hopsum_controlplane.resource_allocator import SlotRange
@@ -199,20 +199,6 @@ def test_what_a_crashed_creation_left_is_ended(
         device.repair()
     assert connect(device, adopt=[job]).adoptions[job.generation].lost
     assert device.entities == desired(switch_endpoint)
-
-
-def test_a_place_that_the_database_chooses(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
-    generations = GenerationAllocator()
-    controller = connect(device, generations=generations)
-    generation, region = generations.allot(NOW), SlotRange(100, 100)
-    job = controller.create_job(make_spec(slots=100), job_index=3, region=region, generation=generation)
-    assert (job.generation, job.job_index, job.region, job.group) == (generation, 3, region, 4)
-    assert controller.free_capacity == (1948, 1848, 63)
-    controller.delete_job(job)
-    device.fail(at=device.updates + 3, failure=Failure.REFUSED)
-    with pytest.raises(ControlPlaneError):
-        controller.create_job(make_spec(slots=100), job_index=3, region=region)
-    assert (controller.jobs, controller.free_capacity) == ((), (2048, 2048, 64))
 
 
 def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:

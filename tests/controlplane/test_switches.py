@@ -18,7 +18,7 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
-from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entries import Delete, Insert, TableEntry
 from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
@@ -84,22 +84,6 @@ def test_a_job_comes_and_goes(start: Start, make_spec: Callable[..., JobSpec], s
     assert device.read_groups() == []
 
 
-def test_a_creation_that_the_switch_refuses_leaves_nothing(
-    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
-) -> None:
-    device = start()
-    controller = SwitchController(device, switch_endpoint)
-    theirs = MulticastGroup(1, (Replica(9, 9),))
-    device.write([Insert(theirs)])
-    with pytest.raises(WriteError) as error:
-        controller.create_job(make_spec())
-    assert [(failure.update, failure.code) for failure in error.value.failures] == [
-        (Insert(MulticastGroup(1, tuple(Replica(rank + 1, rank) for rank in range(3)))), "ALREADY_EXISTS")
-    ]
-    assert installed_entries(device) == expected()
-    assert device.read_groups() == [theirs]
-
-
 def test_a_write_error_names_the_update(start: Start) -> None:
     device = start()
     stations = forward.l2({f"02:00:00:00:01:{number:02x}": number for number in range(1, 4)})
@@ -112,14 +96,6 @@ def test_a_write_error_names_the_update(start: Start) -> None:
     with pytest.raises(WriteError) as error:
         device.write([Delete(entry) for entry in (*stations, stations[0])])
     assert [(failure.position, failure.code) for failure in error.value.failures] == [(3, "NOT_FOUND")]
-
-
-def test_forwarding(start: Start) -> None:
-    device = start()
-    entries = [*forward.broadcast([1, 2, 3]), *forward.l2({"02:00:00:00:01:01": 1})]
-    device.write([Insert(entry) for entry in entries])
-    assert device.read_groups() == [entries[0]]
-    assert {str(entry) for entry in device.read_table("l2")} == {str(entry) for entry in entries[1:]}
 
 
 def test_pushing_again_forgets_everything(

@@ -323,18 +323,6 @@ def test_the_same_members_go_on(cluster: Cluster) -> None:
     assert document_of(crew[0]) == document  # it is in the database
 
 
-def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
-    first, second = cluster.run()
-    second.start_again()
-    why = "rank 1 was started again, at 10.0.1.2:4001"
-    assert first.membership() == pending_of((0,), JobState.FORMING, reason=why)
-    first.join(report=Report(first.generation, 40, 60, ((30, 45),), 3))
-    document = document_of(first)
-    expected = {"start": 60, "start_generation": document["generation"], "allreduces": 3, "replaced": [1]}
-    assert document["resume"] == {"base": 32, **expected, "decided": [{"first": 32, "end": 45, "ranks": [0]}]}
-    assert document_of(second) == document
-
-
 def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     first, second = crew = cluster.run()
     forget(cluster, crew)

@@ -78,15 +78,6 @@ def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: i
     assert (located.send_to, *located.further)[shard].ip == "10.9.0.2"
 
 
-def test_a_job_on_one_switch_moves_too(three: Cluster) -> None:  # noqa: F811
-    crew = three.run("train", 2, 16, switch="s1")
-    three.controller.mover.move("train", to="s3")
-    three.controller.tick()
-    go_on(crew, 1)
-    assert (record(three).switches, record(three).state) == (("s3",), JobState.RUNNING)
-    cleared(three)
-
-
 def test_without_a_name_it_goes_where_most_room_is(three: Cluster) -> None:  # noqa: F811
     three.run("train", 2, 16, switch="s1")
     assert three.controller.mover.move("train").to_switch == "s3", "s2 has few slots"

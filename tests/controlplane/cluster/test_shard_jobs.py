@@ -168,12 +168,6 @@ def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:
 # ---- how they live ---------------------------------------------------------------------------------------
 
 
-def test_the_narrowest_switch_says_how_many_packets_are_in_flight_at_all(three: Cluster) -> None:
-    device_of(three, "s3").capabilities = Capabilities("fake", max_window=5)
-    crew = run(three, 2)
-    assert [shard.window for shard in membership(three, crew[0]).shards] == [5, 5]
-
-
 def test_a_shard_whose_entries_are_lost_ends_the_generation_of_all(three: Cluster) -> None:
     crew = run(three, 2)
     before = three.controller.job("train").generation
@@ -234,17 +228,6 @@ def test_a_switch_that_fails_lets_no_generation_run(three: Cluster) -> None:
         three.controller.tick()
     assert state_of(three.controller.job("train")) is JobState.RUNNING
     three.check()
-
-
-def test_shards_survive_the_controller(three: Cluster) -> None:
-    crew = run(three, 3)
-    before = membership(three, crew[0])
-    three.start()
-    assert membership(three, crew[0]) == before
-    three.check()
-    three.controller.delete_job("train")
-    three.check()
-    assert {each.slots_used for each in three.controller.switches()} == {0}
 
 
 EVERYWHERE = {1: "10.0.0.0/16"}

@@ -335,14 +335,3 @@ def test_a_job_is_moved_and_the_reason_is_shown(
     assert json.loads(capsys.readouterr().out) == {
         "from_switch": "s2", "to_switch": "s1", "slot_base": 0, "slots": 16
     }  # fmt: skip
-
-
-def test_what_is_refused_says_what_would_fit(
-    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster.run("train", 2, 16, switch="s1")
-    assert main(["move", "train", "--to-switch", "s1", *at]) == 1
-    assert "job 'train' has slots on switch 's1' already; name another switch" in capsys.readouterr().err
-    assert main(["move", "nobody", *at]) == 1
-    assert "no job 'nobody'" in capsys.readouterr().err
-    assert cluster.controller.job("train").switches == ["s1"]

@@ -15,7 +15,6 @@ from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
 from hopsum_evaluation.report.time_to_target import paced_seconds, to_target, with_seconds
 
-MORE = {"powersgd", "topk", "two-shot-4", "two-shot-8", "thc-ps", "thc:result_bits=6", "thc:bits=2"}
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
 
@@ -75,21 +74,6 @@ def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not() -> None:
     assert set(verdicts(bad).values()) == {Verdict.NOT_REPRODUCED}
 
 
-def test_two_shots_are_rivals() -> None:
-    found = with_pairs(result(0.07), 0.05)
-    runs = found["runs"] + [training("two-shot-4", repeat, 0.1, 0.08) for repeat in range(3)]
-    samples = accuracy.show({**found, "runs": runs}).samples
-    assert samples["tta-best"][0] == pytest.approx(0.1 / 0.07)
-    assert samples["tta-best-2bits"][0] == pytest.approx(0.1 / 0.05)
-
-
-def test_software_servers_are_no_rival_of_the_switch() -> None:
-    alone, beside = (accuracy.show(each).samples for each in (result(0.07), with_software(result(0.07), 0.06)))
-    assert beside["tta-software"][0] == pytest.approx(0.15 / 0.06)
-    assert beside["tta-best"] == alone["tta-best"]
-    assert alone["tta-software"] == []
-
-
 def test_a_measure_that_falls_reaches_its_target_from_above() -> None:
     found = with_text(result(0.07), {"fp32": 9.0, "topk": 5.0, "thc": 2.5})
     part = accuracy.show(found)
@@ -136,29 +120,6 @@ def test_what_only_the_full_size_trains_is_not_run_without() -> None:
     assert set(told.values()) == {Verdict.REPRODUCED}
 
 
-@pytest.mark.parametrize("size", [Size.DEFAULT, Size.FULL])
-def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Trainings] = []
-    monkeypatch.setattr(accuracy, "unavailable", lambda: None)
-    monkeypatch.setattr(
-        accuracy, "measure_apart", lambda _, trainings, *__: asked.append(trainings) or {"models": {}, "runs": []}
-    )
-    accuracy.run(Settings(1, size), lambda *_: None)
-    middle, hosts = asked
-    courses = {course.model: course for course in middle.courses}
-    full = size is Size.FULL
-    assert set(courses) == (set(MODELS) if full else {"cnn"})
-    always = {"fp32", "fp16", "thc", "powersgd", "two-shot-4", "thc:bits=2"}
-    assert set(courses["cnn"].schemes) == always | (MORE if full else set())
-    assert all(course.steps % course.every == 0 for course in courses.values())
-    assert middle.count == (10 * (5 + 3 + 3) + 6 * (3 + 1 + 1) if full else 6 * 3)
-    assert middle.codecs == (("thc", "thc:result_bits=6", "thc:bits=2") if full else ("thc", "thc:bits=2"))
-    assert hosts.placement == "hosts"
-    assert hosts.codecs == ("thc:bits=2",)
-    if full:
-        assert set(courses["transformer"].schemes) == always
-
-
 def test_another_rate_takes_the_steps_of_the_whole_training() -> None:
     model = MODELS["transformer"]
     whole = {"scheme": "thc", "repeat": 0, "points": [[100, 5.0, 8.0], [120, 6.0, 7.0], [140, 7.0, 6.0]]}
@@ -169,18 +130,6 @@ def test_another_rate_takes_the_steps_of_the_whole_training() -> None:
     assert paced_seconds(model, {**whole, "points": whole["points"][:1]}, paced) == inf
     other = {**paced, "repeat": 1}
     assert [each for _, each in with_seconds(model, [whole, paced, other])] == [6.0, pytest.approx(29.0), inf]
-
-
-def test_paced_trainings_are_in_the_table_and_in_no_claim() -> None:
-    found = with_text(result(0.07), {"fp32": 9.0, "thc": 2.5})
-    text = [run for run in found["runs"] if run["model"] == "transformer"]
-    paced = [{**run, "rate": "1gbit", "paced": True, "points": [[10, 0.5, 90.0], [30, 2.5, 80.0]]}
-             for run in text if (run["scheme"], run["repeat"]) == ("thc", 0)]  # fmt: skip
-    part = accuracy.show({**found, "runs": found["runs"] + paced})
-    assert [row[-1] for row in part.tables[1].rows] == ["9.00", "2.50", "about 1.50"]
-    assert "±" not in part.tables[1].rows[-1][2]  # one seed has no interval
-    assert part.samples == accuracy.show(found).samples
-    assert part.plots == accuracy.show(found).plots
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:

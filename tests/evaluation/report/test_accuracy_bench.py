@@ -97,13 +97,6 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
 
 
-def test_another_setting_may_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given = ("--codec", "thc:result_bits=6", "--others", "fp32,thc", "--seeds", "2")
-    _, asked, before = run(monkeypatch, tmp_path / "found.json", *given)
-    assert before["ours"] == "thc:result_bits=6"
-    assert asked.courses[0].schemes == ("fp32", "thc", "thc:result_bits=6")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

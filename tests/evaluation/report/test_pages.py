@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum_evaluation.charts import BarChart, Plot, Series
+from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
 from hopsum_evaluation.report.experiment import Shown, ShownTable
-from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, count_words, ratio_bars, stamp, write_pages
+from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, count_words, write_pages
 from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
 
@@ -94,28 +94,6 @@ def test_rates_stand_in_order_and_paced_trainings_are_about() -> None:
     assert (slow.links, quick.links) == ("200 Mbit/s", "1 Gbit/s")
     assert (slow.ours.about, quick.ours.about) == (False, True)
     assert quick.outcome is Outcome.ONE_SEED
-
-
-def test_the_share_of_a_step_is_of_fp32_and_of_parts_timed_alone() -> None:
-    assert row_of(trainings({"fp32": 12, "thc": 4})).share == pytest.approx(0.06 / (0.06 + 0.02))
-    assert row_of(trainings({"fp16": 12, "thc": 4})).share is None
-
-
-def test_bars_leave_out_what_has_no_ratio() -> None:
-    runs = trainings({"fp16": 6, "thc": 4}, missing="fp16")
-    assert ratio_bars(answer_rows({"runs": runs})) is None
-    runs += trainings({"fp16": 6, "thc": 4}, 1, rate="1gbit", bits_per_s=1e9)
-    bars = ratio_bars(answer_rows({"runs": runs}))
-    assert isinstance(bars, BarChart)
-    assert (list(bars.groups), bars.series[0].heights, bars.series[0].low) == (["1 Gbit/s"], [1.5], [None])
-
-
-def test_a_stamp_has_machine_date_commit_and_remark() -> None:
-    report = report_of([])
-    assert stamp(report, "accuracy") == "2026-02-03, A chip, 2 cores, commit abcdef01"
-    assert stamp(report, "error") == "2026-01-01, A chip, 2 cores, commit 00000000"
-    report["sections"]["accuracy"]["remark"] = "It rained."
-    assert stamp(report, "accuracy").endswith("commit abcdef01. It rained")
 
 
 def judged_claims() -> list[Any]:

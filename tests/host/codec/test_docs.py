@@ -87,12 +87,6 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
     assert {"machine", "versions", "commit", "seed", "elements", "workers", "runs"} <= set(report)
 
 
-def test_table_names_codecs_and_memcpy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "codec", "--scale", "0.001", "--runs", "5"]) == 0
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode"))
-
-
 def test_one_core_is_held_for_the_block_only() -> None:
     before = os.sched_getaffinity(0)
     with one_core() as core:

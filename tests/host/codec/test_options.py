@@ -231,7 +231,6 @@ def test_thc_takes_fewer_bits_for_more_workers_in_narrow_lanes(workers: int, bit
 
 G21 = (0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 21)
 PUBLISHED = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
-BLOCK = 256
 
 
 @pytest.mark.parametrize("workers", range(1, 18))
@@ -338,59 +337,6 @@ def test_the_choice_does_not_depend_on_the_last_bits_of_exp(monkeypatch: pytest.
     again = [[point.table for point in pareto_front.__wrapped__(*job)] for job in jobs]
     lookup_table.grid_costs.cache_clear()
     assert again == fronts
-
-
-def hadamard() -> NDArray[np.float64]:
-    matrix = np.ones((1, 1))
-    while len(matrix) < BLOCK:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.asarray(matrix / np.sqrt(BLOCK))
-
-
-def residual_energies(table: LookupTable, workers: int, shared: float, seed: int) -> tuple[float, float]:
-    """Return the mean squared element of a worker's residual, and of the workers' mean residual, in the steady state.
-
-    Each step brings N(0, 1) gradients of which a part `shared` of the energy is the same on all workers; they are
-    rotated, divided by the largest root mean square, truncated and rounded, without anything of the codec.
-    """
-    rng, rotation = np.random.default_rng(seed), hadamard()
-    points = -table.bound + 2 * table.bound * np.array(table.values) / table.granularity
-    residual = np.zeros((workers, 12, BLOCK))
-    own, common = [], []
-    for step in range(30):
-        x = np.sqrt(1 - shared) * rng.standard_normal(residual.shape)
-        x += np.sqrt(shared) * rng.standard_normal(residual.shape[1:])
-        compensated = x + residual
-        scale = np.sqrt(np.square(compensated).mean(axis=2, keepdims=True)).max(axis=0)
-        signs = rng.choice([-1.0, 1.0], residual.shape[1:])
-        a = np.clip((compensated * signs) @ rotation / scale, -table.bound, table.bound)
-        upper = np.clip(np.searchsorted(points, a), 1, len(points) - 1)
-        low, high = points[upper - 1], points[upper]
-        rounded = np.where(rng.random(a.shape) * (high - low) < a - low, high, low)
-        residual = compensated - (rounded @ rotation) * signs * scale
-        if step >= 6:
-            own.append(np.square(residual).mean())
-            common.append(np.square(residual.mean(axis=0)).mean())
-    return float(np.mean(own)), float(np.mean(common))
-
-
-@pytest.mark.parametrize(("workers", "least_gain"), [(8, 0.10), (16, 0.25)])
-@pytest.mark.parametrize("shared", [0.0, 1.0])
-def test_the_table_for_error_feedback_leaves_a_smaller_residual(workers: int, least_gain: float, shared: float) -> None:
-    without, with_ = (
-        residual_energies(best_table(workers, error_feedback=ef), workers, shared, 7) for ef in (False, True)
-    )
-    assert with_[0] < without[0] * (1 - least_gain)
-    if shared == 0.0:
-        assert with_[1] < without[1]
-
-
-def test_the_residual_is_what_the_contraction_says() -> None:
-    """Gradients of energy 1, new ones every step: R = c (1 + R), so R = c / (1 - c)."""
-    table = best_table(8, error_feedback=True)
-    contraction = expected_nmse(table, 1)
-    measured, _ = residual_energies(table, 8, 1.0, 3)
-    assert measured == pytest.approx(contraction / (1 - contraction), rel=0.03)
 
 
 @pytest.mark.parametrize(("lane_bits", "workers"), [(8, 16), (8, 17), (8, 18), (8, 36), (8, 64), (16, 64)])

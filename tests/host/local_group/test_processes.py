@@ -17,9 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from hopsum_topologies.free_port import free_port
-from hopsum_topologies.star import Star
 
-from ...support.targets import require_namespaces
 from ..torch.embedded import embedded_jobs
 
 pytestmark = pytest.mark.system
@@ -27,24 +25,17 @@ HERE = Path(__file__).parent
 RANKS, WAIT_S = 4, 600.0
 
 
-def run_hosts(
-    script: Path,
-    *arguments: str,
-    local_groups: tuple[str, str],
-    prefixes: tuple[list[str], list[str]] = ([], []),
-    master: str = "127.0.0.1",
-    interface: str = "lo",
-) -> list[str]:
-    """Run a script with two torchruns of two ranks each, one for each host; return what each printed."""
+def run_hosts(script: Path, *arguments: str, local_groups: tuple[str, str]) -> None:
+    """Run a script with two torchruns of two ranks each, one for each host."""
     port = free_port(socket.SOCK_STREAM)
     with ExitStack() as kept:
         running = []
-        for host, (group, prefix) in enumerate(zip(local_groups, prefixes, strict=True)):
-            where = ["--nnodes=2", "--nproc-per-node=2", f"--node-rank={host}", f"--master-addr={master}"]
+        for host, group in enumerate(local_groups):
+            where = ["--nnodes=2", "--nproc-per-node=2", f"--node-rank={host}", "--master-addr=127.0.0.1"]
             command = [sys.executable, "-m", "torch.distributed.run", *where, f"--master-port={port}", str(script)]
-            settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": interface, "HOPSUM_LOCAL_GROUP": group}
+            settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOPSUM_LOCAL_GROUP": group}
             process = subprocess.Popen(
-                [*prefix, *command, *arguments],
+                [*command, *arguments],
                 env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             running.append(process)
@@ -52,7 +43,6 @@ def run_hosts(
         printed = [process.communicate(timeout=WAIT_S) for process in running]
     for process, (_, errors) in zip(running, printed, strict=True):
         assert process.returncode == 0, "\n".join(each[1][-3000:] for each in printed) + errors[-3000:]
-    return [out for out, _ in printed]
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -86,18 +76,3 @@ def test_training_through_two_workers_for_four_ranks(tmp_path: Path) -> None:
     # Datagrams that were sent for the first time: half of them. A busy machine adds some that ask the switch.
     with_groups, without = (sum(rank["traffic"] for rank in ranks) for ranks in (shared, alone))
     assert without > 1.6 * with_groups
-
-
-def test_hosts_with_two_ranks_each_and_no_switch(tmp_path: Path) -> None:
-    require_namespaces()
-    with Star(2) as star:
-        prefixes = tuple(["ip", "netns", "exec", host.name] for host in star.hosts)
-        arguments = ("hosts://", str(tmp_path))
-        run_hosts(
-            HERE / "training_worker.py", *arguments, local_groups=("auto", "auto"),
-            prefixes=(prefixes[0], prefixes[1]), master=star.host_ip(0), interface="eth0",
-        )  # fmt: skip
-    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
-    assert len({rank["digest"] for rank in ranks}) == 1
-    assert [rank["stats"]["bytes_up"] > 0 for rank in ranks] == [True, False, True, False]
-    assert all(rank["out"] < 2e-6 for rank in ranks)

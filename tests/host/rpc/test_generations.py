@@ -19,7 +19,7 @@ import hopsum
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, CommunicatorClosedError
-from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
+from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import Header, Op
@@ -123,23 +123,6 @@ def test_a_worker_that_is_replaced(served: Served) -> None:
             pool.submit(survivor.close)
 
 
-def test_numbers_of_all_reduces_go_on_together(served: Served) -> None:
-    """Randomness follows from them. What a survivor has queued never began, so it does not count."""
-    desk, service = served
-    with crew(service) as (survivor, lost), ThreadPoolExecutor(1) as pool:
-        check_sum([survivor, lost])
-        queued = [survivor.submit(vector(survivor)) for _ in range(9)]
-        vanish(lost)
-        desk.end("rank 1 was silent", lost=1)
-        coming = pool.submit(connect, service, 1)
-        assert all(isinstance(each.exception(WAIT_S), WorkersReplacedError) for each in queued)
-        survivor.resume()
-        with coming.result(WAIT_S) as newcomer:
-            assert 1 < newcomer._submitted == survivor._submitted < 10
-            check_sum([survivor, newcomer])
-            pool.submit(survivor.close)
-
-
 @pytest.mark.parametrize("wait_s", [1.0, 0.0])
 def test_nobody_takes_the_place(served: Served, wait_s: float, caplog: pytest.LogCaptureFixture) -> None:
     desk, service = served
@@ -155,18 +138,6 @@ def test_nobody_takes_the_place(served: Served, wait_s: float, caplog: pytest.Lo
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     waits = "rank 0 of job 'ddp': waiting for another worker in the place of rank 1 (rank 1 was silent), for "
     assert any(each.startswith(waits) and "0 ends at once" in each for each in said) is (wait_s > 0)
-
-
-def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
-    desk, service = served
-    with crew(service) as jobs:
-        waiting = jobs[1].submit(vector(jobs[1]))
-        with desk.changed:
-            del desk.members[1]
-        with pytest.raises(GenerationEndedError, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
-            waiting.result(WAIT_S)
-        with pytest.raises(GenerationEndedError, match="has no place in the job any more"):
-            jobs[1].resume()
 
 
 def test_who_closes_goes_on_for_the_others(served: Served) -> None:

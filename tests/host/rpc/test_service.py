@@ -145,24 +145,6 @@ def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> Non
     assert not operator.job("train").members
 
 
-def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator: JobsClient, channel: Channel) -> None:
-    made = operator.create("train", 2, 16)
-    (first, membership), (second, _) = _join_all(channel, "train", made.token)
-    seat = first.registration
-    assert first.join(("127.0.0.1", 5000), 5.0, rank=0, side_port=6000) == seat
-    assert second.heartbeat(membership.generation, {}).generation == membership.generation  # and nothing else happened
-    restarted = MemberClient(channel, "train", made.token)
-    assert restarted.join(("127.0.0.1", 5002), 5.0, rank=0).rank == 0
-    assert "rank 0 was started again" in second.heartbeat(membership.generation, {}).reason
-    for call in (
-        lambda: first.heartbeat(membership.generation, {}),
-        lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0),
-    ):
-        with pytest.raises(ControllerError, match="another") as raised:
-            call()
-        assert _code(raised) == "UNAUTHENTICATED"
-
-
 def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
     requests = [

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec import ErrorFeedback
 from hopsum.communicator import Communicator
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.job.job_command import main as job_command
@@ -77,24 +76,6 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
     assert results[0].mean.tobytes() == results[1].mean.tobytes()
     balance = sum(vectors(step)) + sum(before) - 2 * results[0].mean - sum(own.residual for own in feedback)
     assert np.abs(balance).max() < 1e-4
-
-
-@pytest.mark.parametrize("codec", ["thc:result_bits=6", "thc:bits=2"])
-def test_workers_take_the_form_of_thc_from_a_job_over_two_switches(
-    controller: RestartableController, capsys: pytest.CaptureFixture[str], codec: str
-) -> None:
-    with controller.running():
-        made = create(controller, capsys, "--shards", "2", codec=codec)
-        jobs = controller.connect_all("train", made["token"], codec=None)
-        feedback = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
-        for step in range(2):
-            sum_all(jobs, step, feedback)
-        alone = make_codec(codec, workers=2, backend="numpy")
-        kept = [ErrorFeedback(ELEMENTS), ErrorFeedback(ELEMENTS)]
-        for step in range(2):
-            simulate_allreduce(alone, vectors(step), seed=0, step=step, feedback=kept)
-        assert [own.residual.tobytes() for own in feedback] == [own.residual.tobytes() for own in kept]
-        close_all(jobs)
 
 
 def test_a_job_over_two_switches(

@@ -153,33 +153,8 @@ def test_in_every_history_told_states_agree_with_who_may_write(events: list[tupl
         assert backups <= ({RpcCode.ALREADY_EXISTS} if primaries else {RpcCode.NOT_FOUND})
 
 
-BIG = 7 << 64 | 3
-
-
 def client(stack: ExitStack, switch: SwitchServer, device_id: int = 1) -> Controller:
     return stack.enter_context(Controller(switch.grpc_address, device_id))
-
-
-def test_primaries_and_backups_are_told(switch: SwitchServer, stack: ExitStack) -> None:
-    first, second = client(stack, switch), client(stack, switch)
-    first.arbitrate(None)
-    assert first.told() == (code_pb2.NOT_FOUND, None)
-    first.arbitrate(BIG - 1)
-    assert first.told() == (code_pb2.OK, BIG - 1)
-    second.arbitrate(BIG)
-    assert second.told() == (code_pb2.OK, BIG)
-    assert first.told() == (code_pb2.ALREADY_EXISTS, BIG)
-    second.write(l2(INSERT, b"\x01"))
-    with pytest.raises(grpc.RpcError) as caught:
-        first.write(l2(INSERT, b"\x02"))
-    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    second.close_stream()
-    assert first.told() == (code_pb2.NOT_FOUND, BIG)
-    with pytest.raises(grpc.RpcError, match="no client is primary"):
-        second.write(l2(INSERT, b"\x02"))
-    first.arbitrate(BIG)
-    assert first.told() == (code_pb2.OK, BIG)
-    assert len(first.read_tables()) == 1 + 2, "the one inserted and two constant ones"
 
 
 @pytest.mark.parametrize(
