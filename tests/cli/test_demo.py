@@ -68,14 +68,14 @@ def test_demo_trains_through_the_switch(target: str) -> None:
 @pytest.mark.parametrize("target", ["native", "mininet"])
 def test_demo_trains_over_two_racks(target: str) -> None:
     require_network(target)
-    report = run_demo("--target", target, "--topology", "two_rack", "--workers", "4", "--steps", "5")
+    report = run_demo("--target", target, "--topology", "two_rack", "--workers", "4", "--steps", "20")
     assert report["replicas_equal"]
     assert report["counters_agree"]
     assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
-    assert report["switch_events"]["added"] == 4 * 5 * 39
+    assert report["switch_events"]["added"] == 4 * 20 * 39
     events, uplinks = report["switch_events"], report["uplinks"]
     assert set(uplinks) == {"leaf1-spine", "leaf2-spine"}
-    assert min(uplinks.values()) >= 5 * 39  # one frame for each chunk of both workers, and what was sent again
+    assert min(uplinks.values()) >= 20 * 39  # one frame for each chunk of both workers, and what was sent again
     assert events["closed"] == 2 * 20 * 39
     assert sum(uplinks.values()) <= events["closed"] + events["resent"]
 

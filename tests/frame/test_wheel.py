@@ -121,7 +121,7 @@ def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path
     else:
         pip_install(venv, "--no-deps", str(wheel))
         link_required(venv, "demo")
-    command = [str(venv / "bin" / "hopsum"), "demo", "--workers", "2", "--steps", "2", "--json"]
+    command = [str(venv / "bin" / "hopsum"), "demo", "--workers", "2", "--steps", "20", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -292,9 +292,10 @@ class RangeReduction(BlockReduction):
             if not self._taken_chunks:
                 self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
             self.codec.decode(*given, out=self._mean_room[elements], first_block=blocks.start)
+        self._deliver(chunks, contributors, back=False)
+        # Last: `abort` takes back only what was delivered, also after a codec that raised.
         self._taken.append(contributors.copy())
         self._taken_chunks = chunks.stop
-        self._deliver(chunks, contributors, back=False)
 
     def _take_parts_back(self) -> None:
         """Put into the vector again what the parts that were taken have delivered."""

@@ -427,11 +427,12 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def _packet_out(self, stream: _Stream, packet: p4rt.PacketOut) -> None:
         try:
-            target = self._running_for(stream, "send packets")
-            if self._cpu_port is None:
+            # Before the program is asked for: without the port no program can send.
+            if self._cpu_port is None and self._primary is stream:
                 raise P4RuntimeError(
                     RpcCode.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port"
                 )
+            target = self._running_for(stream, "send packets")
             header = target.pipeline.packet_out.pack((field.metadata_id, field.value) for field in packet.metadata)
         except P4RuntimeError as error:
             request = p4rt.StreamMessageRequest(packet=packet)
