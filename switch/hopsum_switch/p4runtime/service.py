@@ -428,7 +428,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _packet_out(self, stream: _Stream, packet: p4rt.PacketOut) -> None:
         try:
             # Before the program is asked for: without the port no program can send.
-            if self._cpu_port is None and self._primary is stream:
+            if (port := self._cpu_port) is None and self._primary is stream:
                 raise P4RuntimeError(
                     RpcCode.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port"
                 )
@@ -438,8 +438,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             request = p4rt.StreamMessageRequest(packet=packet)
             stream.put_if_room(_stream_error(error.code, str(error), request))
             return
+        assert port is not None  # refused above, since only the primary gets here
         # Without this service's lock: `inject` takes the gate.
-        self._dataplane.inject(self._cpu_port, header + packet.payload)
+        self._dataplane.inject(port, header + packet.payload)
 
     def _acknowledge(self, stream: _Stream, request: p4rt.StreamMessageRequest) -> None:
         try:
