@@ -41,7 +41,7 @@ class HttpAnswer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class NotWellError(Exception):
+class _NotWellError(Exception):
     """A health check that does not hold. The message says why."""
 
 
@@ -50,7 +50,7 @@ def health_answer(check: Callable[[], str]) -> HttpAnswer:
 
     def give() -> bytes:
         if why := check():
-            raise NotWellError(why)
+            raise _NotWellError(why)
         return b"ok\n"
 
     return HttpAnswer("text/plain; charset=utf-8", give)
@@ -105,7 +105,7 @@ def _application(
             return HTTPStatus.NOT_FOUND, None, f"{places}\n".encode()
         try:
             return HTTPStatus.OK, answer, answer.body()
-        except NotWellError as why:
+        except _NotWellError as why:
             return HTTPStatus.SERVICE_UNAVAILABLE, answer, f"{why}\n".encode()
         except Exception:
             _log.exception("%s cannot be made", environ["PATH_INFO"])

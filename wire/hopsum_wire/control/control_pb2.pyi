@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 81d8037144a1eb182294226ece20a99b
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 ad89b0d2610835a760dfbbf154cfa153
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
