@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 0 unless the controller refused or cannot be reached."""
+    """Run the command. Return its exit status: 1 for a printed error, and for a deletion that was not confirmed."""
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)

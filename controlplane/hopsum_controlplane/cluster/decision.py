@@ -136,7 +136,7 @@ def _decide(
 
 
 def base_of(reports: Iterable[Report], slots: int) -> int:
-    """Return the base that at least one report leads to."""
+    """Return the lowest position that some worker has not delivered, down to a multiple of the slots."""
     # A multiple of the slots, so that the first round of the new generation is round 1 in every slot (rule N4).
     return min(report.delivered_to for report in reports) // slots * slots
 

@@ -93,7 +93,7 @@ class Disputes:
         self._disputes[job] = _Dispute(why, until_s, set(told))
 
     def against(self, job: str, rank: int, now_s: float) -> str:
-        """Return the difference that a joining rank is refused for, each rank once; "" lets it join."""
+        """Return once to each joining rank the remembered difference between ranks of its job; "" lets it join."""
         found = self._disputes.get(job)
         if found is None:
             return ""

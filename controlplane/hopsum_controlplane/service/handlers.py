@@ -43,7 +43,7 @@ _PORTLESS: Final = ("unix", "vsock")
 
 
 class TooManyClientsError(Exception):
-    """A call that is refused unread: gRPC's status code, and the reason in words."""
+    """A call that the service itself refuses (too many, malformed, late, closing): gRPC's status code, the reason."""
 
     def __init__(self, code: grpc.StatusCode, told: str) -> None:
         super().__init__(told)

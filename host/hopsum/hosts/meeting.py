@@ -35,12 +35,12 @@ class KeyValueStore(Protocol):
 
 
 class Meeting:
-    """The messages between the ranks of one call.
+    """Messages between the ranks that open one communicator together, over a key-value store.
 
     Args:
         name: of the call, the same on all ranks, and of no other call over the same store.
         wait_s: for the other ranks, at each topic.
-        what: is being opened; messages begin with it.
+        what: the name of the communicator that is being opened; texts of errors begin with it.
     """
 
     def __init__(
