@@ -145,9 +145,9 @@ def test_allreduce() -> None:
         for name, found in subjects.items():
             assert 0 < found["seconds_min"] <= found["seconds"] <= found["seconds_max"]
             assert found["peak_rss_bytes"] >= found["ready_rss_bytes"] > 4 * elements
-            assert found["first_seconds"] > 0
-            # Some kernels count processor time by ticks: a short loop may have none.
-            assert min(found["worker_cpu_s"], found["switch_cpu_s"]) >= 0
+            assert min(found["first_seconds"], found["worker_cpu_s"]) > 0
+            # The switch sleeps while gloo has its turn.
+            assert found["switch_cpu_s"] > 0 or name in gloo
             shaped = entry["rate"] != "unshaped"
             assert (found["over_wire"] is not None) == shaped
             assert (found["link_utilisation_down"] is not None) == shaped
