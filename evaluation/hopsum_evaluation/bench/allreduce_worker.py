@@ -72,7 +72,7 @@ class Measured(NamedTuple):
     first_s: float
     """Seconds of the first all-reduce. Ranks begin it when their message has come, each with cold caches."""
     calls_s: list[float]
-    """Seconds of the other all-reduces: each begins when the one before is over."""
+    """Seconds of the other all-reduces: each begins when the one before has ended."""
     cpu_s: float
     """Processor time of all threads in one of these, as the mean."""
     first_mean: NDArray[np.float32]
@@ -122,7 +122,7 @@ def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connectio
         first_s = _timed(reducer, turn.subject, gradient)
         first_mean = gradient[: plan.checked].copy()
         calls_s, began_s = [], time.process_time()
-        # No barrier: no rank's all-reduce is over before all ranks have begun it, so the first one was a barrier.
+        # No barrier: no rank's all-reduce ends before all ranks have begun it, so the first one was a barrier.
         for _ in range(turn.calls):
             reducer.spans.clear()
             calls_s.append(_timed(reducer, turn.subject, gradient))

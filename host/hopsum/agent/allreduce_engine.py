@@ -103,7 +103,7 @@ class AllReduceEngine:
 
     Args:
         context: its step is not used.
-        transport: the engine's until `run` is over. Its owner closes it then.
+        transport: the engine's until `run` returns. Its owner closes it then.
         follow_s: how long an all-reduce with `more` waits for the one that was promised.
         trace: called with every span of time, by whoever drives.
         on_failure: called once, before any future has the error.
@@ -201,7 +201,7 @@ class AllReduceEngine:
     def help(self, task: Task) -> None:
         """Drive until a task's future is done, unless another thread drives, which does it then.
 
-        Raises what a signal handler raises in this thread. The agent's thread goes on with the task then.
+        Raises the error of a signal handler in this thread. The agent's thread then serves the rest of the task.
         """
         if not self._driver.acquire(blocking=False):
             return
@@ -278,8 +278,8 @@ class AllReduceEngine:
     def _is_network_due(self) -> bool:
         """Say whether the network should get what was made, and give what is here, before the next codec work."""
         if self._made:
-            # The one phase in progress is in the stream: there is no codec work, and the network's turn is next anyway.
-            return len(self._tasks) > 1 or self._tasks[:1] == [] or self._tasks[0].unfilled
+            # One all-reduce whose codes are all made leaves no codec work: the network has the next turn anyway.
+            return len(self._tasks) != 1 or self._tasks[0].unfilled
         return time.monotonic() - self._moved_at >= LOOK_EVERY_S
 
     def _move(self, wait_s: float) -> None:
@@ -515,7 +515,7 @@ class AllReduceEngine:
                 parts, task.number, handles, ready=ready, part_chunks=_part_chunks(task) if read_early else 0
             )
         except Exception as error:
-            # Events of what is in the stream belong to a task that is over.
+            # Parts that are in the stream already still have events, of a task that has failed.
             self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
             self._note_failed(task, error)
             return True
