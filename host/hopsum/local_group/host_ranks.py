@@ -140,7 +140,7 @@ class LocalRank(Communicator):
         self._leave()
 
     def _end(self, error: HopsumError) -> None:
-        """Let the group be over, by this error unless there was one before."""
+        """End the group, by this error unless there was one before."""
         with self._lock:
             self._failure = self._failure or error
 

@@ -146,7 +146,7 @@ class WorkerLoop:
     def run(self, worker: Worker, limit_at: float) -> list[NDArray[np.uint8]]:
         """Let the kernel serve a plain worker until `limit_at`, or until there is something that is not plain.
 
-        The worker itself takes a datagram that is not plain. Where the worker is plain afterwards, the kernel continues.
+        The worker itself takes a datagram that is not plain. The kernel continues where the worker is plain again.
 
         Returns:
             What is to be sent next, uint8[n, bytes] each: it was counted as sent.
