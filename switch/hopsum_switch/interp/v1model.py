@@ -109,7 +109,12 @@ class Instance(IntEnum):
     RESUBMITTED = 6
 
 
-_QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
+_QUEUEING = (
+    "queueing_metadata.enq_timestamp",
+    "queueing_metadata.enq_qdepth",
+    "queueing_metadata.deq_timedelta",
+    "queueing_metadata.deq_qdepth",
+)
 
 
 @dataclass(slots=True)
@@ -165,9 +170,9 @@ class Interpreter:
 
     def _process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
         packet = PacketState(self._layout.fresh(), frame, port, now_us)
-        self._metadata.set(packet.values, "ingress_port", port)
-        self._metadata.set(packet.values, "packet_length", len(frame))
-        self._metadata.set(packet.values, "ingress_global_timestamp", now_us, "intrinsic_metadata")
+        self._metadata.set(packet.values, "standard_metadata.ingress_port", port)
+        self._metadata.set(packet.values, "standard_metadata.packet_length", len(frame))
+        self._metadata.set(packet.values, "intrinsic_metadata.ingress_global_timestamp", now_us)
         work = _Work()
         self._steps.renew()
         try:
@@ -191,8 +196,8 @@ class Interpreter:
         meta, values, frame = self._metadata, packet.values, packet.data
         error = self._parser.run(packet)
         correct = [checksum.verify(packet) for checksum in self._verified]
-        meta.set(values, "parser_error", error)
-        meta.set(values, "checksum_error", 0 if all(correct) else 1)
+        meta.set(values, "standard_metadata.parser_error", error)
+        meta.set(values, "standard_metadata.checksum_error", 0 if all(correct) else 1)
         if self._observer is not None:
             self._tell_parsed(self._observer, packet, error, correct)
         self._ingress.run(packet)
@@ -206,19 +211,19 @@ class Interpreter:
         if packet.digest is not None:
             self._send_digest(packet.digest, values, packet.now_us)
         # Read before the branches: a resubmit restarts the metadata.
-        group = meta.get(values, "mcast_grp", "intrinsic_metadata")
+        group = meta.get(values, "intrinsic_metadata.mcast_grp")
         if packet.resubmit is not None:
             self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
         # A group goes before egress_spec: a packet that ingress dropped is replicated all the same.
         elif group:
-            meta.set(values, "instance_type", Instance.REPLICATION)
+            meta.set(values, "standard_metadata.instance_type", Instance.REPLICATION)
             replicas = self._multicast.replicas(group)
             if self._observer is not None:
                 self._observer.multicast(group, replicas)
             self._replicate(packet, replicas, work)
-        elif meta.get(values, "egress_spec") != DROP_PORT:
-            meta.set(values, "instance_type", Instance.NORMAL)
-            work.leaving.append((packet, meta.get(values, "egress_spec")))
+        elif meta.get(values, "standard_metadata.egress_spec") != DROP_PORT:
+            meta.set(values, "standard_metadata.instance_type", Instance.NORMAL)
+            work.leaving.append((packet, meta.get(values, "standard_metadata.egress_spec")))
         elif self._observer is not None:
             self._observer.dropped("ingress")
 
@@ -226,8 +231,8 @@ class Interpreter:
         """Run egress and deparser on a packet."""
         meta, values = self._metadata, packet.values
         if self._observer is not None:
-            self._observer.copy_begins(port, meta.get(values, "egress_rid", "intrinsic_metadata"))
-        if meta.get(values, "priority", "intrinsic_metadata") != 0:
+            self._observer.copy_begins(port, meta.get(values, "intrinsic_metadata.egress_rid"))
+        if meta.get(values, "intrinsic_metadata.priority") != 0:
             self._tell_drop("priority")
             return
         meta.set_dequeued(values, port, packet.length, packet.now_us)
@@ -239,7 +244,7 @@ class Interpreter:
             copy = packet.replicate(self._layout)
             self._restart(copy, values, preserved, Instance.EGRESS_CLONE)
             self._send_clones(copy, session, work)
-        if meta.get(values, "egress_spec") == DROP_PORT:
+        if meta.get(values, "standard_metadata.egress_spec") == DROP_PORT:
             self._tell_drop("egress")
             return
         # The whole frame: a recirculated packet is not cut by truncate().
@@ -256,7 +261,7 @@ class Interpreter:
         """Return a copy of a packet as the parser leaves it."""
         # The clone of ingress is the frame as received: it is parsed again, without what ingress changed.
         copy = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
-        self._metadata.set(copy.values, "ingress_port", packet.port)
+        self._metadata.set(copy.values, "standard_metadata.ingress_port", packet.port)
         self._parser.run(copy)
         self._restart(copy, packet.values, preserved, Instance.INGRESS_CLONE)
         return copy
@@ -268,13 +273,13 @@ class Interpreter:
                 self._observer.starts_again(kind.name.lower())
             again = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
             self._restart(again, packet.values, preserved, kind)
-            self._metadata.set(again.values, "packet_length", len(frame))
+            self._metadata.set(again.values, "standard_metadata.packet_length", len(frame))
             work.arriving.append(again)
 
     def _restart(self, packet: PacketState, source: list[int], preserved: Slots, kind: Instance) -> None:
         """Reset the metadata of a packet except the preserved fields."""
         self._layout.reset_metadata(packet.values, source, preserved)
-        self._metadata.set(packet.values, "instance_type", kind)
+        self._metadata.set(packet.values, "standard_metadata.instance_type", kind)
 
     def _may_turn(self, work: _Work) -> bool:
         # Turns are counted for the received frame with all its copies, so copies cannot multiply them.
@@ -305,7 +310,7 @@ class Interpreter:
             # Egress of one replica must not change the values that the next one starts with.
             copy = packet.replicate(self._layout)
             copy.limit = limit
-            self._metadata.set(copy.values, "egress_rid", replica.instance, "intrinsic_metadata")
+            self._metadata.set(copy.values, "intrinsic_metadata.egress_rid", replica.instance)
             work.leaving.append((copy, replica.port))
 
     def _tell_drop(self, reason: str) -> None:
@@ -330,25 +335,25 @@ class _Metadata:
     """The architecture's metadata fields by the architecture's names. Fields that a program lacks are skipped."""
 
     def __init__(self, program: ProgramIR) -> None:
-        self._fields = program.standard
+        # Slot and mask are found here once: every packet asks for a dozen of them.
+        self._places = {name: (field.slot, (1 << field.bits) - 1) for name, field in program.standard.items()}
         # As in bmv2: a program that lacks one of the queueing fields gets none of them.
-        self._has_queue = all(f"queueing_metadata.{name}" in self._fields for name in _QUEUEING)
+        self._has_queue = all(name in self._places for name in _QUEUEING)
 
-    def set(self, values: list[int], name: str, value: int, group: str = "standard_metadata") -> None:
-        field = self._fields.get(f"{group}.{name}")
-        if field is not None:
-            values[field.slot] = value & ((1 << field.bits) - 1)
+    def set(self, values: list[int], name: str, value: int) -> None:
+        if name in self._places:
+            slot, mask = self._places[name]
+            values[slot] = value & mask
 
-    def get(self, values: list[int], name: str, group: str = "standard_metadata") -> int:
-        field = self._fields.get(f"{group}.{name}")
-        return 0 if field is None else values[field.slot]
+    def get(self, values: list[int], name: str) -> int:
+        return values[self._places[name][0]] if name in self._places else 0
 
     def set_dequeued(self, values: list[int], port: int, length: int, now_us: int) -> None:
         if self._has_queue:
-            for name in _QUEUEING:
-                self.set(values, name, now_us if name == "enq_timestamp" else 0, "queueing_metadata")
-        self.set(values, "egress_global_timestamp", now_us, "intrinsic_metadata")
-        self.set(values, "egress_port", port)
+            for name, value in zip(_QUEUEING, (now_us, 0, 0, 0), strict=True):
+                self.set(values, name, value)
+        self.set(values, "intrinsic_metadata.egress_global_timestamp", now_us)
+        self.set(values, "standard_metadata.egress_port", port)
         # Anything but the drop port: a program that drops in egress sets that itself.
-        self.set(values, "egress_spec", DROP_PORT + 1)
-        self.set(values, "packet_length", length)
+        self.set(values, "standard_metadata.egress_spec", DROP_PORT + 1)
+        self.set(values, "standard_metadata.packet_length", length)

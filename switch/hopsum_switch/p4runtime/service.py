@@ -365,13 +365,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded: use SetForwardingPipelineConfig")
         return self._pipelines.current
 
-    def _running_for(self, stream: _Stream, what: str) -> RunningPipeline:
-        """Return the running pipeline to a stream that may act on packets. Raises P4RuntimeError otherwise."""
+    def _require_primary(self, stream: _Stream, what: str) -> None:
         if self._primary is not stream:
             raise P4RuntimeError(RpcCode.PERMISSION_DENIED, f"only the primary may {what}")
-        if self._pipelines.running is None:
+
+    def _require_running(self) -> RunningPipeline:
+        if (running := self._pipelines.running) is None:
             raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
-        return self._pipelines.running
+        return running
 
     def _listen(self, stream: _Stream, requests: Iterable[p4rt.StreamMessageRequest]) -> None:
         """Handle a client's messages until it closes its side, its connection breaks or it is refused."""
@@ -427,24 +428,25 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def _packet_out(self, stream: _Stream, packet: p4rt.PacketOut) -> None:
         try:
+            self._require_primary(stream, "send packets")
             # Before the program is asked for: without the port no program can send.
-            if (port := self._cpu_port) is None and self._primary is stream:
+            if self._cpu_port is None:
                 raise P4RuntimeError(
                     RpcCode.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port"
                 )
-            target = self._running_for(stream, "send packets")
+            target = self._require_running()
             header = target.pipeline.packet_out.pack((field.metadata_id, field.value) for field in packet.metadata)
         except P4RuntimeError as error:
             request = p4rt.StreamMessageRequest(packet=packet)
             stream.put_if_room(_stream_error(error.code, str(error), request))
             return
-        assert port is not None  # refused above, since only the primary gets here
         # Without this service's lock: `inject` takes the gate.
-        self._dataplane.inject(port, header + packet.payload)
+        self._dataplane.inject(self._cpu_port, header + packet.payload)
 
     def _acknowledge(self, stream: _Stream, request: p4rt.StreamMessageRequest) -> None:
         try:
-            target = self._running_for(stream, "acknowledge digests")
+            self._require_primary(stream, "acknowledge digests")
+            target = self._require_running()
             with self._dataplane.gate.control():
                 acknowledge(target, request.digest_ack)
         except P4RuntimeError as error:
