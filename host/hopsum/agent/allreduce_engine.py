@@ -208,13 +208,15 @@ class AllReduceEngine:
         self._driven_by = threading.get_ident()
         try:
             self._drive(task)
+            interrupt = self._take_interrupt()
         except BaseException as error:
             # Somewhere between two statements: nobody knows what is still true of the tasks.
             self._break(error)
             raise
         finally:
             self._let_go()
-        self._raise_interrupt()
+        if interrupt is not None:
+            raise interrupt
 
     def run(self) -> None:
         """Drive whenever the bell rings and nobody else does, until CLOSE; then end what is left."""
@@ -224,8 +226,10 @@ class AllReduceEngine:
                 with self._driver:
                     self._driven_by = threading.get_ident()
                     self._drive(None)
+                    interrupt = self._take_interrupt()
                     self._driven_by = 0
-                self._raise_interrupt()
+                if interrupt is not None:
+                    raise interrupt
                 if self._is_left():
                     self._bell.put(None)
         except BaseException as error:  # no codec's and not the network's: those end an all-reduce
@@ -235,6 +239,8 @@ class AllReduceEngine:
             with self._driver:
                 self._driven_by = threading.get_ident()
                 self._end_closed()
+                # A later thread may get this thread's identity.
+                self._driven_by = 0
 
     def _let_go(self) -> None:
         """Stop driving. What is left, or came meanwhile without ringing, is for the agent's thread."""
@@ -244,12 +250,14 @@ class AllReduceEngine:
             self._bell.put(None)
 
     def _is_left(self) -> bool:
-        return bool(self._closed or self._tasks or self._handles or self._inbox)
+        # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
+        moves = self._handles and not self.network.is_sealed
+        return bool(self._closed or self._tasks or moves or self._inbox)
 
-    def _raise_interrupt(self) -> None:
+    def _take_interrupt(self) -> BaseException | None:
+        """Take the error of a signal handler, while this thread still drives: no other thread is to raise it."""
         error, self._interrupt = self._interrupt, None
-        if error is not None:
-            raise error
+        return error
 
     def _break(self, error: BaseException) -> None:
         self._closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -68,7 +69,9 @@ def test_what_is_left_when_the_caller_has_its_mean_is_served_by_the_agents_threa
     assert {each.name for each in threads} == {threading.current_thread().name, "hopsum-agent-0"}
 
 
-def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(stack: ExitStack) -> None:
+def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = Cluster(stack, 2)
     first, second = (
         stack.enter_context(Agent(cluster.membership, rank, codec="thc", timing=PATIENT, link=link._link))  # type: ignore[arg-type]
@@ -78,6 +81,14 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(stack
     def ring(*_: Any) -> None:
         raise Alarm
 
+    let_go = first._engine._let_go
+
+    def let_go_slowly() -> None:
+        """Let the agent's thread drive before the caller raises the handler's error."""
+        let_go()
+        time.sleep(0.2)
+
+    monkeypatch.setattr(first._engine, "_let_go", let_go_slowly)
     before = signal.signal(signal.SIGALRM, ring)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -107,3 +118,22 @@ def test_a_callback_in_a_callers_thread_may_close(stack: ExitStack) -> None:
     with pytest.raises(CommunicatorClosedError):
         agent.allreduce(X)
     assert closed.wait(WAIT_S)
+
+
+def test_a_thread_with_the_identity_of_the_agents_hears_that_the_agent_is_closed(stack: ExitStack) -> None:
+    agent = Cluster(stack, 1).agent(0, "thc", PATIENT)
+    agent.submit(X).result(WAIT_S)
+    agent.close()
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            agent.allreduce(X)
+        except Exception as error:
+            errors.append(error)
+
+    # Threads that follow each other usually have one identity.
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(WAIT_S)
+    assert [type(each) for each in errors] == [CommunicatorClosedError]
