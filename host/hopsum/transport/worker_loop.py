@@ -29,7 +29,7 @@ from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
-from hopsum.transport.link import DATAGRAM_BYTES_MAX
+from hopsum.transport.link import BATCH_DATAGRAMS, DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import WIRE_VERSION, Kind, down_bytes
@@ -154,7 +154,9 @@ class WorkerLoop:
         Raises:
             RuntimeError: the kernel in numba's cache has another layout of the memory.
         """
-        while True:
+        unsent: list[NDArray[np.uint8]] = []
+        # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
+        for _ in range(BATCH_DATAGRAMS):
             self._serve(worker, limit_at)
             unsent = self._unsent(worker)
             self.give_back(worker)
@@ -163,10 +165,11 @@ class WorkerLoop:
             if self.words[at.STOP] == at.STOP_REST:
                 self.take_rest(worker, 1)
             elif self.words[at.STOP] != at.STOP_DONE:
-                return unsent
+                break
             # Else the caller has something to do first.
-            if unsent or worker.has_events or not self.is_plain(worker):
-                return unsent
+            if unsent or worker.has_events or self.interrupt is not None or not self.is_plain(worker):
+                break
+        return unsent
 
     def _serve(self, worker: Worker, limit_at: float) -> None:
         addresses = self.lend(worker, limit_at)

@@ -29,7 +29,7 @@ import numba
 from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
 from hopsum.transport import worker_kernel, worker_layout, worker_loop
-from hopsum.transport.link import RECEIVE_BYTES
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
@@ -236,6 +236,33 @@ def test_whoever_needs_the_worker_does_not_wait_for_the_network() -> None:
             waits.join(60)
             assert not waits.is_alive()
         assert kinds == {Kind.UPDATE, Kind.PROBE}
+
+
+class Alarm(BaseException):
+    """The error of a signal handler."""
+
+
+@pytest.mark.parametrize(("raises", "calls_most"), [(False, BATCH_DATAGRAMS), (True, 1)])
+def test_a_flood_keeps_nobody_from_timers_and_signals(raises: bool, calls_most: int) -> None:
+    """The socket always has one more datagram that the kernel leaves to Python."""
+    calls = 0
+
+    def serve(_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        assert calls <= calls_most
+        words, k = loop.words, worker_layout
+        words[k.STOP], words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = k.STOP_REST, 0, 64, 64
+        if raises:
+            raise Alarm
+
+    worker = Worker(Membership(GENERATION, 0, 1, 4))
+    worker.submit(Op.ADD32, np.zeros((2, up_bytes(Op.ADD32)), np.uint8), now=0.0)
+    with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
+        loop = worker_loop.WorkerLoop(SimpleNamespace(serve=serve), link, 4)
+        loop.run(worker, time.monotonic() + 1e3)
+    assert isinstance(loop.interrupt, Alarm) is raises
+    assert sum(worker.statistics.ignored.values()) == calls
 
 
 def test_other_links_and_the_environment_have_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
