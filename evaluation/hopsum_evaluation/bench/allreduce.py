@@ -78,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--elements",
-        type=_sizes,
+        type=sizes,
         default=[ELEMENTS],
         metavar="N,...",
         help=f"numbers of float32 elements of a tensor (default {ELEMENTS}); documented figures: 25000000",
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _sizes(text: str) -> list[int]:
+def sizes(text: str) -> list[int]:
     """Read the sizes of --elements. Raises ValueError."""
     return [int(each) for each in text.split(",")]
 

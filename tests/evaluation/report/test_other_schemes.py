@@ -229,6 +229,20 @@ def test_the_hook_keeps_residuals_by_parameter() -> None:
     assert float((total / steps - gradient).norm() / gradient.norm()) < 0.03, "without error feedback 0.1"
 
 
+def test_a_failed_exchange_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+
+    def gone(*_: object, **__: object) -> None:
+        raise RuntimeError("a peer is gone")
+
+    monkeypatch.setattr(dist, "all_to_all_single", gone)
+    state = TwoShotState(TwoShotExchange(8, 2))
+    future = two_shot_hook(state, Bucket([torch.zeros(10)], [torch.ones(10)]))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="a peer is gone"):
+        future.wait()
+    state.exchange.close()
+
+
 def test_power_sgd_finds_a_matrix_of_low_rank_and_needs_its_bits_only() -> None:
     rng = np.random.default_rng(2)
     exact = (rng.standard_normal((64, 2)) @ rng.standard_normal((2, 64))).astype(np.float32).reshape(-1)

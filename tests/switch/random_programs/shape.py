@@ -144,7 +144,10 @@ def is_valid(header: str) -> Json:
 
 
 class ExpressionMaker:
-    """Makes expressions over operands; `headers` may be asked for their validity."""
+    """Makes expressions over operands; `headers` may be asked for their validity.
+
+    A `loose` maker leaves one mask in four away, so that intermediate values are negative or wider than their type.
+    """
 
     def __init__(
         self, rng: random.Random, operands: Sequence[Operand], headers: Sequence[str], *, loose: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled program on both back ends of the embedded engine, against the oracle: frames, counters, registers.
+"""The compiled program on both back ends of the engine against the oracle, and its loss simulator.
 
 TEST_SCALE (make test SCALE=...) multiplies the number of schedules.
 """
@@ -25,7 +25,7 @@ from .traffic import Traffic
 SEEDS = range(8 * int(os.environ.get("TEST_SCALE", "1")))
 FRAMES = 700
 RANDOM = {Drop.NONE, Drop.SIMULATED}
-"""The compiled program on both back ends of the engine against the oracle, and its loss simulator."""
+"""Reasons that the oracle never gives. The loss simulator has a test below."""
 
 
 @pytest.mark.parametrize("backend", [Engine, NativeEngine])

@@ -79,6 +79,20 @@ def norm(vector: NDArray[Any]) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
 
 
+# The law of mass. In every step each participant writes the content of its error feedback before and after. It
+# delivered the difference and its gradient. Along every direction of the journals, in float64:
+#
+#     sum over participants (before + gradient - after) + deliveries of ranks that ended = contributors * applied
+#
+# A rank that ended in the middle of a step, dead or evicted, may have contributed to it: its bit is set. What it
+# delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. All ranks
+# quantise to one range, the largest worker's, so the survivors' residuals say how large that error is. What the ended
+# rank's error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result
+# delivers nothing. Nor does a result that only ranks took which were evicted with it: they forget it with their model,
+# and the others, who have their vectors back, sum them again.
+
+# For the rounding of float32, which every element goes through several times: an error of one in 10^5 of the norms of
+# what was sent. A contribution that is missing or there twice is an error of about 1.
 TOLERANCE: Final = 1e-5
 QUANTISATION: Final = 5.0
 """Error of one contribution along one direction, against the norm of a survivor's error of quantisation, at most.

@@ -5,7 +5,7 @@
 
 Every all-reduce is compared when the last member has it: all of them hold the same contributors and values, the
 contributors suffice, and the values are numpy's sum of what those ranks sent. When the stream has ended, every datagram
-is accounted for: see `ledger.py`.
+is accounted for: see `Ledger`.
 """
 
 from __future__ import annotations
@@ -189,7 +189,14 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Ledger:
-    """The figures of a soak that ended."""
+    """The figures of a soak that ended: every datagram that was sent is found again, as delivered or as lost.
+
+    of every port       sent by its member = received + dropped by the kernel (socket buffer full)
+                        sent by the port   = received by its member + dropped by the kernel
+    of the way in       received by ports  = SIMULATED + added + duplicate + answered + stale;  no other drop
+    of the way out      RESULTs and STALEs = sent by ports + lost by the simulator
+    of the losses       as far from the set probability as chance allows (Hoeffding)
+    """
 
     rounds: int
     sent: int

@@ -211,7 +211,7 @@ OF_LOOKUP_ADD16 = {
     "lanes.WideSumsDoNotCarry",
     "operations.TableOfTheOtherWidth",
 }
-"""The data-plane cases on the Tofino program, executed from dumps that are those of the sources."""
+"""They ask the target whether it has it."""
 
 
 def test_every_case_passes_or_is_about_something_that_the_program_does_not_have(
