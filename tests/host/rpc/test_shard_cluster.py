@@ -78,6 +78,33 @@ def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) 
     assert np.abs(balance).max() < 1e-4
 
 
+def test_the_doctor_names_what_a_controller_refuses(
+    controller: RestartableController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token_file = tmp_path / "token"
+    token_file.touch(mode=0o600)
+
+    def told(job: str, path: Path = token_file) -> tuple[list[str], str]:
+        """Return the first four checks' statuses, and the finding of the one that failed."""
+        url = f"hopsum://{controller.address}/{job}?token_file={path}"
+        assert doctor([url, "--json", "--stuck-after", "0"]) == 1
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        assert [each["check"] for each in checks[:4]] == ["url", "controller", "job", "token"]
+        (failed,) = [each["finding"] for each in checks if each["status"] == "fail"]
+        return [each["status"] for each in checks[:4]], failed
+
+    with controller.running():
+        token = create(controller, capsys)["token"]
+        token_file.write_text("nobody's")
+        assert told("train")[0] == ["pass"] * 3 + ["fail"]
+        token_file.write_text(token)
+        assert told("trian")[0] == ["pass", "pass", "fail", "skip"]
+        statuses, finding = told("train", Path("/nowhere"))
+        assert statuses == ["fail"] + ["skip"] * 3
+        assert "cannot be read" in finding
+    assert told("train")[0] == ["pass", "fail", "skip", "skip"]
+
+
 def test_a_job_over_two_switches(
     controller: RestartableController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from hopsum.torch.step_times import SETTLING_STEPS, MethodTrial, StepTimes, step
 from hopsum_wire.watch.heartbeat import wait_share
 
 from ...support.clock import FakeClock
-from ..agent.cluster import Cluster
+from ..agent.cluster import PATIENT, Cluster
 from .test_hook import Bucket
 
 HEADERS = 14 + 20 + 8
@@ -87,6 +87,23 @@ def test_heartbeats_have_the_steps_of_the_hook() -> None:
     share = wait_share(told)
     assert share is not None
     assert 0 < share <= 1
+
+
+def test_rank_0_alone_tells_the_times_now_and_then(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    # An earlier test may have set the level of all of hopsum.
+    caplog.set_level(logging.WARNING, "hopsum.torch.state")
+    with ExitStack() as stack:
+        agents, module = Cluster(stack, 2).agents("thc", PATIENT), nn.Linear(40, 30)
+        states = [HopsumState(agent, module, log_every=2) for agent in agents]
+        for _ in range(5):
+            buckets = [Bucket(module, ["weight", "bias"], torch.ones(1230)) for _ in states]
+            futures = [hopsum_hook(state, bucket) for state, bucket in zip(states, buckets, strict=True)]  # type: ignore[arg-type]
+            for future in futures:
+                future.wait()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "waiting for the network" in line]
+    assert [line.split(":")[1] for line in lines] == [" step 2", " step 4"]
 
 
 def test_before_there_is_anything_to_tell() -> None:
