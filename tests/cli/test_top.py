@@ -20,27 +20,13 @@ from hopsum_cli.top.screen import screen
 from hopsum_cli.top.top_command import _forget, main
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
-from ..controlplane.cluster.world import Cluster, switch_config
+from ..controlplane.cluster.world import LEASE_S, Cluster, device_of
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def switch() -> FakeDevice:
-    return FakeDevice()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": switch})
-    made.start()
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -61,8 +47,8 @@ def shown(document: dict[str, Any]) -> str:
     return captured.get()
 
 
-def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> None:
-    crew = cluster.run("train")
+def test_rates_of_a_job(cluster: Cluster, address: str) -> None:
+    crew, switch = cluster.run("train"), device_of(cluster)
     switch.counters["job_events"] = {Event.ADDED: 100, Event.COMPLETED: 50}
     for worker in crew:
         worker.beat(allreduces=3, elements=3000, retransmits=1)
@@ -187,7 +173,7 @@ def test_a_new_generation_has_no_rates_yet(cluster: Cluster, address: str) -> No
     assert (found["jobs"][0]["state"], found["jobs"][0]["rates"]) == ("running", {})
 
 
-def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, address: str) -> None:
+def test_what_is_wrong_is_told_below(cluster: Cluster, address: str) -> None:
     crew = cluster.make("train", 12)
     with pytest.raises(ControlPlaneError):
         crew[0].join(wire_version=99)
@@ -198,6 +184,19 @@ def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, addre
     crew[0].join()
     now = look(cluster, address)
     assert "job train: waits for ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 of 12 to join" in shown(document(now, now))
+
+
+def test_a_job_that_continues_without_a_rank(cluster: Cluster, address: str) -> None:
+    crew = cluster.run("train", 3, quorum=2)
+    for _ in range(3):
+        cluster.clock.sleep(LEASE_S / 3 + 0.1)
+        for worker in crew[1:]:
+            worker.beat()
+        cluster.controller.tick()
+    now = look(cluster, address)
+    text = shown(document(now, now))
+    assert "running, degraded" in text
+    assert "job train: continues without rank 0; a quorum is 2 of 3" in text
 
 
 def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:

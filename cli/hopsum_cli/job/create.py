@@ -154,8 +154,8 @@ def run(options: argparse.Namespace) -> int:
             hosts=options.shards == HOSTS,
         )
         write(made.token)
-    url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
     # No URL for a unix socket: workers on other hosts could not follow it.
+    url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
     values = {**message_to_dict(made), "url": url}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())

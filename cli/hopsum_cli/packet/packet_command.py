@@ -205,8 +205,10 @@ def _add_decode(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _send(options: argparse.Namespace) -> int:
-    if not 0 <= options.wait < inf or (options.answers or 1) < 1:
-        options.parser.error("--wait takes a number of seconds, 0 or more; --answers a number of 1 or more")
+    if not 0 <= options.wait < inf:
+        options.parser.error(f"--wait {options.wait:g}: it is a number of seconds, 0 or more")
+    if options.answers is not None and options.answers < 1:
+        options.parser.error(f"--answers {options.answers}: it is a number of 1 or more")
     arguments, patience = parse_arguments(options.fields), AnswerLimits(options.wait, options.answers)
     if options.to is not None:
         exchange = over_udp(arguments, options.to, options.source, patience)

@@ -110,7 +110,7 @@ class BfrtSession:
         try:
             responses = list(self._stub.read(request, timeout=timeout_s))
         except grpc.RpcError as error:
-            refused = refusals(error, CLASSES["Error"])
+            refused = refusals(error, CLASSES["Error"], len(request.entities))
             if refused and all(refusal.code == "NOT_FOUND" for refusal in refused):
                 return []
             raise self._error("Read", error) from None
@@ -128,7 +128,7 @@ class BfrtSession:
             self._stub.write(request, timeout=timeout_s)
             return []
         except grpc.RpcError as error:
-            if refused := refusals(error, CLASSES["Error"]):
+            if refused := refusals(error, CLASSES["Error"], len(updates)):
                 return refused
             raise self._error("Write", error) from None
 

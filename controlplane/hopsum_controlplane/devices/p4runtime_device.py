@@ -201,7 +201,7 @@ class P4RuntimeDevice(Device):
             self._session.stub.Write(request, timeout=self._rpc_timeout_s)
             return []
         except grpc.RpcError as error:
-            if refused := refusals(error, p4runtime_pb2.Error):
+            if refused := refusals(error, p4runtime_pb2.Error, len(request.updates)):
                 return [FailedUpdate(each.position + at, batch[each.position + at], *each[1:]) for each in refused]
             # The switch may have applied the batch: the caller learns that by a WriteError without failures.
             if error.code() in _UNANSWERED:

@@ -45,19 +45,20 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTl
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), options)
 
 
-def refusals(error: Any, make: Callable[[], Any]) -> list[RefusedUpdate]:
+def refusals(error: Any, make: Callable[[], Any], updates: int) -> list[RefusedUpdate]:
     """Decode which updates of a batch a server refused.
 
     Args:
         error: of the RPC. Its details hold an error message for every update, also for the accepted ones.
         make: the class of these messages, p4.v1.Error or that of BF Runtime.
+        updates: their number in the RPC. Details beyond it belong to no update, and are left out.
     """
     status = status_pb2.Status()
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY:
             status.ParseFromString(value)
     found = []
-    for position, detail in enumerate(status.details):
+    for position, detail in enumerate(status.details[:updates]):
         refused = make()
         if detail.Unpack(refused) and refused.canonical_code != code_pb2.OK:
             found.append(RefusedUpdate(position, code_pb2.Code.Name(refused.canonical_code), refused.message))

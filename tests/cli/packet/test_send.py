@@ -190,6 +190,15 @@ def test_a_packet_that_cannot_be_sent(
     assert said.out == ""
 
 
+@pytest.mark.parametrize("wrong", [["--answers", "0"], ["--wait", "-1"], ["--wait", "nan"], ["--wait", "inf"]])
+def test_a_wait_without_an_end_or_for_no_answer_is_refused(
+    wrong: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["send", "--to", "127.0.0.1:9", *wrong])
+    assert " ".join(wrong) in capsys.readouterr().err
+
+
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port(socket.SOCK_DGRAM)
     assert main(["send", "--to", f"127.0.0.1:{port}", "--wait", str(PATIENCE_S)]) == 1

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +15,12 @@ from hopsum_controlplane.cluster.job_status import Health, JobCondition, SwitchT
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.prometheus_metrics import collect
 from hopsum_controlplane.web.page_state import PageState
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import state, tone
 
-from .world import LEASE_S, Cluster, Worker, device_of, enter, switch_config
+from .world import LEASE_S, Cluster, Worker, device_of, enter
 
 
 def conditions(cluster: Cluster) -> dict[str, pb.JobCondition]:
@@ -216,19 +215,6 @@ def test_the_operators_message_has_them_and_a_list_has_no_events(cluster: Cluste
     assert (len(listed.conditions), len(listed.events)) == (4, 0)
 
 
-@pytest.fixture
-def switch() -> FakeDevice:
-    return FakeDevice()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": switch})
-    made.start()
-    yield made
-    made.stop()
-
-
 def view(cluster: Cluster, job: str = "job") -> pb.Job:
     return cluster.controller.job(job)
 
@@ -297,7 +283,7 @@ def test_a_job_whose_workers_all_died_has_failed(cluster: Cluster) -> None:
     assert view(cluster).begun_age_s == pytest.approx(100.1)
 
 
-def test_a_switch_with_a_condition(cluster: Cluster, switch: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_with_a_condition(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     crew = cluster.make("job")
 
     def fail(*_: object, **__: object) -> None:
@@ -306,7 +292,7 @@ def test_a_switch_with_a_condition(cluster: Cluster, switch: FakeDevice, monkeyp
     def breaks(name: str, words: Callable[[], Any]) -> None:
         with monkeypatch.context() as broken:
             for method in ("read_counter", "read_table"):
-                broken.setattr(switch, method, fail)
+                broken.setattr(device_of(cluster), method, fail)
             words()
 
     def look() -> None:

@@ -168,6 +168,12 @@ def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:
 # ---- how they live ---------------------------------------------------------------------------------------
 
 
+def test_the_narrowest_switch_limits_the_window_at_all_shards(three: Cluster) -> None:
+    device_of(three, "s3").capabilities = Capabilities("fake", max_window=5)
+    crew = run(three, 2)
+    assert [shard.window for shard in membership(three, crew[0]).shards] == [5, 5]
+
+
 def test_a_shard_whose_entries_are_lost_ends_the_generation_of_all(three: Cluster) -> None:
     crew = run(three, 2)
     before = three.controller.job("train").generation
