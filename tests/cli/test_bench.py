@@ -192,7 +192,7 @@ def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "need root" in capsys.readouterr().err
 
 
-REFUSED = [["--workers=1"], ["--runs=0"], ["--elements=9,3", "--buckets=4"], ["--elements=x"]]
+REFUSED = [["--workers=1"], ["--runs=0"], ["--elements=9,3", "--buckets=4"], ["--elements=x"], ["--only=nccl"]]
 
 
 @pytest.mark.parametrize("arguments", REFUSED)

@@ -26,6 +26,14 @@ def test_solve_prints_the_published_findings(capsys: pytest.CaptureFixture[str])
     assert answer["t_p"] == pytest.approx(2.1539, abs=6e-5)
 
 
+def test_solve_draws_the_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "solve", "--bits", "2", "--granularity", "8", "--truncation", "1/32"]) == 0
+    text = capsys.readouterr().out
+    assert [line.split("│")[2].strip() for line in text.splitlines() if line.startswith("│")] == ["0", "3", "5", "8"]
+    assert "t_p 2.153875" in text
+    assert "█" in text
+
+
 @pytest.mark.parametrize(("workers", "feedback"), [(8, []), (8, ["--error-feedback"]), (16, [])])
 def test_search_prints_the_front(capsys: pytest.CaptureFixture[str], workers: int, feedback: list[str]) -> None:
     words = ["--bits", "4", "--workers", str(workers), "--lane-bits", "8", *feedback]

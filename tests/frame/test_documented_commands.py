@@ -199,6 +199,22 @@ def test_tables(p4info: Any) -> None:
     assert {name: [keys, action, size] for name, _, keys, action, size in section("Tables")} == declared
 
 
+def test_registers_and_counters_and_their_budgets(p4info: Any) -> None:
+    program = json.loads((P4 / "build" / "hopsum.json").read_text())
+    arrays = {
+        each["name"]: (each["bitwidth"], each["bitwidth"] * each["size"] // 8) for each in program["register_arrays"]
+    }
+    rows = section("Registers")
+    assert {f"HopsumIngress.{name.strip('`')}": (int(bits), int(size)) for name, bits, size, _ in rows} == arrays
+    text = " ".join((P4 / "README.md").read_text().split())
+    bits, size = (sum(column) for column in zip(*arrays.values(), strict=True))
+    assert f"{bits // 8} bytes per copy, {size} bytes in all." in text
+    listed = {name.strip("`"): int(cells) for name, cells, _ in section("Counters")}
+    assert listed == {counter.preamble.alias: counter.size for counter in p4info.counters}
+    cells = sum(listed.values())
+    assert f"{cells} cells of packets; with the 8 bytes that a cell takes at least, {8 * cells} bytes" in text
+
+
 def test_the_truth_table_is_the_programs() -> None:
     """Column by column against the entries in slot.p4."""
     classes = {"CLASS_NEW": "new", "CLASS_SAME": "same", "CLASS_OLD": "old"}
