@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands, options, ids of protocol rules and tables on pages are those of parsers, headings and programs."""
+"""Commands, options, test modules, ids of protocol rules and tables on pages are those of the repository."""
 
 from __future__ import annotations
 
@@ -110,6 +110,13 @@ def test_options_in_running_text_exist() -> None:
             seen += len(options)
     assert wrong == []
     assert seen > 10
+
+
+def test_test_modules_on_pages_exist() -> None:
+    """Modules of tests are folded and renamed more often than pages are read."""
+    named = [(path, name) for path in PAGES for name in re.findall(r"\btests/[\w/]+\.py\b", path.read_text())]
+    assert [(path.name, name) for path, name in named if not (ROOT / name).is_file()] == []
+    assert len(named) > 5
 
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()

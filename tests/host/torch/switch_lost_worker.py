@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of test_switch_lost.py, under torchrun: `switch_lost_worker.py MEMBERSHIP SWITCH_PID`; rank 0 prints JSON.
+"""Ranks of test_replaced.py, under torchrun: `switch_lost_worker.py MEMBERSHIP SWITCH_PID`; rank 0 prints JSON.
 
 Rank 0 kills the switch between two buckets of step 4. Training goes on until three steps after all ranks fell back.
 """
