@@ -128,15 +128,16 @@ class LocalRank(Communicator):
             waiting.register(descriptor, select.POLLIN)
         # One thread reads all connections, so calls and ends come in one order.
         while not self._closed and self._failure is None:
-            for descriptor, _ in waiting.poll(self._patience_ms()):
-                if descriptor == self._wakeup.fileno():
-                    self._wakeup.clear()
-                elif not self._hear(self._by_descriptor[descriptor]):
-                    waiting.unregister(descriptor)
+            # Whatever fails here ends the group: without this thread all ranks of the host would wait for ever.
             try:
+                for descriptor, _ in waiting.poll(self._patience_ms()):
+                    if descriptor == self._wakeup.fileno():
+                        self._wakeup.clear()
+                    elif not self._hear(self._by_descriptor[descriptor]):
+                        waiting.unregister(descriptor)
                 self._begin_all()
             except Exception as error:
-                self._end(as_hopsum(error))
+                self._end(as_hopsum(error, f"{self._who} cannot hand its vector over: "))
         self._leave()
 
     def _end(self, error: HopsumError) -> None:
@@ -155,10 +156,10 @@ class LocalRank(Communicator):
             task.future.set_exception(self._failure or self._closed_error())
 
 
-def as_hopsum(error: BaseException) -> HopsumError:
-    """Return an error as one of hopsum's, with the first as its cause."""
+def as_hopsum(error: BaseException, what: str = "") -> HopsumError:
+    """Return an error as one of hopsum's. Any other error is the cause of one whose text begins with `what`."""
     if isinstance(error, HopsumError):
         return error
-    made = AllReduceError(f"{type(error).__name__}: {error}")
+    made = AllReduceError(f"{what}{type(error).__name__}: {error}")
     made.__cause__ = error
     return made

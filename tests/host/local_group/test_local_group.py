@@ -106,6 +106,18 @@ def test_all_ranks_have_the_same_mean_of_all_ranks() -> None:
         assert bool(counted.traffic.bytes_sent) is (rank == host[0]), "only leaders speak to the switch"
 
 
+@pytest.mark.parametrize(("rank", "step"), [(1, "_hear"), (3, "_begin_all")])
+def test_what_fails_in_a_ranks_thread_ends_its_group(rank: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no memory")
+
+    with all_ranks() as opened:
+        monkeypatch.setattr(opened[rank], step, fail)
+        found = on_all({each: opened[each] for each in HOSTS[1]}, lambda rank, comm: comm.allreduce(vector(rank, 100)))
+    assert all(isinstance(each, HopsumError) for each in found.values())
+    assert str(found[rank]).endswith(" cannot hand its vector over: OSError: no memory")
+
+
 def test_books_balance_also_where_members_bring_residuals() -> None:
     elements, steps = 2500, 4
     brought = {rank: vector(100 + rank, elements) for rank in range(RANKS)}
