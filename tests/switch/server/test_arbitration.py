@@ -157,6 +157,29 @@ def client(stack: ExitStack, switch: SwitchServer, device_id: int = 1) -> Contro
     return stack.enter_context(Controller(switch.grpc_address, device_id))
 
 
+def test_primaries_and_backups_are_told_and_one_may_write(switch: SwitchServer, stack: ExitStack) -> None:
+    big = 7 << 64 | 3
+    first, second = client(stack, switch), client(stack, switch)
+    first.arbitrate(None)
+    assert first.told() == (code_pb2.NOT_FOUND, None)
+    first.arbitrate(big - 1)
+    assert first.told() == (code_pb2.OK, big - 1)
+    second.arbitrate(big)
+    assert second.told() == (code_pb2.OK, big)
+    assert first.told() == (code_pb2.ALREADY_EXISTS, big)
+    second.write(l2(INSERT, b"\x01"))
+    with pytest.raises(grpc.RpcError) as caught:
+        first.write(l2(INSERT, b"\x02"))
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    second.close_stream()
+    assert first.told() == (code_pb2.NOT_FOUND, big)
+    with pytest.raises(grpc.RpcError, match="no client is primary"):
+        second.write(l2(INSERT, b"\x02"))
+    first.arbitrate(big)
+    assert first.told() == (code_pb2.OK, big)
+    assert len(first.read_tables()) == 1 + 2, "the one inserted and two constant ones"
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
