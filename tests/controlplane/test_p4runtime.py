@@ -79,7 +79,8 @@ def our_threads() -> list[threading.Thread]:
 
 
 def test_a_write_error_names_the_updates(server: Server) -> None:
-    server.write_answer = refuse(code_pb2.OK, code_pb2.ALREADY_EXISTS, code_pb2.OK)
+    # The fourth detail belongs to no update of the batch.
+    server.write_answer = refuse(code_pb2.OK, code_pb2.ALREADY_EXISTS, code_pb2.OK, code_pb2.INTERNAL)
     with opened(server.address) as device, pytest.raises(WriteError) as error:
         device.write(BATCH)
     assert [(failure.position, failure.update) for failure in error.value.failures] == [(1, BATCH[1])]

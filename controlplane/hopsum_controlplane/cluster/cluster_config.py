@@ -193,7 +193,7 @@ class ClusterConfig:
         _check_links(self.links, [switch.name for switch in self.switches])
         for switch in self.switches:
             if not switch.ports and switch.name not in self.spines:
-                raise _wrong(f"switch {switch.name!r} has no ports", "say which network stands behind which port")
+                raise _wrong(f"switch {switch.name!r} has no ports", "give each port its network of workers")
         networks = {switch.name: {rule.network: rule.port for rule in switch.ports} for switch in self.switches}
         _check_racks(self.links, networks)
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:

@@ -6,14 +6,14 @@
     in turn         one thing for each job that wants something, then again, for a bounded number of passes
     over, deleted   remove the entries, confirm, then the database
     trees           a reconciler does its part of a job over several switches when the database says that it is next
-    audit           entries that others changed are repaired; a job that lost entries is over first (rule E1)
+    audit           entries that others changed are repaired; the generation of a job that lost entries ends first (E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
     forward         layer-2 forwarding for its workers' other frames, see `forwarding`
 
 Every step can be interrupted: the database says which entries may be on the switch, and the next attempt continues
 from there. After an error that leaves an unknown part, the switch's controller is forgotten, and made anew from the
-database. Where a switch does not run the program, its jobs are over before the program is pushed: their workers need
-not wait for the push.
+database. Where a switch does not run the program, its generations end before the program is pushed: their workers
+need not wait for the push.
 """
 
 from __future__ import annotations
