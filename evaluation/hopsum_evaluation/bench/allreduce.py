@@ -58,8 +58,8 @@ OTHERS = (*GLOO, "two-shot-4", "two-shot-8")
 """Subjects that need no switch, and torch. All of them run over gloo."""
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 """Measured unless others are asked for. Any other subject is the codec that hopsum takes, as `--codec` spells it."""
-_MOST_NMSE = {"gloo-fp16": 1e-5, "two-shot-4": 0.1, "two-shot-8": 1e-3}
-"""Bounds of `most_nmse` for subjects that round."""
+_MOST_NMSE = {"gloo-fp16": 1e-5, "two-shot-4": 0.1, "two-shot-8": 5e-4}
+"""Bounds of `most_nmse` for subjects that round. Two-shot adds what the rounding of the mean before has left."""
 CHECKED = 65536
 LOOP_S: Final = 0.3
 """The time that a tight loop takes, in all-reduces as fast as the one that warms up."""

@@ -188,6 +188,7 @@ def test_snapshots_fall_between_packets(switch: SwitchServer) -> None:
         with ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client:
             seen: list[int] = []
             while len(seen) < 20 or seen[-1] == seen[0]:  # the traffic's thread may have to wait for a processor
+                assert thread.is_alive(), "an exception in it would leave this loop without an end"
                 taken = client.snapshot([REGISTER, COUNTER], first=3, count=1)
                 packets = taken["counters"][COUNTER]["packets"]
                 assert taken["registers"][REGISTER]["values"] == [hex(count) for count in packets]
