@@ -89,13 +89,21 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(
         time.sleep(0.2)
 
     monkeypatch.setattr(first._engine, "_let_go", let_go_slowly)
+
+    def alarm() -> None:
+        while not first._engine._in_network:
+            time.sleep(0.01)
+        time.sleep(0.2)  # the wait has begun, and lasts for a second
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
     before = signal.signal(signal.SIGALRM, ring)
+    rings = threading.Thread(target=alarm)
+    rings.start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(Alarm):
             first.allreduce(X)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        rings.join(WAIT_S)
         signal.signal(signal.SIGALRM, before)
     again = first.submit(X)
     futures = [second.submit(X) for _ in range(2)]
