@@ -185,7 +185,8 @@ class AllReduceEngine:
     @property
     def is_driven_here(self) -> bool:
         """Say whether the calling thread drives: it must not wait for what only the driver can bring."""
-        return self._driven_by == threading.get_ident()
+        # A later thread may get the identity of one that has ended.
+        return self._driven_by == threading.get_ident() and self._driver.locked()
 
     def put(self, message: Message, *, ring: bool = True) -> None:
         """Let the driver have a message. Without `ring` nobody is woken to drive: the caller calls `help` next."""
@@ -203,18 +204,14 @@ class AllReduceEngine:
 
         Raises the error of a signal handler in this thread. The agent's thread then serves the rest of the task.
         """
-        if not self._driver.acquire(blocking=False):
+        if self._driver.locked():
             return
-        self._driven_by = threading.get_ident()
         try:
-            self._drive(task)
-            interrupt = self._take_interrupt()
-        except BaseException as error:
-            # Somewhere between two statements: nobody knows what is still true of the tasks.
-            self._break(error)
-            raise
+            # `with` lets go of the lock wherever a signal handler raises. If another thread is faster, this one waits.
+            with self._driver:
+                interrupt = self._drive_here(task)
         finally:
-            self._let_go()
+            self._pass_on()
         if interrupt is not None:
             raise interrupt
 
@@ -224,14 +221,10 @@ class AllReduceEngine:
             while not self._closed:
                 self._bell.get()
                 with self._driver:
-                    self._driven_by = threading.get_ident()
-                    self._drive(None)
-                    interrupt = self._take_interrupt()
-                    self._driven_by = 0
+                    interrupt = self._drive_here(None)
                 if interrupt is not None:
                     raise interrupt
-                if self._is_left():
-                    self._bell.put(None)
+                self._pass_on()
         except BaseException as error:  # no codec's and not the network's: those end an all-reduce
             self._break(error)
             raise
@@ -239,13 +232,23 @@ class AllReduceEngine:
             with self._driver:
                 self._driven_by = threading.get_ident()
                 self._end_closed()
-                # A later thread may get this thread's identity.
-                self._driven_by = 0
 
-    def _let_go(self) -> None:
-        """Stop driving. What is left, or came meanwhile without ringing, is for the agent's thread."""
-        self._driven_by = 0
-        self._driver.release()
+    def _drive_here(self, until: Task | None) -> BaseException | None:
+        """Drive in this thread, which has the lock. Return the error of a signal handler: no other thread raises it."""
+        self._driven_by = threading.get_ident()
+        try:
+            self._drive(until)
+            interrupt, self._interrupt = self._interrupt, None
+        except BaseException as error:
+            # Somewhere between two statements: nobody knows what is still true of the tasks.
+            self._break(error)
+            raise
+        finally:
+            self._driven_by = 0
+        return interrupt
+
+    def _pass_on(self) -> None:
+        """Let the agent's thread drive if something is left, or came meanwhile without ringing."""
         if self._is_left():
             self._bell.put(None)
 
@@ -253,11 +256,6 @@ class AllReduceEngine:
         # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
         moves = self._handles and not self.network.is_sealed
         return bool(self._closed or self._tasks or moves or self._inbox)
-
-    def _take_interrupt(self) -> BaseException | None:
-        """Take the error of a signal handler, while this thread still drives: no other thread is to raise it."""
-        error, self._interrupt = self._interrupt, None
-        return error
 
     def _break(self, error: BaseException) -> None:
         self._closed = True

@@ -81,14 +81,14 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(
     def ring(*_: Any) -> None:
         raise Alarm
 
-    let_go = first._engine._let_go
+    pass_on = first._engine._pass_on
 
-    def let_go_slowly() -> None:
+    def pass_on_slowly() -> None:
         """Let the agent's thread drive before the caller raises the handler's error."""
-        let_go()
+        pass_on()
         time.sleep(0.2)
 
-    monkeypatch.setattr(first._engine, "_let_go", let_go_slowly)
+    monkeypatch.setattr(first._engine, "_pass_on", pass_on_slowly)
 
     def alarm() -> None:
         while not first._engine._in_network:
