@@ -28,7 +28,7 @@ for a rank, never to whoever asked.
 No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
 the protocol's business (hopsum.protocol.repair).
 
-News are told seldom (`tell_all`): all peers hear the latest of them when an interval is over.
+News are told seldom (`tell_all`): all peers hear the latest of them at the end of an interval.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker on one link: all-reduces, blocking or several at a time; with peers, repair and changes of generation.
 
-One loop, `step`: send what the worker wants sent, wait for datagrams or the worker's timer, hand them over; by the
-batch where the link can, and on a UDP socket by a compiled loop as long as nothing but plain RESULTs comes
+One loop, `step`: send what the worker wants sent, by the batch where the link can, wait for datagrams or the worker's
+timer, and hand them over. On a UDP socket a compiled loop does all of it as long as nothing but plain RESULTs comes
 (worker_loop.py). Without peers there is no thread. With peers a side channel's thread answers them, between
 all-reduces too. Any thread may seal the generation, resume in another one, offer a state or fetch one. One lock keeps
 these threads apart in the worker. The compiled loop alone waits for the network while it holds the lock. A thread that

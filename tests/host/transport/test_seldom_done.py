@@ -120,7 +120,7 @@ def done(position: int) -> PeerMessage:
     return PeerMessage(PeerKind.DONE, 1, GENERATION, value=position)
 
 
-def test_a_worker_that_is_held_back_goes_on_when_it_is_told(stack: ExitStack) -> None:
+def test_a_worker_that_is_held_back_continues_when_it_is_told(stack: ExitStack) -> None:
     """The DONE ends its wait for the network: no other datagram comes, and its timers are far away."""
     pair = Pair(stack, NARROW)
     peer = pair.start_peer()
@@ -183,7 +183,7 @@ def test_a_worker_that_is_gone_before_it_told_holds_nobody_up(stack: ExitStack, 
 
 
 def test_a_worker_that_dies_is_given_up_elsewhere(stack: ExitStack) -> None:
-    """The controller says so, and the worker that is held back for it goes on."""
+    """The controller says so, and the worker that is held back for it continues."""
     pair = Pair(stack, NARROW)
     pair.start_peer()
     pair.sum()
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_is_given_up_elsewhere(stack: ExitStack) -> None:
 
 
 def test_a_worker_that_pauses_is_asked(stack: ExitStack) -> None:
-    """Its threads stand still before it told. When they go on it answers, and nobody waits for the next DONE."""
+    """Its threads pause before it told. After the pause it answers, and nobody waits for the next DONE."""
     pair = Pair(stack, NARROW)
     other = pair.open(1, PATIENT)
     stack.callback(other.close)

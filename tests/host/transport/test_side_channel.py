@@ -184,7 +184,7 @@ def test_news_after_a_long_silence(stack: ExitStack) -> None:
     """The thread waits without any timer then, and has to be woken."""
     ends = Ends(stack, 2)
     for position in (1, 2):
-        until(lambda: ends.channels[0]._quiet, "an interval without news is over")
+        until(lambda: ends.channels[0]._quiet, "the end of an interval without news")
         ends.channels[0].tell_all(done(0, position))
         assert ends.heard[1].get(timeout=WAIT_S) == done(0, position)
 
