@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes, Flags
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 
@@ -209,8 +209,8 @@ class MemoryCommunicator(SerialCommunicator):
         self._deadline_s = deadline_s
         super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
 
-    def _agree(self, call: CallDigest) -> None:
-        require_agreement(self._rack.meet(self.rank, call, lambda calls, _: calls, self._deadline_s))
+    def _agree(self, call: str) -> None:
+        require_agreement(self._rack.meet(self.rank, call, lambda calls, _: dict(enumerate(calls)), self._deadline_s))
 
     def _sum(self, phase: CollectivePhase) -> Summed:
         def add(payloads: list[Bytes], number: int) -> tuple[Bytes, NDArray[np.uint64]]:

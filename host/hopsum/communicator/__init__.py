@@ -22,13 +22,12 @@ from hopsum.communicator.allreduce_results import (
     Span,
 )
 from hopsum.communicator.communicator import Communicator
-from hopsum.communicator.serial import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.communicator.serial import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.communicator.signature import MismatchError
 from hopsum.communicator.vector import HostVector, Vector
 
 __all__ = [
     "AllReduceResult",
-    "CallDigest",
     "Communicator",
     "CommunicatorClosedError",
     "CommunicatorStatistics",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -32,29 +33,22 @@ class JoinError(HopsumError):
     """A rank cannot take part: its place is taken, or its settings are not those of the others."""
 
 
-class CallDigest(NamedTuple):
-    """The values that all ranks must agree on before an all-reduce begins."""
-
-    number: int
-    """All-reduces of this communicator before it."""
-    elements: int
-    step: int
-    skips: int
-    """1 if a vector that is not finite is skipped, 0 if it is an error."""
-    names: int = 0
-    """31 bits of a digest of the names and lengths of its tensors."""
+def call_in_words(task: Task) -> str:
+    """Describe an all-reduce by what all ranks need to have in common: equal texts, equal calls. ASCII, 200 at most."""
+    # A digest: the names of a model's tensors may be longer than a packet of a Unix socket.
+    names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
+    return (
+        f"all-reduce {task.number} of {task.vector.elements} elements, step {task.step}, "
+        f"on_nonfinite={task.on_nonfinite}, names with digest {names:08x}"
+    )
 
 
-def require_agreement(calls: list[CallDigest]) -> None:
-    """Raise MismatchError unless all ranks, in order, have the same call."""
-    if all(call == calls[0] for call in calls):
+def require_agreement(calls: Mapping[int, str]) -> None:
+    """Raise MismatchError unless all ranks have the same call. `calls` has those of `call_in_words` by rank."""
+    first, *others = calls.values()
+    if all(call == first for call in others):
         return
-    told = [
-        f"rank {rank} has all-reduce {call.number} of {call.elements} elements, step {call.step}, "
-        f"on_nonfinite={'skip' if call.skips else 'raise'}, names with digest {call.names:08x}"
-        for rank, call in enumerate(calls)
-        if rank == 0 or call != calls[0]
-    ]
+    told = [f"rank {rank} has {call}" for place, (rank, call) in enumerate(calls.items()) if not place or call != first]
     more = f"; and {len(told) - 4} more ranks" if len(told) > 4 else ""
     raise MismatchError(
         f"the ranks are not at the same all-reduce: {'; '.join(told[:4])}{more}. All ranks submit vectors of the same "
@@ -92,8 +86,8 @@ class SerialCommunicator(Communicator):
         self._thread.start()
 
     @abstractmethod
-    def _agree(self, call: CallDigest) -> None:
-        """Return once all ranks have the same call. Raises MismatchError on all of them."""
+    def _agree(self, call: str) -> None:
+        """Return once all ranks have the same call, as `call_in_words` has it. Raises MismatchError on all of them."""
 
     @abstractmethod
     def _sum(self, phase: CollectivePhase) -> Summed:
@@ -150,10 +144,7 @@ class SerialCommunicator(Communicator):
                 self._require_open()
             # Facts first: ranks that are at different calls find out before one of them waits for a phase that never
             # comes.
-            names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
-            self._agree(
-                CallDigest(task.number, task.vector.elements, task.step, int(task.on_nonfinite == "skip"), names)
-            )
+            self._agree(call_in_words(task))
             context = ReductionContext(self._seed, task.step, self.rank)
             task.reduction = reduction = task.vector.start(
                 self.codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite

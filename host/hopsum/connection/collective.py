@@ -15,7 +15,7 @@ Every other phase is one collective operation on 32-bit words, which carries lan
     MAX32         MAX of signed words: values have 31 bits
     OR            BOR of bytes with gloo; NCCL has no OR: MAX of bytes that hold one bit each
 
-All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (40 bytes each), so that ranks
+All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (200 bytes each), so that ranks
 which are not at the same all-reduce have an error and do not wait. Operations go through a process group of their own:
 collectives of one group must come in one order on all ranks, and the script's own go on in other threads meanwhile.
 """
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import lane_values, simulate_switch
-from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of
 from hopsum.connection.url import UrlError, query_of
@@ -46,6 +46,7 @@ from hopsum_wire.payload import SHAPES, pack_sums
 
 _KINDS: Final = ("gloo", "nccl")
 # all_gather needs tensors of one size, so facts are cut, and their digest tells apart what was cut off.
+_CALL_BYTES: Final = 200
 _FACTS_BYTES: Final = 1024
 _DIGEST_BYTES: Final = 32
 
@@ -115,11 +116,10 @@ class CollectiveCommunicator(SerialCommunicator):
         self._device = torch.device("cuda", torch.cuda.current_device()) if kind == "nccl" else torch.device("cpu")
         super().__init__(f"collective://{kind}", rank=rank, codec=codec, seed=seed)
 
-    def _agree(self, call: CallDigest) -> None:
-        mine = torch.tensor(call, dtype=torch.int64, device=self._device)
-        rows = [torch.empty_like(mine) for _ in range(self.workers)]
-        self._run("agreement", lambda: dist.all_gather(rows, mine, group=self._group))
-        require_agreement([CallDigest(*row.tolist()) for row in rows])
+    def _agree(self, call: str) -> None:
+        calls: list[bytes] = []
+        self._run("agreement", lambda: calls.extend(_gather(self._group, call.encode(), _CALL_BYTES)))
+        require_agreement({rank: told.decode().rstrip() for rank, told in enumerate(calls)})
 
     def _sum(self, phase: CollectivePhase) -> Summed:
         if SHAPES[phase.op].has_codes and len(phase.payloads) >= self.workers > 1:
@@ -178,17 +178,21 @@ def require_same(group: dist.ProcessGroup, facts: str) -> None:
         ValueError: on all ranks, with the texts of two that differ. Of long ones it has the first kilobyte.
     """
     told = facts.encode("ascii", "backslashreplace")
-    row = (hashlib.sha256(told).digest() + told)[:_FACTS_BYTES].ljust(_FACTS_BYTES)
-    on_gpu = dist.get_backend(group) == "nccl"
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(rows, mine, group=group)
-    texts = [bytes(each.cpu().tolist()) for each in rows]
+    texts = _gather(group, hashlib.sha256(told).digest() + told, _FACTS_BYTES)
     for rank, text in enumerate(texts):
         if text != texts[0]:
             first, other = (each[_DIGEST_BYTES:].decode("ascii", "replace").rstrip() for each in (texts[0], text))
             raise ValueError(f"rank 0 has {first}; rank {rank} has {other}: all ranks need the same")
+
+
+def _gather(group: dist.ProcessGroup | None, own: bytes, size: int) -> list[bytes]:
+    """Return what all ranks have handed over, cut or filled up to `size` bytes, by rank."""
+    on_gpu = dist.get_backend(group) == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    mine = torch.frombuffer(bytearray(own[:size].ljust(size)), dtype=torch.uint8).to(device)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, mine, group=group)
+    return [row.cpu().numpy().tobytes() for row in rows]
 
 
 def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:

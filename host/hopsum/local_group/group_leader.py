@@ -26,21 +26,11 @@ import numpy as np
 
 from hopsum.codec import CollectiveError, NonFiniteError
 from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
-from hopsum.communicator import (
-    AllReduceResult,
-    Communicator,
-    CommunicatorStatistics,
-    MismatchError,
-)
+from hopsum.communicator import AllReduceResult, Communicator, CommunicatorStatistics, MismatchError
+from hopsum.communicator.serial import call_in_words, require_agreement
 from hopsum.communicator.task import Task
-from hopsum.errors import (
-    AllReduceTimeoutError,
-    HopsumError,
-    RankLeftError,
-    WorkersReplacedError,
-    name_ranks,
-)
-from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum, call_facts
+from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError, WorkersReplacedError, name_ranks
+from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
 from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -172,7 +162,8 @@ class LocalGroupLeader(LocalRank):
                 self._require_patience(task, missing)
                 return
             calls = {rank: member.calls.popleft() for rank, member in self._members.items()}
-            self._require_same(task, calls)
+            told = {rank: call["call"] for rank, call in calls.items()}
+            require_agreement({self.rank: call_in_words(task), **told})
             vectors = [
                 self._members[rank].segments[call["segment"]].vector(task.x.size) for rank, call in calls.items()
             ]
@@ -195,17 +186,6 @@ class LocalGroupLeader(LocalRank):
                 "its host: they do not run this all-reduce. Connect all ranks again",
                 missing,
             )
-
-    def _require_same(self, task: Task, calls: dict[int, dict[str, Any]]) -> None:
-        own = call_facts(task)
-        for rank, call in calls.items():
-            if call["facts"] != own:
-                differing = [name for name in own if call["facts"].get(name) != own[name]]
-                told = ", ".join(f"{name} {own[name]} and {call['facts'].get(name)}" for name in differing)
-                raise MismatchError(
-                    f"ranks {self.rank} and {rank} of one host are not at the same all-reduce: {told}. All ranks "
-                    "submit vectors of the same lengths and names in the same order. Connect all ranks again"
-                )
 
     def _begin(self, task: Task, vectors: list[Floats]) -> None:
         """Hand the sum of this host to the job. The sum stands in the first member's segment, then the mean."""

@@ -17,14 +17,11 @@ import numpy as np
 
 from hopsum.codec import Codec, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats, nonfinite_error
-from hopsum.communicator import (
-    AllReduceResult,
-    CommunicatorStatistics,
-    SocketTraffic,
-)
+from hopsum.communicator import AllReduceResult, CommunicatorStatistics, SocketTraffic
+from hopsum.communicator.serial import call_in_words
 from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError
-from hopsum.local_group.host_ranks import LocalGroup, LocalRank, call_facts
+from hopsum.local_group.host_ranks import LocalGroup, LocalRank
 from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_of
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
@@ -140,7 +137,7 @@ class LocalGroupMember(LocalRank):
             np.copyto(segment.vector(task.x.size), task.x if compensated is None else compensated)
             # Registered before it is sent: the answer may come at once, in this thread's next look.
             self._calls[task.number] = _Call(task, segment, compensated, time.monotonic())
-            told = {"says": "call", "number": task.number, "facts": call_facts(task), "segment": segment.number}
+            told = {"says": "call", "number": task.number, "call": call_in_words(task), "segment": segment.number}
             self._connection.send(told, descriptor)  # if nobody is there, the end of the connection says so
         finally:
             if descriptor is not None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from hopsum.codec import Codec
 from hopsum.communicator import Communicator, CommunicatorClosedError
-from hopsum.communicator.signature import digest_of
 from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, HopsumError, name_ranks
 from hopsum.local_group.member_messages import Connection, Wakeup, over
@@ -56,18 +55,6 @@ class LocalGroup:
             if number < len(self.hosts)
         )
         return f"{error} (with local_group a worker of the job is a host: {told})"
-
-
-def call_facts(task: Task) -> dict[str, Any]:
-    """Return the facts of an all-reduce that must be equal on all ranks of a host, as plain values."""
-    # A digest: the names of a model's tensors may be longer than a packet of the Unix socket.
-    names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
-    return {
-        "elements": task.x.size,
-        "step": None if task.given_step is None else int(task.given_step),
-        "on_nonfinite": task.on_nonfinite,
-        "names": names,
-    }
 
 
 class LocalRank(Communicator):

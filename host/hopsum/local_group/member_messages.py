@@ -3,7 +3,7 @@
 
 from      message                                          says
 member    hello: rank                                      which rank this is
-member    call: number, facts, segment [memory]            its next vector is in this segment; a new one comes along
+member    call: number, call, segment [memory]             its next vector is in this segment; a new one comes along
 member    abandon: why                                     its program ends before its work is done
 leader    begun: number                                    the sum of the host is on its way
 leader    done: number, skipped, seconds, contributors     the mean is in that segment
