@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, Svk
-from hopsum.codec.estimation.estimator import (
+from hopsum.codec.interface import CodecError, ReductionContext
+from hopsum_evaluation.baselines.estimator_interface import (
+    Estimator,
     Message,
     code_bits,
     pack,
@@ -22,7 +23,7 @@ from hopsum.codec.estimation.estimator import (
     uniforms,
     unpack,
 )
-from hopsum.codec.interface import CodecError, ReductionContext
+from hopsum_evaluation.baselines.suresh import Sb, Sk, Srk, Svk
 
 
 class Fp16:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, CollectivePhase, ReductionContext, best_table, make_codec
-from hopsum.codec.estimation import Estimator, Sk, Srk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
+from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 from hopsum_evaluation.baselines.estimators import make_estimator
+from hopsum_evaluation.baselines.suresh import Sk, Srk, Svk
 from hopsum_evaluation.baselines.thc_published import ThcPublished
 from hopsum_evaluation.baselines.two_shot import BITS, BLOCK, block_bytes, dequantise, padded, quantise
 from hopsum_evaluation.expected_error import expected_nmse_of

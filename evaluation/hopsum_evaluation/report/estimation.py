@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.estimation import Estimator, estimate_mean
-from hopsum.codec.estimation.bounds import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
+from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 from hopsum_evaluation.baselines.estimators import make_estimator
+from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.compare.methods import CANDIDATES, MeanMethod
 from hopsum_evaluation.report.claims import Basis, Claim, Relation

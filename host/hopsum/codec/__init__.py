@@ -11,7 +11,6 @@
     registry          codecs by name; every codec is checked on a small vector when it is made
     backends          the arithmetic, in numpy and in numba, equal bit for bit
     hashing           random bits that follow from a key and a place
-    estimation        estimators whose messages no switch can add: yardsticks (theory: the error of thc for a vector)
     simulate          the sums of a switch in numpy, for checks, measurements, memory:// and collective://
 
 numba is imported when a codec with that backend is made, not before.

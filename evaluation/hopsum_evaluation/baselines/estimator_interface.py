@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of an estimator: a vector into one message, and a message into an estimate of the vector.
 
+A switch cannot add such messages: each worker has levels of its own, or an entropy code. Estimators are the yardstick:
+what error a budget of bits buys when the receiver decodes every message by itself.
+
 Laws, held by tests: decode needs the payload and what all ranks know (elements, context, parameters) and nothing
 else. Equal arguments give equal bytes. Estimates are finite. `bits` is the payload's length up to the zero bits
 that fill its last byte.

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.estimation import Estimator, Message, estimate_mean
 from hopsum.codec.interface import CodecError, ReductionContext
+from hopsum_evaluation.baselines.estimator_interface import Estimator, Message, estimate_mean
 from hopsum_evaluation.baselines.estimators import ESTIMATORS, make_estimator
 
 from .cases import Floats, gaussian, heavy

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.estimation.estimator import RUN, Message, pack, packed_bytes, signs, uniforms, unpack
-from hopsum.codec.estimation.quantizers import EntropyCoder, hadamard
 from hopsum.codec.interface import CodecError, ReductionContext
+from hopsum_evaluation.baselines.estimator_interface import RUN, Message, pack, packed_bytes, signs, uniforms, unpack
 from hopsum_evaluation.baselines.estimators import make_estimator
+from hopsum_evaluation.baselines.suresh import EntropyCoder, hadamard
 
 from .cases import gaussian
 

@@ -30,14 +30,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.estimation.estimator import (
+from hopsum.codec.interface import CodecError, Doubles, Floats, Ints, ReductionContext, Words
+from hopsum_evaluation.baselines.estimator_interface import (
     RUN,
     Levels,
     Message,
@@ -55,7 +56,6 @@ from hopsum.codec.estimation.estimator import (
     uniforms,
     unpack_values,
 )
-from hopsum.codec.interface import CodecError, Doubles, Floats, Ints, ReductionContext, Words
 
 # ---- the stream of svk -------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ _EXPONENTS: Final = range(-148, 129)
 class Sk:
     """Stochastic `sk`: unbiased rounding to equidistant levels between the smallest and the largest element.
 
-    The contract is `hopsum.codec.estimation.estimator.Estimator`.
+    The contract is `estimator_interface.Estimator`.
     """
 
     name = "sk"
@@ -283,7 +283,7 @@ _SVK_SIDE: Final = struct.Struct("<fd")
 class Svk:
     """Equidistant levels over a width of sqrt(2) |X|, with codes entropy coded by their frequencies.
 
-    The contract is `hopsum.codec.estimation.estimator.Estimator`.
+    The contract is `estimator_interface.Estimator`.
     """
 
     name = "svk"
@@ -343,3 +343,37 @@ class Svk:
         if not (math.isfinite(low) and math.isfinite(width) and width >= 0):
             raise CodecError(f"{self.name}: levels of width {width} from {low}")
         return Levels(low, width / (levels - 1), levels)
+
+
+# ---- upper bounds of the mean squared error E|mean' - mean|^2, and of bits ----------------------------------
+# d elements, n workers, k levels, F (`energy`) the mean of |X_i|^2 over workers. The logarithm of `srk` is natural.
+
+SVK_EXTRA_BITS: Final = 160
+"""The O(1) of `bits_bound_svk`: 96 bits of side information, and two words in which the range coder ends."""
+
+
+def mean_energy(vectors: Sequence[Floats]) -> float:
+    """Return F, the mean of |X_i|^2 over workers."""
+    return sum(float(np.square(x, dtype=np.float64).sum()) for x in vectors) / len(vectors)
+
+
+def mse_bound_sb(d: int, n: int, energy: float) -> float:
+    """Return d / (2 n) F."""
+    return d / (2 * n) * energy
+
+
+def mse_bound_sk(d: int, n: int, energy: float, k: int) -> float:
+    """Return d / (2 n (k - 1)^2) F, also the bound of `svk`."""
+    return d / (2 * n * (k - 1) ** 2) * energy
+
+
+def mse_bound_srk(d: int, n: int, energy: float, k: int) -> float:
+    """Return (2 ln D + 2) / (n (k - 1)^2) F, D the power of two to which d is padded."""
+    return (2 * math.log(padded(d)) + 2) / (n * (k - 1) ** 2) * energy
+
+
+def bits_bound_svk(d: int, k: int) -> float:
+    """Return d (2 + log2((k - 1)^2 / (2 d) + 5/4)) + k log2((d + k) e / k) + SVK_EXTRA_BITS, of one worker."""
+    codes = d * (2 + math.log2((k - 1) ** 2 / (2 * d) + 1.25))
+    histogram = k * math.log2((d + k) * math.e / k)
+    return codes + histogram + SVK_EXTRA_BITS

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
-from hopsum.codec.estimation.quantizers import EntropyCoder, padded
 from hopsum.codec.interface import ReductionContext
+from hopsum_evaluation.baselines import suresh as bounds
+from hopsum_evaluation.baselines.estimator_interface import Estimator
 from hopsum_evaluation.baselines.estimators import make_estimator
+from hopsum_evaluation.baselines.suresh import EntropyCoder, Sb, Sk, Srk, padded
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.estimation import Estimator, estimate_mean
+from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 
 Floats = NDArray[np.float32]
 
