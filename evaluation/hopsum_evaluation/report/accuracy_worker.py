@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
+from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.other_schemes import (
-    SoftwareServers,
     TopKState,
     TwoShotExchange,
     TwoShotState,
@@ -75,7 +75,9 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     )
     learning = {name: load_learning(name) for name in plan.models}
     with ExitStack() as stack:
-        servers = SoftwareServers(make_codec("thc", workers=plan.workers))
+        # THC's authors call this colocated: every worker is also the server of its share of the chunks, over gloo.
+        thc = make_codec("thc", workers=plan.workers)
+        servers = CollectiveCommunicator("gloo", dist.new_group(backend="gloo"), seat.rank, codec=thc, seed=0)
         sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
         for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
             sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links, side=sides))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemes without a switch that the trainings compare thc with, over gloo: top-k, two-shot, software servers.
+"""Schemes without a switch that the trainings compare thc with, over gloo: top-k and two-shot.
 
 No `from __future__ import annotations` here: DDP compares a hook's annotations with the types themselves.
 """
@@ -12,10 +12,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
 
-from hopsum.codec import Codec, CollectivePhase
-from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import Summed
-from hopsum.connection.collective import CollectiveCommunicator
 from hopsum_evaluation.baselines.two_shot import BLOCK, dequantise, padded, quantise
 
 SHARE = 0.1
@@ -179,30 +175,3 @@ def two_shot_hook(state: TwoShotState, bucket: GradBucket) -> torch.futures.Futu
     # Handed to the one thread of the exchange: DDP goes on with the backward pass, and collectives keep their order.
     state.exchange.thread.submit(work)
     return done
-
-
-class SoftwareServers(CollectiveCommunicator):
-    """thc by software parameter servers: every worker is also the server of its share of the chunks, over gloo.
-
-    THC's authors call this colocated. Payloads go to the servers (all-to-all), which look codes up and add them as the
-    switch would, and results go to all workers (all-gather): the same codes, sums and means as with a switch, 4 bits up
-    and 8 down for each element, but for the share that a worker serves itself. All ranks make it at the same point.
-    """
-
-    def __init__(self, codec: Codec, seed: int = 0) -> None:
-        super().__init__("gloo", dist.new_group(backend="gloo"), dist.get_rank(), codec=codec, seed=seed)
-
-    def _sum(self, phase: CollectivePhase) -> Summed:
-        chunks, up_bytes = phase.payloads.shape
-        each = -(-chunks // self.workers)
-        sent = np.zeros((self.workers, each, up_bytes), np.uint8)
-        sent.reshape(-1, up_bytes)[:chunks] = phase.payloads
-        got = torch.empty(sent.shape, dtype=torch.uint8)
-        self._run("scatter", lambda: dist.all_to_all_single(got, torch.from_numpy(sent), group=self._group))
-        parts = list(got.numpy())
-        served = simulate_switch(phase.op, parts, self.codec.lookup, code_group=self.codec.code_group)[0]
-        found = [torch.empty(served.shape, dtype=torch.uint8) for _ in range(self.workers)]
-        self._run("gather", lambda: dist.all_gather(found, torch.from_numpy(served), group=self._group))
-        results = torch.cat(found).numpy()[:chunks]
-        everybody = np.full(chunks, (1 << self.workers) - 1, np.uint64)
-        return Summed(results, everybody, sent.nbytes + served.nbytes)

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from hopsum.codec import CodecError, ErrorFeedback, make_codec
+from hopsum.codec import CodecError, ErrorFeedback
 from hopsum.codec.interface import blocks_of
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.baselines.two_shot import BLOCK, block_bytes, dequantise, padded, quantise
 from hopsum_evaluation.compare.methods import PowerSgdMethod, TwoShotMethod
@@ -32,7 +29,6 @@ from hopsum_evaluation.report.lossy_training import (
     make_case_codec,
 )
 from hopsum_evaluation.report.other_schemes import (
-    SoftwareServers,
     TopKState,
     TwoShotExchange,
     TwoShotState,
@@ -69,42 +65,6 @@ class Meeting:
         found = list(self.brought)
         self.all_here.wait(TIMEOUT_S)
         return found
-
-
-@pytest.fixture
-def meeting(monkeypatch: pytest.MonkeyPatch) -> Meeting:
-    made, numbers = Meeting(), iter(range(WORKERS))
-    monkeypatch.setattr(dist, "new_group", lambda **_: next(made.ranks))
-    monkeypatch.setattr(dist, "get_rank", lambda: next(numbers))
-    monkeypatch.setattr(dist, "all_to_all_single", made.all_to_all_single)
-    monkeypatch.setattr(dist, "all_gather", made.all_gather)
-    return made
-
-
-@pytest.mark.usefixtures("meeting")
-@pytest.mark.parametrize(
-    ("codec", "options"),
-    [("thc", {}), ("thc", {"lane_bits": 16}), ("uhc", {}), ("fixed", {}), ("lossless", {})],
-    ids=lambda each: str(each),
-)
-def test_means_are_those_of_a_switch(codec: str, options: dict[str, Any]) -> None:
-    rng = np.random.default_rng(5)
-    with ExitStack() as stack:
-        ranks = [
-            stack.enter_context(SoftwareServers(make_codec(codec, workers=WORKERS, backend="numpy", **options), seed=9))
-            for _ in range(WORKERS)
-        ]
-        for elements in (10, 5000):  # fewer chunks than servers, and chunks that servers share unequally
-            vectors = [rng.standard_normal(elements).astype(np.float32) for _ in ranks]
-            futures = [rank.submit(x.copy(), step=4) for rank, x in zip(ranks, vectors, strict=True)]
-            found = [each.result(TIMEOUT_S) for each in futures]
-            wanted = simulate_allreduce(
-                make_codec(codec, workers=WORKERS, backend="numpy", **options), vectors, seed=9, step=4
-            )
-            assert wanted is not None
-            for rank, result in enumerate(found):
-                assert result.mean.tobytes() == wanted[rank].tobytes()
-                assert set(result.contributors.tolist()) == {0b111}
 
 
 BITS = pytest.mark.parametrize("bits", [4, 8])
