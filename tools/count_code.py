@@ -20,6 +20,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -170,25 +171,12 @@ class House:
 
     @property
     def circles(self) -> list[list[str]]:
-        """Return the groups of modules that import each other, directly or through others."""
-        # A module that reaches itself is in a circle, together with all that it reaches and that reach it.
-        reached = {name: self._reached(name) for name in self.imports}
-        groups = {
-            tuple(sorted(other for other in reached[name] if name in reached[other]))
-            for name in reached
-            if name in reached[name]
-        }
-        return sorted(map(list, groups))
-
-    def _reached(self, start: str) -> set[str]:
-        seen: set[str] = set()
-        waiting = list(self.imports[start])
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting += self.imports.get(name, ())
-        return seen
+        """Return a group of modules that import each other in a circle, if there is one."""
+        try:
+            TopologicalSorter(self.imports).prepare()
+        except CycleError as error:
+            return [error.args[1]]
+        return []
 
     @property
     def twice(self) -> dict[str, list[str]]:

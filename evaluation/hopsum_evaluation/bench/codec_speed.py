@@ -32,7 +32,7 @@ from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.thc import LookupTableCodec
-from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
+from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
 from hopsum_wire.payload import SHAPES
 
@@ -373,9 +373,11 @@ def measure_lossless(runs: int, scale: float, seed: int) -> dict[str, Any]:
     threads = min(SPARSE_THREADS, len(os.sched_getaffinity(0)))
     codec = make_codec("lossless", workers=1, threads=threads)
     assert isinstance(codec, Lossless)
-    (row,) = measure_settings([LosslessSetting(codec, GAMMA, threads)], x, runs, seed)
+    row = measure_reduction(codec, x, runs, seed)
     formula = GAMMA * used.size / elements + 1 / _BITS
     return {
+        "gamma": GAMMA,
+        "threads": threads,
         **row,
         "elements": elements,
         "density": used.size / elements,

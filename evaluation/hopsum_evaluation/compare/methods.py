@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, CollectivePhase, ReductionContext, best_table, make_codec
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec import Codec, CodecError, CollectivePhase, best_table, make_codec
+from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
@@ -76,26 +76,18 @@ class MethodCandidate(NamedTuple):
 
 
 class SwitchMethod:
-    """A codec whose payloads a switch adds."""
+    """A `MeanMethod` of a codec whose payloads a switch adds."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
-        """See `MeanMethod`. Raises CodecError where the codec has no mean of these vectors."""
-        # All workers in one process, in step: a phase ends for all of them before the next one begins.
-        reductions = [self.codec.start(x, ReductionContext(seed, step, rank)) for rank, x in enumerate(vectors)]
-        used = []
-        while (phase := reductions[0].phase) is not None:
-            used.append(phase)
-            payloads = [each.phase.payloads for each in reductions if each.phase is not None]
-            results, contributors = simulate_switch(
-                phase.op, payloads, self.codec.lookup, code_group=self.codec.code_group
-            )
-            for reduction in reductions:
-                reduction.take(results, contributors)
-        mean = reductions[0].mean
-        assert mean is not None
+        used: list[CollectivePhase] = []
+        means = simulate_allreduce(
+            self.codec, vectors, seed=seed, step=step, present=lambda _, phase: used.append(phase)
+        )
+        assert means is not None
+        mean = means[0]
         return MethodResult(mean, count_bits(used, mean.size))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:

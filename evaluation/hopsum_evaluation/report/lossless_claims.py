@@ -24,7 +24,7 @@ from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_kernels import SketchKernels
 from hopsum.codec.lossless.sketch_plan import GAMMA, unpeeled
-from hopsum_evaluation.bench.lossless_rate import LosslessSetting, measure_settings
+from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
@@ -129,7 +129,7 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
             x = rng.standard_normal(elements, dtype=np.float32)
             # Each element is zero by itself: the number of the others varies as in a real gradient.
             x[rng.random(elements, dtype=np.float32) >= density] = 0
-            (row,) = measure_settings([LosslessSetting(codec, GAMMA, 1)], x, 3, settings.stream("codec", repeat) >> 1)
+            row = measure_reduction(codec, x, 3, settings.stream("codec", repeat) >> 1)
             kept = ("all_elements_per_s", "bytes_of_dense", "lanes_per_nonzero", "backend")
             rows.append({key: row[key] for key in kept})
         found.append({"density": density, "elements": elements, "runs": rows})

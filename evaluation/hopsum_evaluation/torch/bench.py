@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, Final
 
@@ -39,6 +37,7 @@ from hopsum.torch.codec.torch_kernels import TorchKernels
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
+from hopsum_evaluation.bench.timing import versions
 from hopsum_wire.payload import SHAPES
 
 CUDA_ELEMENTS: Final = 1 << 28
@@ -318,12 +317,6 @@ def describe(inputs: Inputs, runs: int) -> dict[str, Any]:
     """Make the head of the report: device, backend, sizes and versions."""
     codec = inputs.codec
     cuda = codec.device.type == "cuda"
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("torch", "triton", "numpy"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
     return {
         "device": torch.cuda.get_device_name(codec.device) if cuda else f"cpu, {torch.get_num_threads()} threads",
         "backend": codec.backend,
@@ -331,7 +324,7 @@ def describe(inputs: Inputs, runs: int) -> dict[str, Any]:
         "workers": codec.workers,
         "granularity": codec.table.granularity,
         "runs": runs,
-        "versions": versions,
+        "versions": versions("torch", "triton", "numpy"),
     }
 
 
