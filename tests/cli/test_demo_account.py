@@ -130,7 +130,7 @@ def test_a_frame_that_nobody_sent_is_a_difference(share: float) -> None:
     more["an interface sent more than the program"] = moved(report, down=lost.behind_program + 1)
     more["a chunk was added twice"] = with_event(with_event(report, "added"), "answered", -(share > 0))
     more["a round was opened over another"] = with_event(report, "fault")
-    got = replace(report.agents, packets_down=report.interfaces.packets_down + 1)
+    got = report.agents._replace(packets_down=report.interfaces.packets_down + 1)
     more["a worker had more than interfaces"] = replace(report, agents=got)
     for what, changed in more.items():
         assert not changed.counters_agree, what
@@ -142,7 +142,7 @@ def test_bytes_are_accounted_for_as_frames_are() -> None:
     report = way.report()
     for change in ({"bytes_up": 1}, {"bytes_down": -1}, {"bytes_up": -1}, {"bytes_down": 1}):
         ((name, more),) = change.items()
-        agents = replace(report.agents, **{name: getattr(report.agents, name) + more})
+        agents = report.agents._replace(**{name: getattr(report.agents, name) + more})
         assert not replace(report, agents=agents).counters_agree, change
 
 

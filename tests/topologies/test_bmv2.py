@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_topologies import Bmv2Switch, Namespace, TopologyError
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("bmv2")]
@@ -38,16 +36,6 @@ def test_two_side_by_side_in_one_namespace() -> None:
             assert not _connects(first.address)
         assert not first.process.running()
         assert not second.process.running()
-
-
-def test_a_server_on_a_unix_socket_is_reached_from_every_namespace() -> None:
-    with Namespace() as namespace:
-        namespace.add_veth("s0", "p0")
-        with Bmv2Switch({0: "s0"}, namespace=namespace, grpc="unix") as switch:
-            assert switch.address.startswith("unix:/")
-            with Bmv2Device(switch.address) as device:
-                assert device.cookie() is None
-    assert not Path(switch.address.removeprefix("unix:")).exists()
 
 
 def test_missing_interface_is_named() -> None:

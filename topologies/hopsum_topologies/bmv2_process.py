@@ -15,7 +15,7 @@ from pathlib import Path
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.process import ManagedProcess, SwitchProcess
 from hopsum_topologies.tempdirs import make_temporary_directory
 
 _PROGRAM = "simple_switch_grpc"
@@ -62,15 +62,13 @@ def has_notifications() -> bool:
     return "--notifications-addr" in done.stdout + done.stderr
 
 
-class Bmv2Switch:
+class Bmv2Switch(SwitchProcess):
     """A simple_switch_grpc process, started without a program. The context manager stops it.
 
-    `interfaces` maps switch ports to interface names in `namespace`, by default in the namespace of the caller. `grpc`
-    is the address of the P4Runtime server, HOST:PORT or unix:PATH. The default is any loopback port of the same
-    namespace. `grpc="unix"` makes a socket in a folder of its own, which every namespace reaches. `address` is the
-    address in use. The folder of the socket also has the log. It is made in `folder`, by default in the folder of
-    temporary files. With `packet_stream` the switch takes frames over gRPC at `frames_address` instead of interfaces,
-    see `bmv2_stream`.
+    `interfaces` maps switch ports to interface names in `namespace`, by default in the namespace of the caller.
+    `address` is that of the P4Runtime server, a loopback port of the same namespace. The log is in a folder of its own,
+    made in `folder`, by default in the folder of temporary files. With `packet_stream` the switch takes frames over
+    gRPC at `frames_address` instead of interfaces, see `bmv2_stream`.
     """
 
     def __init__(
@@ -79,9 +77,6 @@ class Bmv2Switch:
         *,
         namespace: Namespace | None = None,
         device_id: int = 0,
-        cpu_port: int | None = None,
-        grpc: str = "127.0.0.1:0",
-        log_level: str = "warn",
         folder: Path | None = None,
         packet_stream: bool = False,
     ) -> None:
@@ -91,21 +86,19 @@ class Bmv2Switch:
         self._folder = make_temporary_directory("bmv2", folder)
         home = Path(self._folder.name)
         grpc_port, thrift_port, frames_port = self._free_ports()
-        self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)
+        self.address = f"127.0.0.1:{grpc_port}"
         # Without a program: the driver pushes one, as the controller does on a switch that was restarted.
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
         if has_notifications():
             command += ["--notifications-addr", f"ipc://{home}/notifications.ipc"]
-        command += ["--log-console", "--log-level", log_level]
+        command += ["--log-console", "--log-level", "warn"]
         for port, interface in interfaces.items():
             command += ["-i", f"{port}@{interface}"]
         command += ["--", "--grpc-server-addr", self.address]
         self.frames_address = f"127.0.0.1:{frames_port}" if packet_stream else ""
         if packet_stream:
             command += ["--dp-grpc-server-addr", self.frames_address]
-        if cpu_port is not None:
-            command += ["--cpu-port", str(cpu_port)]
         try:
             inside = None if namespace is None else namespace.name
             self.process = ManagedProcess(command, home / "log", namespace=inside)
@@ -113,17 +106,6 @@ class Bmv2Switch:
         except BaseException:
             self._folder.cleanup()
             raise
-
-    def stop(self) -> None:
-        """Stop the switch. Harmless when it has ended."""
-        self.process.stop()
-        self._folder.cleanup()
-
-    def __enter__(self) -> Bmv2Switch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _inside(self) -> AbstractContextManager[None]:
         return nullcontext() if self._namespace is None else self._namespace.inside()
@@ -146,13 +128,7 @@ class Bmv2Switch:
 
     def _serving(self) -> bool:
         # bmv2 opens its two gRPC servers one after the other, in no order that its manual promises.
-        if self.frames_address and not self._listens(self.frames_address):
-            return False
-        path = self.address.removeprefix("unix:")
-        if path != self.address:
-            with socket.socket(socket.AF_UNIX) as probe:
-                return probe.connect_ex(path) == 0
-        return self._listens(self.address)
+        return self._listens(self.address) and (not self.frames_address or self._listens(self.frames_address))
 
     def _listens(self, address: str) -> bool:
         host, _, port = address.partition(":")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.process import ManagedProcess, SwitchProcess
 from hopsum_topologies.tempdirs import make_temporary_directory
 
 _START_S = 60.0
@@ -18,7 +18,7 @@ _START_S = 60.0
 _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
 
 
-class NativeSwitch:
+class NativeSwitch(SwitchProcess):
     """A native switch process. The context manager stops it.
 
     `unix` maps switch ports to the paths of AF_UNIX datagram sockets. `udp` maps them to the text after `PORT=` in the
@@ -66,17 +66,6 @@ class NativeSwitch:
             raise TopologyError("the native switch took its `ready` line back")
         self.address = match[1]
         self.device_id = int(match[2])
-
-    def stop(self) -> None:
-        """Stop the switch. Harmless when it has ended."""
-        self.process.stop()
-        self._folder.cleanup()
-
-    def __enter__(self) -> NativeSwitch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _ready(self) -> bool:
         return _READY.search(self.process.log_text()) is not None

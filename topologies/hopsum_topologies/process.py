@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
 
 from hopsum_topologies.errors import TopologyError
 
@@ -101,3 +103,22 @@ class ManagedProcess:
     def _tail(self) -> str:
         text = self.log_text()[-_LOG_TAIL_BYTES:].strip()
         return f"its log {self.log} ends with:\n{text}" if text else f"its log {self.log} is empty"
+
+
+class SwitchProcess:
+    """The end of a switch's process. The context manager stops it. Subclasses start it, and set both fields."""
+
+    process: ManagedProcess
+    _folder: TemporaryDirectory[str]
+    """The folder of its log and its socket."""
+
+    def stop(self) -> None:
+        """Stop the switch. Harmless when it has ended."""
+        self.process.stop()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

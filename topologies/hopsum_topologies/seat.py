@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from hopsum.diagnosis.kernel import interface_of
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import WorkerEndpoint
@@ -19,7 +16,6 @@ from hopsum_topologies.netns import enter_namespace
 
 T = TypeVar("T")
 LinkKind = Literal["udp", "scapy"]
-_SIOCGIFADDR: Final = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +47,10 @@ def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -
         return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch))
 
     def make() -> ScapyLink:
-        interface = None if seat.namespace is None else _interface_with(seat.ip)
-        return ScapyLink((seat.ip, 0), seat.switch, interface=interface, view=view)
+        found = None if seat.namespace is None else interface_of(seat.ip)
+        return ScapyLink((seat.ip, 0), seat.switch, interface=found and found.name, view=view)
 
     return at_seat(seat, make)
-
-
-def _interface_with(ip: str) -> str:
-    """Return the interface that has an IPv4 address, in the thread's network namespace. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            # An interface without an IPv4 address is an error of this ioctl.
-            with suppress(OSError):
-                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
-                if answer[20:24] == socket.inet_aton(ip):
-                    return name
-    raise OSError(f"no interface of this network namespace has the address {ip}")
 
 
 def open_batch_link(seat: Seat) -> UdpLink:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
@@ -21,15 +22,13 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.star import Star
 from hopsum_wire import HOPSUM_UDP_PORT
 
 SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
 NATIVE_PORT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceCounters:
+class InterfaceCounters(NamedTuple):
     """Frames and their bytes, Ethernet headers included, at all switch ports together."""
 
     packets_up: int
@@ -39,12 +38,7 @@ class InterfaceCounters:
     bytes_down: int
 
     def __sub__(self, earlier: InterfaceCounters) -> InterfaceCounters:
-        return InterfaceCounters(
-            self.packets_up - earlier.packets_up,
-            self.bytes_up - earlier.bytes_up,
-            self.packets_down - earlier.packets_down,
-            self.bytes_down - earlier.bytes_down,
-        )
+        return InterfaceCounters(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +57,25 @@ class Testbed:
 
 @contextmanager
 def native_testbed(
-    workers: int,
-    *,
-    star: Star | None = None,
-    extra: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
+    workers: int, *, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Iterator[Testbed]:
-    """Run the embedded switch. All workers share its one UDP port.
+    """Run the embedded switch on loopback. All workers share its one UDP port.
 
     Args:
-        star: links of its own for each worker. The switch runs in the middle, in which the calling thread is and stays.
-            The workers' sockets are on its hosts. By default everything is on loopback.
         extra: more arguments of the switch's command.
         environment: the switch's environment instead of ours.
     """
-    ips = ["127.0.0.1"] * workers if star is None else [star.host_ip(rank) for rank in range(workers)]
-    namespaces = [None] * workers if star is None else [host.name for host in star.hosts[:workers]]
     json, p4info = compiled_program()
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         device.set_pipeline_config(PipelineConfig.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
-        own_ip = "127.0.0.1" if star is None else star.middle_ip
         # Port 0: the kernel chooses a free one, so that testbeds can run side by side.
-        bound = management.bind_udp(NATIVE_PORT, f"{own_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        bound = management.bind_udp(NATIVE_PORT, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
         host, _, port = bound.rpartition(":")
         mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
-        seats = tuple(
-            Seat(rank, NATIVE_PORT, mac, ip, (host, int(port)), namespace)
-            for rank, (ip, namespace) in enumerate(zip(ips, namespaces, strict=True))
-        )
+        seats = tuple(Seat(rank, NATIVE_PORT, mac, host, (host, int(port))) for rank in range(workers))
         where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
         yield Testbed(device, seats, where, switch.process.pid, partial(_read_ports, management))
 

@@ -22,8 +22,7 @@ class CommunicatorClosedError(HopsumError):
     """The agent was closed before this all-reduce was over."""
 
 
-@dataclass(frozen=True, slots=True)
-class SocketTraffic:
+class SocketTraffic(NamedTuple):
     """Datagrams at this worker's socket, in both directions."""
 
     datagrams_sent: int = 0
@@ -57,13 +56,7 @@ class SocketTraffic:
         )
 
     def __sub__(self, earlier: SocketTraffic) -> SocketTraffic:
-        return SocketTraffic(
-            self.datagrams_sent - earlier.datagrams_sent,
-            self.datagrams_received - earlier.datagrams_received,
-            self.retransmits - earlier.retransmits,
-            self.bytes_sent - earlier.bytes_sent,
-            self.bytes_received - earlier.bytes_received,
-        )
+        return SocketTraffic(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class CommunicatorStatistics:
     elements: int = 0
     seconds: float = 0.0
     """Summed over all-reduces, from the codec's first look at the vector to its mean. They may overlap."""
-    traffic: SocketTraffic = SocketTraffic()
+    traffic: SocketTraffic = field(default_factory=SocketTraffic)
     fetches: int = 0
     """Results that peers were asked for."""
     repaired: int = 0
