@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from hopsum.errors import HopsumError
 from hopsum.hosts.host_address import address_towards
@@ -22,6 +23,7 @@ from hopsum_controlplane.token_files import read_token
 from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.control import UNIX
+from hopsum_wire.process_end import bound_end
 
 MAX_PORT = 0xFFFF
 _EPILOG = """\
@@ -97,8 +99,13 @@ def main(arguments: Sequence[str]) -> int:
         die_with_parent(options.die_with_parent)
     # The switch and its registration run in this process: a signal ends both, deregistration first.
     stop = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        bound_end()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, frame: stop.set())
+        signal.signal(number, end)
     try:
         controller = address_of(options)
         token = read_token(options.switch_token_file, "switch_token_file")

@@ -28,6 +28,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
+from hopsum_wire.process_end import bound_end
 from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")
@@ -46,7 +47,8 @@ An interface port: every frame of the interface, both ways; frames that were lef
 Without --program the switch waits for a P4Runtime client to push one.
 When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
 and then one for each UDP port that was to have any free number: udp PORT=HOST:PORT
-SIGTERM and SIGINT end it in order, with status 0; SIGHUP reads the files of TLS again, where there are some.
+SIGTERM and SIGINT end it in order, with status 0; a second one ends it at once. SIGHUP reads the files of TLS again,
+where there are some.
 """
 
 
@@ -135,6 +137,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
+        bound_end()
         server.stop()
 
     for signum in (signal.SIGTERM, signal.SIGINT):

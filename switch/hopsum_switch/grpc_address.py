@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -123,7 +123,7 @@ def _answers(path: Path) -> bool:
 # asks again whether its client may call, and `reload` ends the streams of those that may not any more.
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-# The kinds of RPC handlers by whether request and response are streams: a guarded handler must be of the same kind.
+# The kinds of RPC handlers by whether request and response are streams: a replaced handler must be of the same kind.
 _Methods = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
@@ -199,8 +199,7 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
         return names is None or name in names
 
     def _guarded(self, handler: Any) -> Any:
-        kind, make = _Methods[handler.request_streaming, handler.response_streaming]
-        answer = getattr(handler, kind)
+        answer = handler_function(handler)
 
         def guarded(request: Any, context: Any) -> Any:
             name = _common_name(context)
@@ -213,7 +212,19 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
                 context.add_callback(lambda: self._streams.pop(context, None))
             return answer(request, context)
 
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        return handler_like(handler, guarded, handler.request_deserializer)
+
+
+def handler_function(handler: Any) -> Callable[[Any, Any], Any]:
+    """Return the function of an RPC handler, of request and context."""
+    kind, _ = _Methods[handler.request_streaming, handler.response_streaming]
+    return cast(Callable[[Any, Any], Any], getattr(handler, kind))
+
+
+def handler_like(handler: Any, function: Callable[[Any, Any], Any], deserializer: Any) -> Any:
+    """Return an RPC handler of the same kind with another function, and another deserializer of requests."""
+    _, make = _Methods[handler.request_streaming, handler.response_streaming]
+    return make(function, deserializer, handler.response_serializer)
 
 
 def _common_name(context: Any) -> str:

@@ -259,7 +259,10 @@ def _dump(value: Json) -> bytes:
 
 
 def _load(data: bytes) -> Json:
-    value = json.loads(data)
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise BadRequestError("JSON that is nested too deeply") from None
     if not isinstance(value, dict):
         raise BadRequestError(f"a JSON object is wanted, not {type(value).__name__}")
     return value

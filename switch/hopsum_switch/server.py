@@ -13,6 +13,7 @@ As a process (see `cli`): `open`, then `run` in the main thread until `stop`, th
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,20 +27,21 @@ from hopsum_switch.grpc_address import ServerError, ServerTls, listen
 from hopsum_switch.management import Management, add_to_server
 from hopsum_switch.p4runtime.p4info_index import parse_text
 from hopsum_switch.p4runtime.pipeline_config import EngineFactory
-from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
+from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService, RequestParser
 from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import check_port_number
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
+_log = logging.getLogger(__name__)
 # The default of bmv2.
 DEFAULT_DEVICE_ID = 0
 # Streams hold a thread each for as long as they live. These threads are left for Read, Write and the like.
 _UNARY_THREADS = 8
 # A compiled program can have many megabytes.
 _MAX_MESSAGE_BYTES = 64 << 20
-# The time for requests that are being answered when the server stops.
-_GRACE_S = 0.5
+# The time for requests that are being answered when the server stops, and for the end of those that are cut off.
+_GRACE_S, _CUT_S = 0.5, 2.0
 
 # A client whose host or path has gone says nothing more, and TCP alone would believe in its stream, and so in its
 # mastership, for hours. Clients may ask the same of the switch.
@@ -101,7 +103,8 @@ class SwitchServer:
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
             # Without so_reuseport a second switch at the address fails, instead of sharing its connections.
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
-            interceptors=[] if self.tls is None else [self.tls],
+            # A client is known by its certificate before its request is parsed.
+            interceptors=[RequestParser()] if self.tls is None else [self.tls, RequestParser()],
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
@@ -132,7 +135,9 @@ class SwitchServer:
             # First no new requests, then the end of the streams, which otherwise outlast the grace period.
             stopped = self._server.stop(_GRACE_S)
             self._service.end_streams()
-            stopped.wait()
+            # Bounded: a call that gRPC never ends must not keep the ports, which workers would then send to in vain.
+            if not stopped.wait(_GRACE_S + _CUT_S):
+                _log.warning("some requests of P4Runtime or management do not end")
             self._server = None
         self.dataplane.close()
 

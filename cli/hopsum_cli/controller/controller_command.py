@@ -23,6 +23,7 @@ from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_topologies.child_launcher import die_with_parent
+from hopsum_wire.process_end import bound_end
 from hopsum_wire.service_manager import ServiceManager
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -135,8 +136,9 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
                 manager.ready(f"listens at {controller.address}")
             manager.stopping()
             _log.info("%s: ending; jobs continue", "" if number is None else number.name)
-            # From here on a second signal has its default meaning: the end at once, which the database survives.
             signals.close()
+            # A second signal ends it at once, which the database survives.
+            bound_end()
     finally:
         signals.close()
 

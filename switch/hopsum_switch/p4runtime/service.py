@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
+from hopsum_switch.grpc_address import handler_function, handler_like
 from hopsum_switch.p4runtime.entities import acknowledge, digest_message, error_messages, read_entity, write_update
 from hopsum_switch.p4runtime.pipeline_config import (
     CheckedPipeline,
@@ -183,6 +187,8 @@ _MAX_QUEUED = 4096
 _RESPONSE_BYTES = 1 << 20
 # The size of an error's details. Clients accept 8 KiB of metadata by default, in base64.
 _DETAILS_BYTES = 5500
+_UNPARSABLE_LOG_S = 60.0
+_log = logging.getLogger(__name__)
 _STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in RpcCode}
 
 _SetConfig: TypeAlias = p4rt.SetForwardingPipelineConfigRequest
@@ -475,6 +481,52 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         for number, value in metadata:
             message.packet.metadata.add(metadata_id=number, value=value)
         return None if stream.put_if_room(message) else "controller_slow"
+
+
+class RequestParser(grpc.ServerInterceptor):
+    """The interceptor that parses the requests of every method in the handler's thread.
+
+    A parser inside gRPC's Python server may not fail. That server keeps the state of such a call for good, 17 kB, and
+    its `stop` waits for the call for ever. It also writes a traceback for each.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unparsable = 0
+        self._logged_at_s = -_UNPARSABLE_LOG_S
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the handler of a call, which takes bytes, or None for a method that is not served."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        answer, streams = handler_function(handler), handler.request_streaming
+        parse = partial(self._parsed, handler.request_deserializer, handler_call_details.method)
+
+        def serve(request: Any, context: Any) -> Any:
+            with _answering(context):
+                request = map(parse, request) if streams else parse(request)
+            return answer(request, context)
+
+        return handler_like(handler, serve, None)
+
+    def _parsed(self, parse: Callable[[bytes], Any], method: str, data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            self._note(method)
+            raise invalid(f"{len(data)} bytes that are no message of {method}") from None
+
+    def _note(self, method: str) -> None:
+        """Count a request that does not parse. A stranger can send thousands: one line a minute has their number."""
+        with self._lock:
+            self._unparsable += 1
+            now_s = time.monotonic()
+            if now_s - self._logged_at_s < _UNPARSABLE_LOG_S:
+                return
+            self._logged_at_s = now_s
+            told = self._unparsable
+        _log.warning("requests that do not parse: %d since the start, the last one of %s", told, method)
 
 
 @contextmanager

@@ -101,6 +101,7 @@ def test_a_silent_switch_is_an_error_not_a_hang() -> None:
         ("Stats", b"[]"),
         ("Stats", b'{"port": 1}'),
         ("Stats", b"\xff"),
+        ("Stats", b"[" * 100_000),
         ("Unbind", b"{}"),
         ("Unbind", b'{"port": true}'),
         ("Unbind", b'{"port": "1"}'),

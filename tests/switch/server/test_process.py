@@ -13,16 +13,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from google.rpc import code_pb2
 
 from hopsum_switch.cli import main, parse_interface_port, parse_metrics_address, parse_udp_port, parse_unix_port
 from hopsum_switch.management import ManagementClient
 from hopsum_switch.native.loop_code import LOOP_CODE
+from hopsum_switch.p4runtime.service import MAX_STREAMS
 from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
@@ -78,10 +82,36 @@ def test_a_signal_that_another_thread_takes_ends_it() -> None:
     """The packet loop sleeps meanwhile, as it may at the moment when a signal comes."""
     with started() as (process, _, _):
         threads = [int(name) for name in os.listdir(f"/proc/{process.pid}/task") if int(name) != process.pid]
-        assert threads
-        for thread in threads:
-            ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGTERM)
+        assert ctypes.CDLL(None).tgkill(process.pid, threads[-1], signal.SIGTERM) == 0
         assert process.wait(DEADLINE_S) == 0
+
+
+def test_requests_that_do_not_parse_keep_nothing_and_hold_nobody() -> None:
+    """gRPC's own server keeps such a call for good, and waits for it at its end, if its parser may fail."""
+    with started() as (process, address, _), grpc.insecure_channel(address) as channel:
+
+        def ask(call: Callable[..., Any], count: int) -> None:
+            for _ in range(count):
+                with pytest.raises(grpc.RpcError) as refused:
+                    list(call(timeout=DEADLINE_S))
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+        def resident_kb() -> int:
+            return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[0])
+
+        read = partial(channel.unary_stream("/p4.v1.P4Runtime/Read"), b"\xff")
+        stream = channel.stream_stream("/p4.v1.P4Runtime/StreamChannel")
+        ask(read, 50)
+        before_kb = resident_kb()
+        ask(read, 500)
+        # Kept calls would be 8,500 kB.
+        assert resident_kb() - before_kb < 4000
+        ask(lambda timeout: stream(iter([b"\xff"]), timeout=timeout), MAX_STREAMS + 4)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+        assert errors.count("\n") == 1, "one line a minute"
+        assert "requests that do not parse: 1 since the start, the last one of /p4.v1.P4Runtime/Read" in errors
 
 
 @pytest.mark.parametrize("by_another_thread", [False, True])
