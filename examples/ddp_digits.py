@@ -25,9 +25,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
-from hopsum.agent import Agent
+from hopsum.communicator import Communicator
 from hopsum.torch import register_comm_hook
 
+AddOptions = Callable[[argparse.ArgumentParser], None]
+Train = Callable[[argparse.Namespace, Communicator], dict[str, object]]
 # Rows of 5 pixels, from the top; one line per digit.
 FONT = """
 01110 10001 10011 10101 11001 10001 01110
@@ -76,12 +78,12 @@ def figures(ddp: nn.Module, losses: list[float]) -> dict[str, object]:
     }
 
 
-def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, object]:
+def train(options: argparse.Namespace, comm: Communicator) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
     # Every rank draws its own images.
-    generator = torch.Generator().manual_seed(1000 + rank)
+    generator = torch.Generator().manual_seed(1000 + comm.rank)
     ddp = DistributedDataParallel(make_model())
-    state = register_comm_hook(ddp, agent, uncompressed=["*.bias"], log_every=options.log_every)  # HOPSUM
+    state = register_comm_hook(ddp, comm, uncompressed=["*.bias"], log_every=options.log_every)  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(options.steps):
@@ -94,9 +96,7 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
     return {**figures(ddp, losses), **state.compression_stats()}
 
 
-def parse(
-    description: str | None, add_options: Callable[[argparse.ArgumentParser], None] | None = None
-) -> argparse.Namespace:
+def parse(description: str | None, add_options: AddOptions | None = None) -> argparse.Namespace:
     """Return the options of an example; `add_options` adds its own."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group()
@@ -117,20 +117,19 @@ def parse(
     return options
 
 
-def main() -> None:
+def main(train: Train, description: str | None, add_options: AddOptions | None = None) -> None:
     """Join the process group and the job, train, and print the figures of all ranks as JSON."""
-    options = parse(__doc__)
-    # The agent's thread needs a core of its own.
+    options = parse(description, add_options)
+    # The communicator's thread needs a core of its own.
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank = int(os.environ["RANK"])
-    with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
+    with hopsum.connect(options.url, rank=dist.get_rank(), codec=options.codec) as comm:  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(every, train(options, agent, rank))
-    if rank == 0:
+        dist.all_gather_object(every, train(options, comm))
+    if dist.get_rank() == 0:
         print(json.dumps(every, indent=2))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main(train, __doc__)

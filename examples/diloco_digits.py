@@ -3,21 +3,18 @@
 
     torchrun --nproc-per-node 2 examples/diloco_digits.py
 
-Without --membership or --url the ranks start an embedded switch on their hosts. The lines marked HOPSUM are all that is
-not an ordinary training of one process; torch's process group only collects the figures.
+Without --membership or --url the ranks start an embedded switch on their hosts. The lines marked HOPSUM here and in
+`ddp_digits.main` are all that is not an ordinary training of one process; torch's process group only collects figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 
 import torch
-import torch.distributed as dist
-from ddp_digits import draw_digits, figures, make_model, parse
+from ddp_digits import draw_digits, figures, main, make_model
 from torch.nn.functional import cross_entropy
 
-import hopsum
 from hopsum.communicator import Communicator
 from hopsum.torch import DiLoCo
 
@@ -56,19 +53,5 @@ def train(options: argparse.Namespace, comm: Communicator) -> dict[str, object]:
     return {**figures(model, losses), **diloco.compression_stats()}
 
 
-def main() -> None:
-    """Join the process group and the job, train, and print the figures of all ranks as JSON."""
-    options = parse(__doc__, add_options)
-    # The communicator's thread needs a core of its own.
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    with hopsum.connect(options.url, rank=dist.get_rank(), codec=options.codec) as comm:  # HOPSUM
-        every: list[dict[str, object]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(every, train(options, comm))
-    if dist.get_rank() == 0:
-        print(json.dumps(every, indent=2))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    main(train, __doc__, add_options)
