@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -125,15 +126,60 @@ class RunningPipeline:
     clone_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
+# Of p4.tmp.P4DeviceConfig, whose definition P4Runtime has dropped: `reassign` is number 1, `extras` 2.
+_DEVICE_DATA = 3
+_VARINT, _BYTES = 0, 2
+
+
+def program_text(device_config: bytes) -> str:
+    """Return the program's JSON text in a device config: the text alone, or a `p4.tmp.P4DeviceConfig` that wraps it.
+
+    bmv2 takes both, and the library of p4lang's exercises wraps. Raises P4RuntimeError (INVALID_ARGUMENT): neither.
+    """
+    data = device_config
+    try:
+        # No field of the wrapper has a first byte that JSON text can begin with, but for white space.
+        if not data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"[")):
+            data = _device_data(data)
+        return data.decode("utf-8-sig")
+    except (UnicodeDecodeError, IndexError):
+        raise invalid(
+            f"the device config, {len(device_config)} bytes that begin with 0x{device_config[:8].hex()}, is neither the"
+            " JSON text that p4c-bm2-ss writes nor a p4.tmp.P4DeviceConfig with that text in device_data"
+        ) from None
+
+
+def _device_data(wrapper: bytes) -> bytes:
+    """Return the last field `device_data` of a serialised P4DeviceConfig. Raises IndexError: it has none, or is cut."""
+    found, position = None, 0
+    while position < len(wrapper):
+        tag, position = _varint(wrapper, position)
+        number, position = _varint(wrapper, position)
+        if tag & 7 == _BYTES:
+            start, position = position, position + number
+            found = wrapper[start:position] if tag >> 3 == _DEVICE_DATA else found
+        elif tag & 7 != _VARINT:
+            break
+    if found is None or position != len(wrapper):
+        raise IndexError
+    return found
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[position] >= 0x80:
+        value |= (data[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    return value | data[position] << shift, position + 1
+
+
 def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> CheckedPipeline:
-    """Return the pipeline of a P4Info message and a compiled program (the JSON text of p4c-bm2-ss).
+    """Return the pipeline of a P4Info message and a compiled program (the JSON of p4c-bm2-ss, see `program_text`).
 
     Raises P4RuntimeError (INVALID_ARGUMENT): the program cannot run here, or the two do not belong together.
     """
     try:
-        program = load_program(device_config.decode())
-    except UnicodeDecodeError as error:
-        raise invalid(f"the device config is not JSON text: {error}") from error
+        program = load_program(program_text(device_config))
     except ProgramError as error:
         raise invalid(f"the program cannot run here: {error}") from error
     info = P4InfoIndex(p4info)

@@ -376,6 +376,29 @@ def test_a_pipeline_is_pushed_and_read_back_in_parts(client: Controller) -> None
     assert not config.config.HasField("cookie")
 
 
+def wrapped(program: bytes, *, before: bytes = b"\x08\x01", after: bytes = b"") -> bytes:
+    """Serialise p4.tmp.P4DeviceConfig{reassign, device_data} as the library of p4lang's exercises does."""
+    length = bytes([len(program) & 0x7F | 0x80, len(program) >> 7 & 0x7F | 0x80, len(program) >> 14])
+    return before + b"\x1a" + length + program + after
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        wrapped(PROGRAM.read_bytes()),
+        # bmv2 takes fields in any order, `extras`, no `reassign`, and text with white space or a mark of its encoding.
+        wrapped(PROGRAM.read_bytes(), before=b"\x12\x00", after=b"\x08\x01"),
+        b"\n" + PROGRAM.read_bytes(),
+        b"\xef\xbb\xbf" + PROGRAM.read_bytes(),
+    ],
+    ids=["wrapped", "reordered", "white space", "mark"],
+)
+def test_a_device_config_of_any_form_runs_and_is_read_back_as_pushed(client: Controller, config: bytes) -> None:
+    client.set_pipeline("VERIFY_AND_COMMIT", program=config)
+    client.write(l2(INSERT, MAC))
+    assert client.get_pipeline().config.p4_device_config == config
+
+
 def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: SwitchServer, client: Controller) -> None:
     client.set_pipeline("VERIFY")
     assert not client.get_pipeline().HasField("config")
@@ -441,7 +464,9 @@ def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: Swit
     [
         (lambda info, program: (info, b""), "needs p4info and p4_device_config"),
         (lambda info, program: (info, b"{"), "the program cannot run here"),
-        (lambda info, program: (info, b"\xff"), "not JSON text"),
+        (lambda info, program: (info, b"\xff"), "neither the JSON text that p4c-bm2-ss writes nor a p4.tmp"),
+        (lambda info, program: (info, wrapped(program)[:-1]), "neither the JSON text"),
+        (lambda info, program: (info, b"\x08\x01"), "2 bytes that begin with 0x0801, is neither"),
         (
             lambda info, program: (info, program.replace(b"StationIngress.l2", b"StationIngress.l3")),
             "no table StationIngress.l2",
