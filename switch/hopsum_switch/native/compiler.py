@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from ..program.ir import ProgramIR
+from ..program.ir import Jump, JumpIfZero, ProgramIR
 from .function_scope import Unit
 from .only_interpreted import refuse
 from .program_code import header_bytes, write_program
@@ -99,6 +99,10 @@ class CodeCache:
 
 
 OPTIMISATION = 2
+# LLVM simplifies a chain of branches one by one, and aborts the whole process at the 1,000th round.
+MAX_BRANCHES = 800
+# The time to compile grows faster than the square of a stack: 3 s for 128 elements, 9 s for 256, 60 s for 512.
+MAX_ELEMENTS = 128
 
 # mcjit looks for symbols of the process; the code names memcpy, memset and memcmp of the C library.
 Run = Callable[[int, int], None]
@@ -119,14 +123,9 @@ def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
 
     Raises UnsupportedError where only the interpreter runs the program. The message names the construct.
     """
+    _refuse_large(program)
     initialise()
-    try:
-        return _compiled(Unit(program), cache)
-    except RecursionError:
-        raise refuse("nesting", program.name) from None
-
-
-def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
+    unit = Unit(program)
     key = (
         unit.program.digest,
         _sources(),
@@ -147,6 +146,20 @@ def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
 def _compile(unit: Unit) -> bytes:
     write_program(unit)
     return translate(str(unit.module), machine())
+
+
+def _refuse_large(program: ProgramIR) -> None:
+    sizes = [("the parser", len(program.parser.states))]
+    for control in (program.ingress, program.egress):
+        actions = {action.id: action for action in control.runnable()}
+        jumps = sum(isinstance(op, Jump | JumpIfZero) for action in actions.values() for op in action.body)
+        sizes.append((control.name, len(control.nodes) + jumps))
+    for name, size in sizes:
+        if size > MAX_BRANCHES:
+            raise refuse("many branches", f"{size} in {name}")
+    for stack in program.stacks.values():
+        if len(stack.headers) > MAX_ELEMENTS:
+            raise refuse("many elements", f"{len(stack.headers)} in {stack.name}")
 
 
 @cache_result

@@ -95,13 +95,21 @@ def element_field(stack: p4.StackIR, index: ex.DataExpr, position: int, source: 
     """Return field number `position` of element `index`. Raises: ProgramError (no such field)."""
     if position >= len(stack.headers[0].fields):
         raise ProgramError(f"the elements of {stack.name} have no field {position}{at(source)}")
-    kind = ex.field_type(stack.headers[0].fields[position])
-    # A chain of selections from the last element to the first: an index outside reads 0, as in bmv2.
-    value: ex.DataExpr = ex.Const(0, ex.IntType(kind.bits, kind.signed))
-    for number, header in reversed(list(enumerate(stack.headers))):
-        chosen = ex.Compare(ex.CompareOp.EQ, index, _const(number))
-        value = ex.Select(chosen, ex.FieldRef(header.fields[position], kind), value, kind)
-    return value
+    return _chosen([header.fields[position] for header in stack.headers], index, 0)
+
+
+def _chosen(fields: list[ex.FieldIR], index: ex.DataExpr, first: int) -> ex.DataExpr:
+    """Return field number `index` - `first` of several fields of one shape, or 0 where the index is outside."""
+    # Halves: the depth of the tree, and so of every recursion over the tree, is a logarithm of the stack's size.
+    kind = ex.field_type(fields[0])
+    if len(fields) == 1:
+        # Equal, not in range: an index outside of the stack, below 0 too, ends at one of the leaves and reads 0 there.
+        found = ex.Compare(ex.CompareOp.EQ, index, _const(first))
+        return ex.Select(found, ex.FieldRef(fields[0], kind), ex.Const(0, kind), kind)
+    half = len(fields) // 2
+    below = ex.Compare(ex.CompareOp.LT, index, _const(first + half))
+    halves = _chosen(fields[:half], index, first), _chosen(fields[half:], index, first + half)
+    return ex.Select(below, *halves, kind)
 
 
 def _const(value: int) -> ex.Const:
@@ -305,11 +313,11 @@ def _compare(op: ex.CompareOp, expr: js.ExpressionOperand, place: ExpressionCont
 
 
 def any_of(conditions: list[ex.BoolExpr]) -> ex.BoolExpr:
-    """Return whether at least one condition holds."""
-    result: ex.BoolExpr = ex.BoolConst(False)
-    for condition in conditions:
-        result = ex.Or(result, condition)
-    return result
+    """Return whether at least one condition holds, as a tree whose depth is a logarithm of their number."""
+    if len(conditions) < 2:
+        return conditions[0] if conditions else ex.BoolConst(False)
+    half = len(conditions) // 2
+    return ex.Or(any_of(conditions[:half]), any_of(conditions[half:]))
 
 
 def _is_bool(operand: js.Operand | None) -> bool:

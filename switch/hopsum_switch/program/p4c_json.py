@@ -19,6 +19,9 @@ from ..errors import ProgramError
 from .p4_source import SourceInfo
 
 SUPPORTED_MAJOR = 2
+# Readers, interpreter and code generator go down expressions by recursion, of at most four calls a level. Python allows
+# 1,000 calls in all. A chain of 100 terms of one width has 200 levels, since p4c writes a mask after each operator.
+MAX_EXPRESSION_DEPTH = 200
 
 T = TypeVar("T")
 
@@ -79,7 +82,7 @@ class ExpressionOperand(Operand, Struct, frozen=True):
     op: str
     left: Operand | None = None
     right: Operand | None = None
-    condition: Operand | None = field(default=None, name="cond")
+    condition: Operand | None = None
 
 
 class StackFieldOperand(Operand, Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -461,8 +464,8 @@ _CONVERTED: dict[str, type[Operand]] = {
 }
 
 
-def read_operand(data: Any) -> Operand:
-    """Read an operand from parsed JSON. Raises: ValueError (wrong shape)."""
+def read_operand(data: Any, depth: int = 0) -> Operand:
+    """Read an operand from parsed JSON, inside of `depth` expressions. Raises: ValueError (wrong shape, too deep)."""
     if isinstance(data, list):
         return _convert(data, FieldOperand)
     # The target of a key with match type valid is the name of the header alone.
@@ -481,7 +484,7 @@ def read_operand(data: Any) -> Operand:
     if kind in _NAMED:
         return NamedOperand(_NAMED[kind], _convert(value, str))
     if kind == "expression":
-        return _expression(_convert(value, dict))
+        return _expression(_convert(value, dict), depth + 1)
     if kind == "hexstr":
         text, bits = _convert(value, str), data.get("bitwidth")
         # A literal has the width of its digits as written: leading zeros count in hashes and concatenations.
@@ -498,10 +501,30 @@ def read_operand(data: Any) -> Operand:
     return OtherOperand(kind)
 
 
-def _expression(value: dict[str, Any]) -> Operand:
+def _expression(value: dict[str, Any], depth: int) -> Operand:
+    if depth > MAX_EXPRESSION_DEPTH:
+        raise _TooDeepError(
+            f"an expression is nested too deeply, in more than {MAX_EXPRESSION_DEPTH} levels; split it over several"
+            " assignments"
+        )
     if "op" not in value:  # an operand wrapped once more
-        return read_operand(value)
-    expression = _convert(value, ExpressionOperand)
+        return read_operand(value, depth)
+    parts = (_part(value, name, depth) for name in ("left", "right", "cond"))
+    expression = ExpressionOperand(_convert(value["op"], str), *parts)
     if expression.op in ("access_field", "access_union_header") and not isinstance(expression.right, HexOperand):
         raise ValueError(f"Expected a number on the right of {expression.op}")
     return expression
+
+
+class _TooDeepError(ValueError):
+    """An expression of too many levels. Its place is the outermost expression: the whole way would fill the screen."""
+
+
+def _part(value: dict[str, Any], name: str, depth: int) -> Operand | None:
+    try:
+        return None if value.get(name) is None else read_operand(value[name], depth)
+    except _TooDeepError:
+        raise
+    except ValueError as error:
+        inner = f"{error} - at `$.value`" if isinstance(error, msgspec.ValidationError) else str(error)
+        raise ValueError(f"{inner} - at `$.value.{name}`") from None
