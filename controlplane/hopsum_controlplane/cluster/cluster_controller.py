@@ -87,8 +87,10 @@ class ClusterController:
         self._random = random
         self._store = store
         self._cache = JobStateCache(store, monotonic)
-        # Leases, `_excused_s`, `_successors` and `_disputes` are used under the cache's lock.
+        # Leases, `_unheard`, `_excused_s`, `_successors` and `_disputes` are used under the cache's lock.
         self._leases = Leases()
+        self._unheard = {record.name for record in self._cache.records()}
+        """Jobs from whose workers this controller has heard nothing since its start: it evicts none of them."""
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
@@ -392,8 +394,11 @@ class ClusterController:
             names = {record.name for record in records}
             self._leases.keep_only(names)
             self._disputes.keep_only(names)
+            self._unheard &= names
             for record in records:
-                for rank in self._leases.expired(record, now_s):
+                # Workers that all call another controller are alive: a backup that was started as a test, or a
+                # machine that no worker reaches, must not end their sums.
+                for rank in self._leases.expired(record, now_s) if record.name not in self._unheard else ():
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
             self._cache.probe_store(now_s)
@@ -473,7 +478,16 @@ class ClusterController:
             raise UnauthenticatedError(
                 f"wrong token for job {job!r}", hint="use the one that was told when the job was made, or rotated"
             )
+        self._hear(record)
         return record
+
+    def _hear(self, record: JobRecord) -> None:
+        """Begin the leases of a job's members with the first call of any of them."""
+        with self._cache.changed:
+            if record.name in self._unheard:
+                self._unheard.remove(record.name)
+                for member in record.members:
+                    self._renew(record, member.rank)
 
     def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
         self._reconcilers.require_decided(job)
@@ -484,6 +498,7 @@ class ClusterController:
                 f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
                 hint="join again; if it was replaced, two workers may have been started with one rank",
             )
+        self._hear(record)
         return record, member
 
     def _given_up(self, record: JobRecord, member: Member) -> str:

@@ -2,7 +2,8 @@
 """Leases: the time that each member may be silent, and its last statistics.
 
 No member is evicted because the controller was away. Leases are only in memory: a controller that starts hears every
-member anew. A controller that was stopped for a while extends them by that (`excuse`).
+member anew, and the leases of a job begin when it hears the first of its members. A controller that was stopped for a
+while extends them by that (`excuse`).
 """
 
 from __future__ import annotations

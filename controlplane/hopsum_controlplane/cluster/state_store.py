@@ -5,6 +5,8 @@
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
 - One process at a time has the database: the database stays locked while it is open.
 - A generation is counted by the transaction that writes it, and never goes back.
+- A job and a switch have checksums: SQLite does not notice a changed bit in the middle of a value.
+- A copy of the file has another owner number: a switch never takes two controllers that run for one.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
 """
@@ -18,6 +20,8 @@ import os
 import secrets
 import sqlite3
 import stat
+import tempfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,22 +46,27 @@ from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
+# SQLite's smallest page: a shorter file holds no database, and SQLite takes it for a new one.
+_PAGE_BYTES_MIN = 512
 _PRIVATE = 0o600
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _log = logging.getLogger(__name__)
 
 _SCHEMA = """
-CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL);
-INSERT INTO books VALUES (1, 0);
+CREATE TABLE books (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL, probes INTEGER NOT NULL
+);
+INSERT INTO books VALUES (1, 0, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
     job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
     state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT,
-    branches TEXT NOT NULL, confirmed TEXT NOT NULL, departed TEXT NOT NULL, UNIQUE (switch, job_index)
+    branches TEXT NOT NULL, confirmed TEXT NOT NULL, departed TEXT NOT NULL, checksum INTEGER NOT NULL,
+    UNIQUE (switch, job_index)
 ) STRICT;
 CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
@@ -70,10 +79,11 @@ CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
     PRIMARY KEY (name, position)
 ) STRICT;
-CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
+CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
 CREATE TABLE earlier_tokens (
     name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
 ) STRICT;
+CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
 """
 
 # What brings a database of a version to the next one.
@@ -121,6 +131,13 @@ CREATE TABLE IF NOT EXISTS earlier_tokens (
 """,
     # Requests of version 0.1 name a tenant, which programs before that do not read.
     9: "",
+    10: """
+ALTER TABLE books ADD COLUMN probes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE switches ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+DROP TABLE IF EXISTS owner;
+CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
+""",
 }
 
 _JOB_COLUMNS = (
@@ -149,37 +166,50 @@ class StoredState:
 class StateStore:
     """The database at `path`, made when there is none. `StateStore(...)` holds the lock until `close`.
 
-    `owner` is a number of this database: switches tell the sessions of one database by it.
+    `owner` is a number of this database file: switches tell the sessions of one controller by it.
 
-    Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged or
-    cannot be written.
+    Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged, empty
+    or cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trial: bool = False) -> None:
         self.path = path
-        _keep_private(path)
-        with self._reported("opened"):
-            self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        is_new = not trial and _keep_private(path)
         try:
             with self._reported("opened"):
-                self._open()
+                self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+                self._open(is_new, trial)
         except BaseException:
             self.close()
+            # A first start that failed leaves no file that the next start would take for an emptied database.
+            if is_new:
+                path.unlink(missing_ok=True)
             raise
+
+    @classmethod
+    def check(cls, path: Path) -> None:
+        """Raise the StoreError that a start would. Everything that the start would write is taken back."""
+        if path.exists():
+            cls(path, trial=True).close()
+            return
+        try:
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                cls(Path(folder, path.name)).close()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be made: {error}", hint="make its folder, for the controller") from error
 
     def load(self) -> StoredState:
         """Read everything. Raises StoreError when it makes no sense."""
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
-            rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
+            jobs = self._database.execute("SELECT name, checksum FROM jobs ORDER BY name").fetchall()
+            rows = self._database.execute("SELECT name, switch, checksum FROM switches ORDER BY name").fetchall()
             switches = []
-            for name, text in self._database.execute("SELECT name, switch FROM switches ORDER BY name").fetchall():
-                try:
+            for name, text, checksum in rows:
+                with self._sound(f"switch {name!r}"):
                     switches.append(switch_from_json(text))
-                except (ValueError, KeyError, TypeError) as error:
-                    what = f"{self.path} is damaged: switch {name!r}: {error!r:.200}"
-                    raise StoreError(what, hint=_DAMAGED) from error
-            return StoredState(tuple(self._record(row) for row in rows), last_generation, tuple(switches))
+                    _compare(checksum, _checksum(text))
+            return StoredState(tuple(self._record(*job) for job in jobs), last_generation, tuple(switches))
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its generation as taken.
@@ -192,7 +222,7 @@ class StateStore:
             names = _JOB_COLUMNS.split(", ")
             changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
             database.execute(
-                f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({_marks(names)}) "
+                f"INSERT INTO jobs ({_JOB_COLUMNS}, checksum) VALUES ({_marks(names)}, 0) "
                 f"ON CONFLICT (name) DO UPDATE SET {changes}",
                 _job_row(record),
             )
@@ -205,6 +235,7 @@ class StateStore:
             database.executemany("INSERT INTO retired VALUES (?, ?, ?)", retired)
             if record.earlier_token_digest:
                 database.execute("INSERT INTO earlier_tokens VALUES (?, ?)", (record.name, record.earlier_token_digest))
+            self._seal(record.name)
 
     def remove(self, name: str) -> None:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
@@ -214,8 +245,9 @@ class StateStore:
     def put_switch(self, switch: RegisteredSwitch) -> None:
         """Write a switch that registered, in the place of the one with its name. Raises StoreError as `put`."""
         with self._transaction() as database:
-            row = (switch.name, switch_to_json(switch))
-            database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", row)
+            text = switch_to_json(switch)
+            row = (switch.name, text, _checksum(text))
+            database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?, ?)", row)
 
     def remove_switch(self, name: str) -> None:
         """Strike a switch out that registered. Raises StoreError when that cannot be done: it is there still."""
@@ -223,23 +255,29 @@ class StateStore:
             database.execute("DELETE FROM switches WHERE name = ?", (name,))
 
     def probe(self) -> None:
-        """Write what is there already. Raises StoreError when that cannot be done."""
+        """Write a counter. Raises StoreError when that cannot be done."""
         with self._transaction() as database:
-            # A write of the same value: it fails as a real one would, on a full disk or a read-only file system.
-            database.execute("UPDATE books SET last_generation = last_generation")
+            # Another value each time: SQLite writes nothing for an UPDATE that changes nothing, and so would notice
+            # neither a full disk nor a broken one.
+            database.execute("UPDATE books SET probes = probes + 1")
 
     def backup(self) -> bytes:
-        """Return the content of a database that holds the same. Raises StoreError when this one cannot be read."""
-        with self._reported("read"), contextlib.closing(sqlite3.connect(":memory:")) as copy:
+        """Return the content of a database with the same jobs. Raises StoreError when this one cannot be read."""
+        in_memory = sqlite3.connect(":memory:", isolation_level=None)
+        with self._reported("read"), contextlib.closing(in_memory) as copy:
             self._database.backup(copy)
+            # A controller of the backup is another one, though the first may still run.
+            copy.execute("DELETE FROM owner")
             return copy.serialize()
 
     def close(self) -> None:
         """Give the database back. Harmless when done before."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(sqlite3.Error, AttributeError):
             self._database.close()
 
-    def _open(self) -> None:
+    def _open(self, is_new: bool, trial: bool) -> None:
+        if not is_new and self.path.is_file() and self.path.stat().st_size < _PAGE_BYTES_MIN:
+            raise StoreError(f"{self.path} is empty", hint=_EMPTY)
         database = self._database
         # Of a second controller at the same file the first statement fails, before it could touch a switch.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -248,22 +286,27 @@ class StateStore:
         ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         # The first write takes the file lock, and the exclusive mode keeps it until `close`.
-        with self._transaction():
+        with self._transaction(keep=not trial):
             ((application,),) = database.execute("PRAGMA application_id")
             ((version,),) = database.execute("PRAGMA user_version")
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
             if (application, version, tables) == (0, 0, 0):
+                if not is_new:
+                    raise StoreError(f"{self.path} is empty", hint=_EMPTY)
                 self._create()
             elif application != _APPLICATION_ID:
                 raise StoreError(f"{self.path} is another program's database", hint="choose another file")
             else:
                 self._migrate(version)
             self.owner = self._owner()
+            ((told,),) = database.execute("PRAGMA quick_check(1)")
+            if told != "ok":
+                # SQLite's text has two lines.
+                raise StoreError(f"{self.path} is damaged: {' '.join(told.split())}", hint=_DAMAGED)
+            if trial:
+                self.load()
         if journal != "wal":
             raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
-        wrong = [text for (text,) in database.execute("PRAGMA quick_check(1)") if text != "ok"]
-        if wrong:
-            raise StoreError(f"{self.path} is damaged: {wrong[0]}", hint=_DAMAGED)
 
     def _create(self) -> None:
         for statement in _SCHEMA.split(";\n"):
@@ -272,10 +315,13 @@ class StateStore:
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _owner(self) -> int:
-        """Return the number of this database's owner, drawn when the database was first opened: 1 .. 2^32 - 1."""
+        """Return the number of this file's owner, 1 .. 2^32 - 1. A file that was copied gets another number."""
         execute = self._database.execute
-        execute("CREATE TABLE IF NOT EXISTS owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER)")
-        execute("INSERT OR IGNORE INTO owner VALUES (1, ?)", (1 + secrets.randbelow((1 << 32) - 1),))
+        # A copy on the same file system has another inode. A file that is renamed, or whose volume another machine
+        # mounts, keeps its inode, and its controller takes the switches from the controller of before at once.
+        inode = str(self.path.stat().st_ino)
+        execute("DELETE FROM owner WHERE file <> ?", (inode,))
+        execute("INSERT OR IGNORE INTO owner VALUES (1, ?, ?)", (1 + secrets.randbelow((1 << 32) - 1), inode))
         ((number,),) = execute("SELECT number FROM owner")
         return int(number)
 
@@ -289,15 +335,25 @@ class StateStore:
         for older in range(version, SCHEMA_VERSION):
             for statement in _MIGRATIONS[older].split(";\n"):
                 self._database.execute(statement)
+        if version < SCHEMA_VERSION:
+            for (name,) in self._database.execute("SELECT name FROM jobs").fetchall():
+                self._seal(name)
+            for name, text in self._database.execute("SELECT name, switch FROM switches").fetchall():
+                self._database.execute("UPDATE switches SET checksum = ? WHERE name = ?", (_checksum(text), name))
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+    def _seal(self, name: str) -> None:
+        """Write a job's checksum, of what is in the database now."""
+        checksum = _checksum(self._rows(name))
+        self._database.execute("UPDATE jobs SET checksum = ? WHERE name = ?", (checksum, name))
+
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, keep: bool = True) -> Iterator[sqlite3.Connection]:
         with self._reported("written"):
             self._database.execute("BEGIN EXCLUSIVE")
             try:
                 yield self._database
-                self._database.execute("COMMIT")
+                self._database.execute("COMMIT" if keep else "ROLLBACK")
             except BaseException:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
@@ -310,18 +366,37 @@ class StateStore:
         except sqlite3.Error as error:
             kind = StoreLockedError if _is_locked(error) else StoreError
             raise kind(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
+        except (ValueError, TypeError) as error:
+            # Python's binding meets bytes of a damaged page that are no text, or finds fewer rows than there have to be.
+            raise StoreError(f"{self.path} is damaged: {error!r:.200}", hint=_DAMAGED) from error
 
-    def _record(self, row: tuple[str, ...]) -> JobRecord:
-        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row
-        resume, newcomers, branches, confirmed, departed = more
-        query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
-        members = self._database.execute(query, (name,)).fetchall()
-        retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
-        earlier = self._database.execute("SELECT token_digest FROM earlier_tokens WHERE name = ?", (name,)).fetchone()
+    @contextlib.contextmanager
+    def _sound(self, what: str) -> Iterator[None]:
+        """Raise StoreError for values, of `what`, that cannot be read back."""
         try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{self.path} is damaged: {what}: {error!r:.200}", hint=_DAMAGED) from error
+
+    def _rows(self, name: str) -> tuple[list[Any], ...]:
+        """Return a job's rows of all tables: of the job, its members, retired incarnations, and earlier token."""
+        queries = (
+            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE name = ?",
+            f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank",
+            "SELECT incarnation FROM retired WHERE name = ? ORDER BY position",
+            "SELECT token_digest FROM earlier_tokens WHERE name = ?",
+        )
+        return tuple(self._database.execute(query, (name,)).fetchall() for query in queries)
+
+    def _record(self, key: str, checksum: int) -> JobRecord:
+        with self._sound(f"job {key!r}"):
+            rows = self._rows(key)
+            (job_row,), members, retired, earlier = rows
+            name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = job_row
+            resume, newcomers, branches, confirmed, departed = more
             record = JobRecord(
                 request=value_of(JobRequest, request),
-                token_digest=bytes(token_digest),  # type: ignore[arg-type]
+                token_digest=bytes(token_digest),
                 switch=switch,
                 job_index=int(job_index),
                 region=SlotRange(int(slot_base), int(slots)),
@@ -335,33 +410,50 @@ class StateStore:
                 branches=_branches(branches),
                 confirmed=value_of(tuple[str, ...], confirmed),
                 departed=_branches(departed),
-                earlier_token_digest=b"" if earlier is None else bytes(earlier[0]),
+                earlier_token_digest=bytes(earlier[0][0]) if earlier else b"",
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
-        # In FORMING there is no generation, and in the other states there is one, but for a job that ends while only
-        # departed switches have entries.
-        forming = record.state is JobState.FORMING
-        may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
-        wrong = not may_lack_job if record.job is None else forming
-        if wrong or record.name != name:
-            raise StoreError(f"{self.path} is damaged: job {name!r} contradicts itself", hint=_DAMAGED)
+            # In FORMING there is no generation, and in the other states there is one, but for a job that ends while
+            # only departed switches have entries.
+            forming = record.state is JobState.FORMING
+            may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
+            wrong = not may_lack_job if record.job is None else forming
+            if wrong or record.name != name:
+                raise ValueError("it contradicts itself")
+            _compare(checksum, _checksum(rows))
         return record
 
 
+def _checksum(value: Any) -> int:
+    """Return a checksum of texts, numbers and bytes, in lists and tuples."""
+    return zlib.crc32(repr(value).encode())
+
+
+def _compare(kept: int, found: int) -> None:
+    if kept != found:
+        raise ValueError(f"its checksum is {found:08x}, and {kept:08x} when it was written")
+
+
 _DAMAGED = (
-    "put a copy back that was made with the controller stopped, or start with an empty database and remove what stands "
-    "on the switches, which ends all jobs"
+    "put a backup in its place (hopsum controller backup), or start with a new database and --remove-existing, which "
+    "ends all jobs"
+)
+_EMPTY = (
+    "put a backup in its place (hopsum controller backup); if no controller has ever served with it, remove the file"
 )
 
 
-def _keep_private(path: Path) -> None:
+def _keep_private(path: Path) -> bool:
     """Make the file, if there is none, so that only its owner can read it, and take one back that others can read.
 
     SQLite gives the files beside it the same mode. Says nothing where that fails: opening does.
+
+    Returns whether it made the file.
     """
     with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE))
+        # O_EXCL tells a file that this start makes from one that was emptied.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE))
+        return True
+    with contextlib.suppress(OSError):
         mode = stat.S_IMODE(path.stat().st_mode)
         # An older version, or a copy that an operator made.
         # Digests of tokens and secrets are in the file: nobody else needs to read it.
@@ -370,6 +462,7 @@ def _keep_private(path: Path) -> None:
                 if each.exists():
                     each.chmod(_PRIVATE)
             _log.warning("database %s had mode %04o, others could read it: it is %04o now", path, mode, _PRIVATE)
+    return False
 
 
 def _is_locked(error: sqlite3.Error) -> bool:

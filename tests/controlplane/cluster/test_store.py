@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from hopsum_controlplane.cluster import JobState, StateStore
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
 from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
+from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.errors import (
     ResourceExhaustedError,
     StoreError,
@@ -87,13 +90,23 @@ def test_only_the_owner_reads_the_books(path: Path, caplog: pytest.LogCaptureFix
     assert f"database {path} had mode 0644, others could read it: it is 0600 now" in caplog.text
 
 
-def test_the_books_have_a_number_of_their_own(store: StateStore, tmp_path: Path) -> None:
+def test_a_copy_has_another_owner_number(store: StateStore, path: Path) -> None:
+    """A switch tells controllers by it: a copy beside the first controller would depose that for good."""
     again = reopened(store)
-    other = StateStore(tmp_path / "others.sqlite")
-    assert again.owner == store.owner != other.owner
+    assert again.owner == store.owner
     assert 0 < store.owner < 1 << 32
+    twin, backup = path.with_name("twin.sqlite"), path.with_name("backup.sqlite")
+    backup.write_bytes(again.backup())
     again.close()
-    other.close()
+    shutil.copy(path, twin)
+    path.rename(path.with_name("moved.sqlite"))
+    owners = []
+    for each in (path.with_name("moved.sqlite"), twin, backup):
+        found = StateStore(each)
+        owners.append(found.owner)
+        found.close()
+    assert owners[0] == store.owner
+    assert len(set(owners)) == 3
 
 
 def test_everything_comes_back(store: StateStore) -> None:
@@ -148,7 +161,7 @@ def test_the_same_place_twice_is_refused(store: StateStore) -> None:
 
 def test_no_database(path: Path) -> None:
     path.write_bytes(b"something else altogether, and more of it " * 100)
-    with pytest.raises(StoreError, match="file is not a database; put a copy back") as found:
+    with pytest.raises(StoreError, match="file is not a database; put a backup in its place") as found:
         StateStore(path)
     assert not isinstance(found.value, StoreLockedError)
     assert path.read_bytes().startswith(b"something else")
@@ -164,7 +177,7 @@ def test_a_damaged_page(store: StateStore, path: Path) -> None:
     for page in range(1, len(whole) // 4096):
         whole[page * 4096 : page * 4096 + 64] = b"\xaa" * 64
     path.write_bytes(whole)
-    with pytest.raises(StoreError, match="put a copy back"):
+    with pytest.raises(StoreError, match="put a backup in its place"):
         StateStore(path)
 
 
@@ -187,7 +200,7 @@ def test_a_damaged_page(store: StateStore, path: Path) -> None:
 def test_contents_that_make_no_sense(store: StateStore, damage: str) -> None:
     store.put(running())
     store._database.execute(damage)
-    with pytest.raises(StoreError, match=r"is damaged: job 'job'.*put a copy back"):
+    with pytest.raises(StoreError, match=r"is damaged: job 'job'.*put a backup in its place"):
         store.load()
 
 
@@ -244,8 +257,15 @@ def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> 
     database.close()
 
 
+def leave_checksums_out(store: StateStore) -> None:
+    """Take out of the database what came with version 11."""
+    for table, column in (("books", "probes"), ("jobs", "checksum"), ("switches", "checksum"), ("owner", "file")):
+        store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+
+
 def name_epochs(store: StateStore) -> None:
     """Give what is in the database the names that it had up to version 4, without what came later."""
+    leave_checksums_out(store)
     store._database.execute("DROP TABLE switches")
     store._database.execute("ALTER TABLE jobs DROP COLUMN departed")
     store._database.execute("ALTER TABLE books RENAME COLUMN last_generation TO last_epoch")
@@ -299,9 +319,9 @@ def test_books_of_before_settings_are_brought_up(store: StateStore) -> None:
     records = many()
     for each in records:
         store.put(each)
+    name_epochs(store)
     for column in ("settings", "further"):
         store._database.execute(f"ALTER TABLE members DROP COLUMN {column}")
-    name_epochs(store)
     store._database.execute("PRAGMA user_version = 3")
     brought = reopened(store)
     assert brought.load().records == tuple(records)
@@ -323,6 +343,122 @@ def test_switches_that_registered_come_back(store: StateStore) -> None:
     with pytest.raises(StoreError, match="is damaged: switch 's7'"):
         again.load()
     again.close()
+
+
+def test_a_database_without_checksums_is_brought_up(store: StateStore) -> None:
+    switch = RegisteredSwitch(switch_config(7, {1: "0.0.0.0/0"}, registered=True), b"7" * 16)
+    for each in many():
+        store.put(each)
+    store.put_switch(switch)
+    leave_checksums_out(store)
+    store._database.execute("PRAGMA user_version = 10")
+    brought = reopened(store)
+    assert brought.load() == StoredState(tuple(many()), 9, (switch,))
+    brought.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE members SET mac = '02:00:00:00:00:77' WHERE rank = 1", "job 'job'"),
+        ("UPDATE jobs SET token_digest = x'00'", "job 'job'"),
+        ("DELETE FROM members WHERE rank = 1", "job 'job'"),
+        ("DELETE FROM retired", "job 'job'"),
+        ("DELETE FROM earlier_tokens", "job 'job'"),
+        ("UPDATE switches SET switch = replace(switch, '02:00', '02:01')", "switch 's7'"),
+    ],
+)
+def test_a_change_that_makes_sense_is_noticed(store: StateStore, damage: str, what: str) -> None:
+    store.put(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
+    store.put_switch(RegisteredSwitch(switch_config(7, {1: "0.0.0.0/0"}, registered=True), b"7" * 16))
+    store.load()
+    store._database.execute(damage)
+    with pytest.raises(StoreError, match=f"is damaged: {what}: .*checksum .*put a backup in its place"):
+        store.load()
+
+
+def test_whatever_is_cut_or_flipped_is_refused_in_one_line(store: StateStore, path: Path) -> None:
+    """A file that ends early, and a bit in the schema, where Python's binding meets bytes that are no text."""
+    for each in many():
+        store.put(each)
+    store.close()
+    whole = path.read_bytes()
+    unreadable = 0
+    cuts = [whole[:size] for size in (0, 1, 511, 512, 4096, len(whole) - 4096, len(whole) - 1)]
+    flips = [bytearray(whole) for _ in range(60)]
+    rng = random.Random(7)
+    for number, flip in enumerate(flips):
+        flip[rng.randrange(100, 4096) if number % 2 else rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    for content in (*cuts, *flips):
+        path.write_bytes(content)
+        try:
+            again = StateStore(path)
+        except StoreError as error:
+            unreadable += 1
+            assert "\n" not in str(error)
+            continue
+        try:
+            assert again.load().records == tuple(many())
+        except StoreError:
+            unreadable += 1
+        finally:
+            again.close()
+    assert unreadable >= len(cuts)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511])
+def test_a_database_that_was_emptied_is_none(path: Path, size: int) -> None:
+    path.write_bytes(bytes(size))
+    with pytest.raises(StoreError, match="is empty; put a backup in its place .*; if no controller has ever"):
+        StateStore(path)
+    assert path.read_bytes() == bytes(size)
+
+
+def test_a_database_whose_log_was_lost_is_none(store: StateStore, path: Path) -> None:
+    """A first start ends by SIGKILL, and somebody removes the file beside the database, which has everything."""
+    header = path.read_bytes()
+    store.close()
+    path.write_bytes(header)
+    with pytest.raises(StoreError, match="is empty; put a backup in its place"):
+        StateStore(path)
+
+
+def test_a_first_start_that_fails_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_SCHEMA", store_module._SCHEMA + "INSERT INTO nowhere VALUES (1);\n")
+        with pytest.raises(StoreError, match="no such table: nowhere"):
+            StateStore(path)
+    assert list(path.parent.iterdir()) == []
+    StateStore(path).close()
+
+
+def test_a_check_is_what_a_start_finds_and_changes_nothing(store: StateStore, path: Path) -> None:
+    store.put(running())
+    with pytest.raises(StoreLockedError):
+        StateStore.check(path)
+    leave_checksums_out(store)
+    store._database.execute("PRAGMA user_version = 10")
+    store.close()
+    before = path.read_bytes()
+    StateStore.check(path)
+    assert path.read_bytes() == before
+    path.write_bytes(before[:-4096])
+    with pytest.raises(StoreError, match="put a backup in its place"):
+        StateStore.check(path)
+    path.unlink()
+    StateStore.check(path)
+    assert list(path.parent.iterdir()) == []
+    for no_place in (path / "below" / "state.sqlite", path.parent):
+        with pytest.raises(StoreError, match="make "):
+            StateStore.check(no_place)
+
+
+def test_the_probe_writes(store: StateStore, path: Path) -> None:
+    """An UPDATE that changes nothing is not written by SQLite, and would find no full disk."""
+    log = path.with_name(path.name + "-wal")
+    before = log.stat().st_size
+    store.probe()
+    assert log.stat().st_size > before
 
 
 def test_places_at_further_shards_come_back(store: StateStore) -> None:
@@ -379,9 +515,9 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: StateStore, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 11")
+    store._database.execute("PRAGMA user_version = 12")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 11, this program knows 1 \.\. 10; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 12, this program knows 1 \.\. 11; use the hopsum that wrote it"):
         StateStore(path)
 
 
@@ -520,3 +656,29 @@ def test_a_backup_is_a_database_of_its_own(cluster: Cluster, tmp_path: Path, cap
     with pytest.raises(StoreError):
         StateStore(path)
     cluster.stop()
+
+
+def test_a_controller_that_hears_no_worker_ends_no_lease(cluster: Cluster, device: FakeDevice, tmp_path: Path) -> None:
+    """Workers call the controller that they know: one on a backup has the switch, and may not judge them."""
+    crew, others = cluster.run("train"), cluster.run("other")
+    content = cluster.controller.backup()
+    before = dict(device.entities)
+    other = restored(cluster, content, tmp_path / "second")
+    other.start()
+    beat(other, others[0])
+    for _ in range(5):
+        other.clock.sleep(9)
+        other.controller.tick()
+        for worker in others:
+            beat(other, worker)
+    assert device.entities == before
+    # The first member that is heard begins the leases of all members of its job.
+    beat(other, crew[1])
+    other.clock.sleep(9)
+    other.controller.tick()
+    assert device.entities == before
+    beat(other, crew[1])
+    other.clock.sleep(2)
+    other.controller.tick()
+    assert "the lease of rank 0 ran out" in other.controller.job("train").reason
+    other.stop()
