@@ -143,7 +143,9 @@ def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None]
     for member in inside:
         remaining_s = left_s.get(member.rank)
         if remaining_s is not None and remaining_s < lease_s * LITTLE_LEFT:
-            found.append(f"rank {member.rank} has missed heartbeats: it is evicted in {remaining_s:.1f} s")
+            # A member without time left is still there where the controller has heard no member since its start.
+            end = f"it is evicted in {remaining_s:.1f} s" if remaining_s else "its controller may be another one"
+            found.append(f"rank {member.rank} has missed heartbeats: {end}")
     if trouble:
         found.append(trouble)
     return JobStatus(Health.DEGRADED, "; ".join(found)) if found else JobStatus(Health.HEALTHY)

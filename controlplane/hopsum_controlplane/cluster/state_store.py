@@ -367,7 +367,7 @@ class StateStore:
             kind = StoreLockedError if _is_locked(error) else StoreError
             raise kind(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
         except (ValueError, TypeError) as error:
-            # Python's binding meets bytes of a damaged page that are no text, or finds fewer rows than there have to be.
+            # Python's binding meets bytes of a damaged page that are no text, or finds a row less than there is.
             raise StoreError(f"{self.path} is damaged: {error!r:.200}", hint=_DAMAGED) from error
 
     @contextlib.contextmanager
