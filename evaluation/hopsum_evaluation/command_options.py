@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have: the codec of a job, and the link of worker processes."""
+"""Options and tables of several commands: the codec of a job, the link of worker processes, figures by row."""
 
 from __future__ import annotations
 
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
+
+from rich import box
+from rich.table import Table
 
 from hopsum.codec import CodecError, parse_codec
 from hopsum.transport.scapy_link import PacketView
@@ -49,3 +52,12 @@ def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namesp
 def view_of(pcap: Path | None, rank: int, *, show: bool) -> PacketView:
     """Make the view of a worker's packets: the file they go to, and whether they are printed."""
     return PacketView(pcap=None if pcap is None else pcap / f"worker-{rank}.pcap", show=show)
+
+
+def figure_table(title: str, *columns: str) -> Table:
+    """Make a table without rows, whose first column names a row and whose other columns have figures."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -24,6 +24,7 @@ from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.transport import Transport
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.command_options import add_link_options, check_link_options, view_of
+from hopsum_evaluation.units import whole
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed
@@ -43,9 +44,12 @@ def build_parser() -> argparse.ArgumentParser:
         description="Sum vectors of several worker processes through a switch; compare with numpy.",
     )
     parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="switch (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 15 (default %(default)s)")
+    # 15 * 17, the largest value of TABLE, fills a lane of 8 bits.
     parser.add_argument(
-        "--elements", type=int, default=65536, help="number of elements of every vector (default %(default)s)"
+        "--workers", type=whole(1, 15), default=4, help="number of workers, 1 to 15 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--elements", type=whole(1), default=65536, help="number of elements of every vector (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     add_link_options(parser)
@@ -57,11 +61,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Return 0 if every sum, every replica and every counter is right."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 1 <= options.workers <= 15:
-        most = TABLES[Op.LOOKUP_ADD8][-1]
-        parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {most} fills an 8-bit lane")
-    if options.elements < 1:
-        parser.error(f"--elements {options.elements}: at least 1")
     check_link_options(parser, options)
     # With --json stdout has the object and nothing else.
     console = Console(stderr=options.json)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates, times, sizes and figures as people write them, for argparse, and as they read them."""
+"""Numbers, rates, times, sizes and lists as people write them, for argparse, and figures as they read them."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Final
+from typing import Final, TypeVar
 
 _RATES: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _TIMES: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _SIZES: Final = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 _COUNTS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_Item = TypeVar("_Item")
 _NUMBER: Final = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")
 
 
@@ -32,6 +33,37 @@ rate_bits_per_s: Final = _reader("rate", _RATES, "1gbit")
 time_s: Final = _reader("time", _TIMES, "120ms")
 size_bytes: Final = _reader("size", _SIZES, "233MB")
 count: Final = _reader("number", _COUNTS, "25000000 or 25M")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Make a reader of whole numbers, of `least` to `most` where there is a most."""
+
+    def read(text: str) -> int:
+        number = int(text) if text.isdigit() else least - 1
+        if number < least or (most is not None and number > most):
+            upto = "or more" if most is None else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r}: a whole number of {least} {upto}")
+        return number
+
+    # argparse names a reader in messages: people know it by what it reads.
+    read.__name__ = "int"
+    return read
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Make a reader of one of some names."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r}: one of {', '.join(names)}")
+        return text
+
+    return read
+
+
+def list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
+    """Make a reader of comma-separated items. Items that are there twice count once."""
+    return lambda text: tuple(dict.fromkeys(read(item.strip()) for item in text.split(",")))
 
 
 def said_rate(bits_per_s: float) -> str:

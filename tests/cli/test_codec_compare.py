@@ -129,10 +129,10 @@ def test_without_matplotlib_the_extra_is_named(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "'0' workers: 1 to"),
+        (["--workers", "0"], "'0': a whole number of 1 to 64"),
         (["--vectors", "gaussian,laplace"], "'laplace': one of gradient"),
         (["--codecs", "zip"], "--codecs zip: none of thc"),
-        (["--steps", "1"], "2 steps"),
+        (["--steps", "1"], "'1': a whole number of 2 or more"),
         (["--scale", "0.01"], "at least 1024 elements"),
     ],
 )

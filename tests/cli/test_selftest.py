@@ -83,7 +83,7 @@ def test_only_scapy_packets_can_be_shown(tmp_path: Path) -> None:
 def test_sum_refuses_more_workers_than_a_lane_holds() -> None:
     done = run("selftest", "--workers", "16")
     assert done.returncode == 2
-    assert "--workers 16: 1 to 15" in done.stderr
+    assert "argument --workers: '16': a whole number of 1 to 15" in done.stderr
 
 
 def test_a_failed_worker_is_named_with_its_traceback() -> None:

@@ -45,7 +45,7 @@ from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, Tu
 from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, versions
 from hopsum_evaluation.command_options import codec_argument
-from hopsum_evaluation.units import time_s
+from hopsum_evaluation.units import list_of, time_s, whole
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory
@@ -78,8 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--elements",
-        type=sizes,
-        default=[ELEMENTS],
+        type=list_of(whole(1)),
+        default=(ELEMENTS,),
         metavar="N,...",
         help=f"numbers of float32 elements of a tensor (default {ELEMENTS}); documented figures: 25000000",
     )
@@ -87,7 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--placement", choices=PLACEMENTS, default="fabric",
         help="place of the switches of the benchmark (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=whole(2, 16), default=4, help="number of workers, 2 to 16 (default %(default)s)"
+    )
     parser.add_argument(
         "--round-trip", type=time_s, default=0.0, metavar="TIME",
         help="round-trip time added between two hosts, as in 10ms (default: none)",
@@ -96,10 +98,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--window", type=int, default=512, help="packets in flight per worker and switch (default %(default)s)"
     )
     parser.add_argument(
-        "--buckets", type=int, default=8,
+        "--buckets", type=whole(1), default=8,
         help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
     )  # fmt: skip
-    parser.add_argument("--runs", type=int, default=3, help="runs of each subject at each rate (default %(default)s)")
+    parser.add_argument(
+        "--runs", type=whole(1), default=3, help="runs of each subject at each rate (default %(default)s)"
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -130,10 +134,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.runs < 1 or not 1 <= options.buckets <= min(options.elements):
-        parser.error("at least one run, of at least one element, in no more buckets than elements")
-    if not 2 <= options.workers <= 16:
-        parser.error(f"2 to 16 workers, not {options.workers}")
+    if options.buckets > min(options.elements):
+        parser.error(f"--buckets {options.buckets}: no more than elements")
     if reason := unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
     subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
@@ -157,11 +159,6 @@ def main(arguments: Sequence[str]) -> int:
     else:
         show(report, Console())
     return 0
-
-
-def sizes(text: str) -> list[int]:
-    """Read the sizes of --elements. Raises ValueError."""
-    return [int(each) for each in text.split(",")]
 
 
 def unavailable() -> str | None:

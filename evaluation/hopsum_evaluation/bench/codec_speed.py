@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +33,8 @@ from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
+from hopsum_evaluation.command_options import figure_table
+from hopsum_evaluation.units import whole
 from hopsum_wire.payload import SHAPES
 
 ELEMENTS = 1 << 22
@@ -48,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument("--workers", type=int, default=8, help="number of workers of the job (default %(default)s)")
     parser.add_argument(
-        "--runs", type=int, default=7, help=f"runs of each codec, at least {MIN_RUNS} (default %(default)s)"
+        "--runs", type=whole(MIN_RUNS), default=7, help=f"runs of each codec, at least {MIN_RUNS} (default %(default)s)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
@@ -62,8 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = round(ELEMENTS * options.scale / BLOCK) * BLOCK
-    if options.runs < MIN_RUNS or elements < BLOCK:
-        parser.error(f"at least {MIN_RUNS} runs and {BLOCK} elements, not {options.runs} and {elements}")
+    if elements < BLOCK:
+        parser.error(f"--scale {options.scale:g}: at least {BLOCK} elements, not {elements}")
     backends = ["numpy", *(["numba"] if find_spec("numba") else [])]
     try:
         made = [make_codec(name, workers=options.workers, backend=b) for name in CODECS for b in backends]
@@ -252,7 +253,7 @@ def _lossless(row: dict[str, Any]) -> str:
 
 def _rates(report: dict[str, Any]) -> Table:
     title = f"{report['workers']} workers, {report['elements']:,} elements; M elements/s, median (min-max of {{}})"
-    table = _table(title.format(report["runs"]), "encode", "decode", "NMSE", "theory")
+    table = figure_table(title.format(report["runs"]), "encode", "decode", "NMSE", "theory")
     for row in report["codecs"]:
         expected = "" if row["nmse_expected"] is None else f"{row['nmse_expected']:.5f}"
         table.add_row(f"{row['codec']} {row['backend']}", *_coded(row), f"{row['nmse']:.3g}", expected)
@@ -264,7 +265,7 @@ def _rates(report: dict[str, Any]) -> Table:
 def _bounds(report: dict[str, Any]) -> Table:
     """Tabulate the bytes that each action has to move, at which rate, beside memcpy."""
     title = f"bytes that must be moved, beside memcpy's {report['memcpy_bytes_per_s'] / 1e9:.1f} GB/s"
-    table = _table(title, "M/s", "B each", "GB/s", "memcpy")
+    table = figure_table(title, "M/s", "B each", "GB/s", "memcpy")
     for row in report["codecs"]:
         for action in _SHOWN:
             table.add_row(
@@ -275,14 +276,6 @@ def _bounds(report: dict[str, Any]) -> Table:
                 f"{row[f'{action}_of_memcpy']:.0%}",
             )
         table.add_section()
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    table.add_column("", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -39,6 +39,7 @@ from hopsum_evaluation.bench.engine_load import EngineRun, engine_run
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
+from hopsum_evaluation.units import whole
 from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
@@ -64,13 +65,16 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PART",
         help=f"part to measure, of {', '.join(PARTS)}; may be repeated (default: {', '.join(DEFAULT_PARTS)})",
     )
-    parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 16 (default %(default)s)")
     parser.add_argument(
-        "--slots", type=int, default=SLOTS, help=f"slots of the socket part, up to {MAX_SLOTS} (default %(default)s)"
+        "--workers", type=whole(1, 16), default=4, help="number of workers, 1 to 16 (default %(default)s)"
     )
     parser.add_argument(
+        "--slots", type=whole(1, MAX_SLOTS), default=SLOTS,
+        help=f"slots of the socket part, up to {MAX_SLOTS} (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--runs",
-        type=int,
+        type=whole(1),
         default=RUNS_TO_QUOTE,
         help="runs of each subject; a figure to quote needs five (default %(default)s)",
     )
@@ -85,10 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.runs < 1 or options.seconds <= 0:
-        parser.error("at least one run, of more than 0 seconds")
-    if not 1 <= options.workers <= 16 or not 1 <= options.slots <= MAX_SLOTS:
-        parser.error(f"1 to 16 workers and 1 to {MAX_SLOTS} slots, not {options.workers} and {options.slots}")
+    if options.seconds <= 0:
+        parser.error(f"--seconds {options.seconds:g}: more than 0")
     table = best_table(options.workers).values
     setting = DataplaneSetting(options.only or DEFAULT_PARTS, options.workers, options.slots, options.seed, table)
     start = time.perf_counter()

@@ -26,11 +26,11 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import UNSHAPED, AllReduceSetting, RateFinding, WrongMeanError, run, unavailable
 from hopsum_evaluation.bench.made_datagrams import CODES
 from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.units import list_of, whole
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 ELEMENTS = 4_000_000
-HOSTS, SHARDS = (2, 4, 8, 16), (1, 2, 4)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,12 +38,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum bench scaling", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
-        "--host-counts", default=",".join(map(str, HOSTS)), metavar="N,...",
-        help="numbers of hosts with a worker each, 2 to 16 (default %(default)s)",
+        "--host-counts", type=list_of(whole(2, 16)), default=(2, 4, 8, 16), metavar="N,...",
+        help="numbers of hosts with a worker each, 2 to 16 (default 2,4,8,16)",
     )  # fmt: skip
     parser.add_argument(
-        "--shard-counts", default=",".join(map(str, SHARDS)), metavar="K,...",
-        help="numbers of shards, no more than hosts (default %(default)s)",
+        "--shard-counts", type=list_of(whole(1)), default=(1, 2, 4), metavar="K,...",
+        help="numbers of shards, no more than hosts (default 1,2,4)",
     )  # fmt: skip
     parser.add_argument(
         "--rates", default=UNSHAPED, help="rates of every link, as tc writes them (default %(default)s)"
@@ -51,11 +51,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--elements", type=int, default=ELEMENTS, help="number of float32 elements of a tensor (default %(default)s)"
     )
-    parser.add_argument("--buckets", type=int, default=8, help="vectors of a tensor (default %(default)s)")
+    parser.add_argument("--buckets", type=whole(1), default=8, help="vectors of a tensor (default %(default)s)")
     parser.add_argument(
         "--window", type=int, default=256, help="packets in flight per worker and switch (default %(default)s)"
     )
-    parser.add_argument("--runs", type=int, default=3, help="runs of each subject (default %(default)s)")
+    parser.add_argument("--runs", type=whole(1), default=3, help="runs of each subject (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
@@ -64,12 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    hosts = _numbers(parser, "--host-counts", options.host_counts)
-    shards = _numbers(parser, "--shard-counts", options.shard_counts)
-    if not all(2 <= count <= 16 for count in hosts):
-        parser.error(f"--host-counts {options.host_counts}: 2 to 16 hosts")
-    if options.runs < 1 or not 1 <= options.buckets <= options.elements:
-        parser.error("at least one run, and no more buckets than elements")
+    hosts, shards = options.host_counts, options.shard_counts
+    if options.buckets > options.elements:
+        parser.error(f"--buckets {options.buckets}: no more than elements")
     if reason := unavailable():
         parser.exit(1, f"hopsum bench scaling: {reason}\n")
     before, began_s = machine(), time.perf_counter()
@@ -147,13 +144,3 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print("core-s: processor time of a host: its worker, and its share of the switches; switch: of one")
     console.print("bits: of an element, in the busiest direction of a host's link; again: UPDATEs sent once more")
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
-
-
-def _numbers(parser: argparse.ArgumentParser, name: str, text: str) -> list[int]:
-    try:
-        found = [int(each) for each in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        parser.error(f"{name} {text!r}: numbers above 0, as in 2,4")
-    return found

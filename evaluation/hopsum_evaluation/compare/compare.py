@@ -13,22 +13,22 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
+from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate
 from hopsum_evaluation.compare.vectors import TITLES, VECTORS, recorded_origin
-from hopsum_evaluation.units import figure
+from hopsum_evaluation.units import figure, list_of, one_of, whole
 from hopsum_wire import MAX_WORKERS
 
 ELEMENTS = 1 << 14
@@ -40,8 +40,6 @@ EXACT = 1e-9
 PLOTTED = ("thc", "thc 16-bit lanes", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "terngrad", "top 10 %")
 """Methods in the plots of error against workers."""
 OUT = Path("codec-compare")
-
-_Item = TypeVar("_Item")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -61,12 +59,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-plots", action="store_true", help="no plots; matplotlib is not needed")
     parser.add_argument(
         "--workers",
-        type=_list_of(_workers),
+        type=list_of(whole(1, MAX_WORKERS)),
         default=WORKERS,
         metavar="N,...",
         help="numbers of workers (default 1,2,4,8,16,32)",
     )
-    parser.add_argument("--vectors", type=_list_of(_kind), default=VECTORS, metavar="KIND,...", help=_said(VECTORS))
+    parser.add_argument(
+        "--vectors", type=list_of(one_of(VECTORS)), default=VECTORS, metavar="KIND,...", help=_said(VECTORS)
+    )
     parser.add_argument(
         "--codecs", default="", metavar="NAME,...", help=f"methods or families to compare (default: all), of {names}"
     )
@@ -74,12 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--identical", action="store_true", help="give all workers the same vector, and compare with theory"
     )
     parser.add_argument(
-        "--steps", type=int, default=STEPS, help="number of all-reduces per figure (default %(default)s)"
+        "--steps", type=whole(2), default=STEPS, help="number of all-reduces per figure (default %(default)s)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
@@ -107,10 +107,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ComparisonPlan:
     elements = round(ELEMENTS * options.scale)
-    if elements < LEAST_ELEMENTS or options.steps < 2 or options.seed < 0:
-        parser.error(
-            f"at least {LEAST_ELEMENTS} elements, 2 steps and seed 0, not {elements}, {options.steps}, {options.seed}"
-        )
+    if elements < LEAST_ELEMENTS:
+        parser.error(f"--scale {options.scale:g}: at least {LEAST_ELEMENTS} elements, not {elements}")
     candidates = _chosen(parser, options.codecs)
     return ComparisonPlan(
         candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical
@@ -183,24 +181,6 @@ def _against_workers(cells: Sequence[dict[str, Any]], kind: str, title: str) -> 
     return Plot(f"error-workers-{kind}", words, "workers", "NMSE of the mean", series, True, True)
 
 
-def _list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
-    """Make a reader of comma-separated items for argparse. Items that are there twice count once."""
-    return lambda text: tuple(dict.fromkeys(read(item.strip()) for item in text.split(",")))
-
-
-def _workers(text: str) -> int:
-    workers = int(text) if text.isdigit() else 0
-    if not 1 <= workers <= MAX_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text!r} workers: 1 to {MAX_WORKERS}")
-    return workers
-
-
-def _kind(text: str) -> str:
-    if text not in VECTORS:
-        raise argparse.ArgumentTypeError(f"{text!r}: one of {', '.join(VECTORS)}")
-    return text
-
-
 def _said(defaults: Sequence[object]) -> str:
     return f"(default {','.join(str(each) for each in defaults)})"
 
@@ -270,12 +250,10 @@ def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
 
 def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
-    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    table.add_column("", no_wrap=True)
     # 80 columns have room for the bits down or for the column of theory, not for both.
     down = not plan.identical
-    for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers))
+    table = figure_table(f"{TITLES[kind]}; {whose}", *columns)
     if plan.identical:
         table.add_column("theory", no_wrap=True)
     for candidate in plan.candidates:

@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -36,9 +35,9 @@ from hopsum.codec.thc import LookupTableCodec
 from hopsum.communicator import Span
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
-from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.command_options import codec_argument, figure_table
 from hopsum_evaluation.plan.traffic import PlanError, StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
-from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s
+from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS
 
 CODECS: Final = ("thc", "thc:result_bits=6", "thc:bits=2", "uhc", "fixed", "lossless")
@@ -80,7 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compute", type=time_s, required=True, metavar="TIME", help="time of a step without communication, like 120ms"
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="number of workers (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=whole(2, MAX_WORKERS), default=4, metavar="N", help="number of workers (default %(default)s)"
+    )
     parser.add_argument(
         "--overlap",
         type=float,
@@ -116,7 +117,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     elements = int(options.elements or options.bytes // _FLOAT_BYTES)
     for name, value, least, most in (
-        ("--workers", options.workers, 2, MAX_WORKERS),
         ("--overlap", options.overlap, 0, 1),
         ("--buckets", options.buckets, 1, elements),
         ("--density", options.density, 1e-9, 1),
@@ -255,10 +255,7 @@ def _table(options: argparse.Namespace, elements: int, rows: Sequence[MethodPlan
         f"{elements:,} elements, {options.workers} workers, links of {said_rate(options.rate)}, computing "
         f"{said_time(options.compute)}" + (f", {options.overlap:.0%} of it overlapped" if options.overlap else "")
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for name in ("B up", "down", "wire", "codec", "network", "all-reduce", "step", "NMSE"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figure_table(title, "B up", "down", "wire", "codec", "network", "all-reduce", "step", "NMSE")
     for row in rows:
         cells: list[Any] = [row.method, f"{row.up_bytes / elements:.2f}", f"{row.down_bytes / elements:.2f}"]
         cells += map(said_time, (row.wire_s, row.codec_s, row.network_s, row.allreduce_s, row.step_s))

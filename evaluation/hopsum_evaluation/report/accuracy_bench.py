@@ -27,7 +27,7 @@ from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
 from hopsum_evaluation.report.reporting import write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
-from hopsum_evaluation.units import rate_bits_per_s, said_rate
+from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
 SCHEMES: Final = (*OTHERS, "topk", "thc-ps")
@@ -43,16 +43,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--placement", choices=PLACEMENTS, default="fabric", help="place of the switches (default %(default)s)"
     )
-    parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=5, metavar="N", help="trainings of each scheme (default %(default)s)"
+        "--workers", type=whole(2, 16), default=4, help="number of workers, 2 to 16 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds", type=whole(1), default=5, metavar="N", help="trainings of each scheme (default %(default)s)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="factor of the steps of a training, up to 1 (default %(default)s)"
     )
     parser.add_argument(
         "--others",
-        type=_schemes,
+        type=list_of(_scheme),
         default=OTHERS,
         metavar="SCHEME,...",
         help=f"schemes beside hopsum, of {', '.join(SCHEMES)} (default: {','.join(OTHERS)})",
@@ -72,8 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train, print, and return 0. Return 1 where it cannot run."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.seeds < 1 or not 2 <= options.workers <= 16 or not 0 < options.scale <= 1:
-        parser.error("at least one seed, 2 to 16 workers, and a scale above 0 and up to 1")
+    if not 0 < options.scale <= 1:
+        parser.error(f"--scale {options.scale:g}: above 0 and up to 1")
     if reason := unavailable():
         parser.exit(1, f"hopsum bench accuracy: {reason}\n")
     try:
@@ -173,8 +175,5 @@ def _said(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.3g}{interval}"
 
 
-def _schemes(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    if unknown := [name for name in names if name not in SCHEMES and name.partition(":")[0] != "thc"]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: of {', '.join(SCHEMES)}, or a codec thc:OPTION=VALUE")
-    return names
+def _scheme(text: str) -> str:
+    return text if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)

@@ -34,6 +34,7 @@ from hopsum_evaluation.report import (
 from hopsum_evaluation.report.claims import Judged, judge
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell
 from hopsum_evaluation.report.pages import claim_cells, write_pages
+from hopsum_evaluation.units import list_of, one_of, whole
 
 SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "error": ("Error of the mean, bits and workers", error),
@@ -68,12 +69,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--sections",
-        type=_sections,
+        type=list_of(one_of(SECTIONS)),
         default=tuple(SECTIONS),
         metavar="NAME,...",
         help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of everything random (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of everything random (default %(default)s)")
     parser.add_argument(
         "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
     )
@@ -85,8 +86,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run, write, and return 0. Return 1 where files cannot be read or written."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.seed < 0:
-        parser.error("a seed of at least 0")
     # Asked before the run: pages are made at its end, hours later.
     missing = [name for name in ("matplotlib", "scipy") if find_spec(name) is None]
     if missing:
@@ -253,11 +252,3 @@ def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
         judge(claim, part.samples.get(claim.name, ()), part.reasons.get(claim.name, "")) for claim in module.CLAIMS
     ]
     return part, judged
-
-
-def _sections(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    unknown = [name for name in names if name not in SECTIONS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: of {', '.join(SECTIONS)}")
-    return names

@@ -38,6 +38,7 @@ from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
 from hopsum_evaluation.bench.timing import versions
+from hopsum_evaluation.units import whole
 from hopsum_wire.payload import SHAPES
 
 CUDA_ELEMENTS: Final = 1 << 28
@@ -122,10 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = options.elements or (CUDA_ELEMENTS if options.device.startswith("cuda") else CPU_ELEMENTS)
-    if options.runs < MIN_RUNS or elements < THC_BLOCK or elements % THC_BLOCK:
-        parser.error(
-            f"at least {MIN_RUNS} runs of whole blocks of {THC_BLOCK}, not {options.runs} of {elements} elements"
-        )
+    if elements % THC_BLOCK:
+        parser.error(f"--elements {elements}: whole blocks of {THC_BLOCK}")
     try:
         codec = TorchThc(options.workers, device=options.device, backend=options.codec_backend)
     except CodecError as error:
@@ -149,9 +148,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--codec-backend", default="auto", help="back end of the codec: auto, torch or triton (default %(default)s)"
     )
-    parser.add_argument("--elements", type=int, help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
+    parser.add_argument("--elements", type=whole(1), help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
     parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
-    parser.add_argument("--runs", type=int, default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
+    parser.add_argument("--runs", type=whole(MIN_RUNS), default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 

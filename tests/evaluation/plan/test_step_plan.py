@@ -68,7 +68,7 @@ def test_a_codec_that_the_job_cannot_have_is_named(capsys: pytest.CaptureFixture
     [
         (("--compute", "1s"), "one of the arguments --elements --bytes is required"),
         (("--bytes", "1MB"), "--compute"),
-        ((*JOB, "--workers", "1"), "--workers: 1, where 2 to 64 is possible"),
+        ((*JOB, "--workers", "1"), "--workers: '1': a whole number of 2 to 64"),
         ((*JOB, "--overlap", "2"), "--overlap: 2, where 0 to 1"),
         ((*JOB, "--rate", "1 furlong"), "'1 furlong' is no rate; like 1gbit"),
         (("paper", "--minibatch", "0s"), "minibatch_s: 0, where more than 0"),

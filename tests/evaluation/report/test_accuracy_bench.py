@@ -100,9 +100,9 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seeds", "0"], "at least one seed"),
-        (["--scale", "2"], "a scale above 0 and up to 1"),
-        (["--others", "fp64"], "fp64: of fp32"),
+        (["--seeds", "0"], "--seeds: '0': a whole number of 1 or more"),
+        (["--scale", "2"], "--scale 2: above 0 and up to 1"),
+        (["--others", "fp64"], "'fp64': one of fp32"),
         (["--rate", "fast"], "'fast' is no rate"),
     ],
 )
