@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run a controller until SIGTERM or SIGINT. Return the exit status."""
     options = build_parser().parse_args(arguments)
-    log_to(form=options.log, level=options.log_level or "info")
+    log = log_to(form=options.log, level=options.log_level or "info")
     if options.die_with_parent is not None:
         die_with_parent(options.die_with_parent)
     try:
@@ -107,6 +107,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.log == "json":
             _log.error("%s", error)
         else:
+            # The reason of the end is the last line.
+            log.flush()
             print(f"hopsum controller: error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -11,6 +11,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -205,12 +206,14 @@ class ClusterController:
 
     def knows(self, token: str) -> bool:
         """Say whether this is some job's token, or some member's secret in hexadecimal. Waits for no lock."""
-        if self._cache.knows(digest(token)):
-            return True
-        try:
-            return self._cache.knows(digest(bytes.fromhex(token)))
-        except ValueError:
-            return False
+        return self._place_of(token) is not None
+
+    def _place_of(self, token: str) -> tuple[str, int | None] | None:
+        """Return the job of a token, or job and rank of a member's secret in hexadecimal, None for anything else."""
+        found = self._cache.place_of(digest(token))
+        with suppress(ValueError):
+            found = found or self._cache.place_of(digest(bytes.fromhex(token)))
+        return found
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns a function that ends that."""
@@ -315,6 +318,19 @@ class ClusterController:
                 if generation == record.generation and (why := rounds_used_up(record, member, position)):
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
+
+    def hear(self, token: str) -> None:
+        """Renew the lease of the member with this secret, in hexadecimal, for a heartbeat that was given up.
+
+        Nothing is renewed for the secret of no present member.
+        """
+        with self._cache.changed:
+            job, rank = self._place_of(token) or ("", None)
+            record = self._cache.find(job)
+            member = None if record is None or rank is None else record.member(rank)
+            if record is not None and member is not None and member.phase in LEASED:
+                self._begin_leases(record)
+                self._renew(record, member.rank)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
         """Return the answer that a heartbeat would have, and renew no lease.
@@ -478,10 +494,10 @@ class ClusterController:
             raise UnauthenticatedError(
                 f"wrong token for job {job!r}", hint="use the one that was told when the job was made, or rotated"
             )
-        self._hear(record)
+        self._begin_leases(record)
         return record
 
-    def _hear(self, record: JobRecord) -> None:
+    def _begin_leases(self, record: JobRecord) -> None:
         """Begin the leases of a job's members with the first call of any of them."""
         with self._cache.changed:
             if record.name in self._unheard:
@@ -498,7 +514,7 @@ class ClusterController:
                 f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
                 hint="join again; if it was replaced, two workers may have been started with one rank",
             )
-        self._hear(record)
+        self._begin_leases(record)
         return record, member
 
     def _given_up(self, record: JobRecord, member: Member) -> str:

@@ -37,8 +37,8 @@ class JobStateCache:
         self._store = store
         self._records = {record.name: record for record in stored.records}
         self._switches = {switch.name: switch for switch in stored.switches}
-        # Replaced as a whole, so that `knows` needs no lock: calls of strangers never wait for the database.
-        self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
+        # Replaced as a whole, so that `place_of` needs no lock: calls of strangers never wait for the database.
+        self._digests = {key: place for record in stored.records for key, place in _digests(record).items()}
         self._watchers: list[Callable[[str], None]] = []
         self._deleted: dict[str, str] = {}
         """The words on the last deleted jobs, by name. They are only in memory."""
@@ -84,9 +84,12 @@ class JobStateCache:
                 f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
             )
 
-    def knows(self, digest: bytes) -> bool:
-        """Say whether this is the digest of some job's token, or of some member's secret. Waits for no lock."""
-        return digest in self._digests
+    def place_of(self, digest: bytes) -> tuple[str, int | None] | None:
+        """Return the job and rank whose member has the secret with this digest, the rank None for a job's token.
+
+        None when nobody has it. The call waits for no lock.
+        """
+        return self._digests.get(digest)
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """Call `watcher` with a job's name after each step of it, in any thread. It must not block.
@@ -126,7 +129,7 @@ class JobStateCache:
                 # Disk before memory: a step that cannot be written has not happened.
                 self._store.remove(name)
                 del self._records[name]
-                self._digests -= _digests(before)
+                self._digests = {key: place for key, place in self._digests.items() if place[0] != name}
                 why = before.reason if before.state is JobState.ENDING else "it was deleted"
                 # Removed and added again, so that the dictionary is in the order of deletion.
                 self._deleted.pop(name, None)
@@ -194,14 +197,16 @@ class JobStateCache:
     def _keep(self, record: JobRecord) -> None:
         # Disk before memory: whoever reads the cache sees nothing that a crash could take back.
         self._store.put(record)
-        before = self._records.get(record.name)
-        self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)
+        others = {key: place for key, place in self._digests.items() if place[0] != record.name}
+        self._digests = others | _digests(record)
         self._records[record.name] = record
 
 
-def _digests(record: JobRecord) -> frozenset[bytes]:
-    tokens = (record.token_digest, record.earlier_token_digest)
-    return frozenset((*filter(None, tokens), *(member.secret_digest for member in record.members)))
+def _digests(record: JobRecord) -> dict[bytes, tuple[str, int | None]]:
+    found: dict[bytes, tuple[str, int | None]] = {
+        token: (record.name, None) for token in (record.token_digest, record.earlier_token_digest) if token
+    }
+    return found | {member.secret_digest: (record.name, member.rank) for member in record.members}
 
 
 def _report(before: JobRecord | None, after: JobRecord | None) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from hopsum_wire.log_writer import LogWriter
+
 _PACKAGES: Final = ("hopsum", "hopsum_cli", "hopsum_controlplane")
 _log: Final = logging.getLogger(__name__)
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -54,13 +56,15 @@ class TextFormatter(logging.Formatter):
 FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> None:
+def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> LogWriter:
     """Log what hopsum says from `level` on, and other libraries' warnings, to a stream. It is the process's only log.
+
+    Return the handler.
 
     Args:
         form: of FORMATS. level: of LOG_LEVELS.
     """
-    handler = logging.StreamHandler(stream)
+    handler = LogWriter(stream)
     handler.setFormatter(FORMATS[form]())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -69,6 +73,7 @@ def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "inf
     if form == "json":
         logging.captureWarnings(True)
         threading.excepthook = _log_end_of_thread
+    return handler
 
 
 def set_level(level: str) -> None:

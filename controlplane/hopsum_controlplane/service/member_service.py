@@ -79,12 +79,19 @@ class Workers:
             raise UnauthenticatedError(
                 "this call has no token", hint="give the job's token, or the secret that Join gave"
             )
-        if self._controller.knows(call.token):
+        known = self._controller.knows(call.token)
+        if known:
             passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
         else:
             passing = self._gate.stranger(call.peer)
-        with passing:
-            yield
+        try:
+            with passing:
+                yield
+        except BaseException:
+            # A worker that gave its heartbeat up, as it does with a controller that is slow, was alive when it called.
+            if known and name == "Heartbeat":
+                self._beats.submit(self._controller.hear, call.token)
+            raise
 
     def close(self) -> None:
         """End the waits of all calls. Any thread may call it."""

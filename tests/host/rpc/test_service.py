@@ -24,7 +24,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
-from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.service.grpc_service import BEAT_THREADS, Service
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
@@ -285,6 +285,21 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
             MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
             assert {future.result(60).generation for future in futures} == {70}
     assert len(desk.beats) == 11
+
+
+def test_a_heartbeat_counts_though_its_answer_is_late(cluster: Cluster, operator: JobsClient, channel: Channel) -> None:
+    """A controller that is slow answers when the worker has given the call up, and may not evict that worker."""
+    (first, _), (second, _) = _join_all(channel, "train", operator.create("train", 2, 16).token)
+    cluster.clock.sleep(9)
+    with cluster.controller._cache.changed:
+        # One more than there are threads for heartbeats: the last call has not begun when it is given up.
+        for member in [first] * BEAT_THREADS + [second]:
+            with pytest.raises(ControllerError):
+                member.heartbeat(0, {}, 0.3)
+    deadline_s = time.monotonic() + 60
+    while any(left["lease_left_s"] < 5 for left in message_to_dict(operator.job("train"))["members"]):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) -> None:
