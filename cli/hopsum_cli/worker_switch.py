@@ -20,7 +20,7 @@ from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import address_of
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.token_files import read_token
-from hopsum_topologies.child_launcher import die_with_parent
+from hopsum_topologies.netns import die_with_parent
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.control import UNIX
 from hopsum_wire.process_end import bound_end

@@ -9,27 +9,10 @@ itself with PROGRAM, so the process id that the parent holds is PROGRAM's.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 
-from hopsum_topologies.netns import enter_namespace
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends.
-
-    Raises SystemExit when the parent is gone already: its death would never be reported.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise SystemExit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
-    # The parent may have ended before prctl, which reports later deaths only.
-    if os.getppid() != parent_pid:
-        raise SystemExit(f"parent process {parent_pid} ended before this one was started")
+from hopsum_topologies.netns import die_with_parent, enter_namespace
 
 
 def main(arguments: list[str]) -> None:

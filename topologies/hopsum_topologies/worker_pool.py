@@ -15,14 +15,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from hopsum_topologies.child_launcher import die_with_parent
-from hopsum_topologies.seat import Seat
+from hopsum_topologies.netns import die_with_parent
 
 SILENCE_S = 600.0
 """The time without a message from any worker after which the pool reports a hang."""
 JOIN_S = 10.0
 
-WorkerMain = Callable[[Seat, Any, Connection], None]
+WorkerMain = Callable[[Any, Any, Connection], None]
 
 
 class WorkerDiedError(Exception):
@@ -30,9 +29,9 @@ class WorkerDiedError(Exception):
 
 
 class WorkerPool:
-    """The worker processes and their pipes. The context manager ends all of them."""
+    """The worker processes, one for each seat, and their pipes. The context manager ends all of them."""
 
-    def __init__(self, seats: Sequence[Seat], main: WorkerMain, plan: Any) -> None:
+    def __init__(self, seats: Sequence[Any], main: WorkerMain, plan: Any) -> None:
         # spawn, not fork: gRPC and numba do not survive a fork with threads.
         context = multiprocessing.get_context("spawn")
         self.processes: list[BaseProcess] = []
@@ -97,18 +96,22 @@ class WorkerPool:
         for pipe in self.pipes:
             pipe.send(message)
 
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End all processes. Harmless when that is done."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             pipe.close()
             if process.is_alive():
                 process.terminate()
             process.join(JOIN_S)
 
+    def __enter__(self) -> WorkerPool:
+        return self
 
-def _run(main: WorkerMain, seat: Seat, plan: Any, parent_pid: int, pipe: Connection) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _run(main: WorkerMain, seat: Any, plan: Any, parent_pid: int, pipe: Connection) -> None:
     try:
         die_with_parent(parent_pid)
         main(seat, plan, pipe)

@@ -22,7 +22,7 @@ from hopsum_controlplane.service.controller_process import Reloading, Running, V
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_controlplane.token_files import AdminToken
-from hopsum_topologies.child_launcher import die_with_parent
+from hopsum_topologies.netns import die_with_parent
 from hopsum_wire.process_end import bound_end
 from hopsum_wire.service_manager import ServiceManager
 

@@ -8,8 +8,6 @@ and counted. When the time is up, all workers stop at the same round of each slo
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import resource
 import select
 import socket
@@ -37,9 +35,9 @@ from hopsum_evaluation.bench.made_datagrams import (
     row_of,
 )
 from hopsum_evaluation.bench.timing import cpu_time, two_cores
-from hopsum_topologies.child_launcher import die_with_parent
 from hopsum_topologies.seat import open_batch_link
 from hopsum_topologies.switch_testbed import SWITCH, Testbed
+from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import HOPSUM_BYTES, Kind
 
 RESEND_S = 0.25
@@ -219,54 +217,11 @@ def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_byte
     return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
 
 
-_JOIN_S = 10.0
-_START_S = 60.0
+def _echo(workers: int, offload: Offload, pipe: Connection) -> None:
+    """Answer every UPDATE with a RESULT of zeros, in a process: the datagrams of a switch without the switch.
 
-
-class Echo:
-    """Process that answers every UPDATE with a RESULT of zeros: the datagrams of a switch without the switch.
-
-    The rate of a load against it bounds the rate against a switch on the same cores. `address` is its socket's.
-
-    Raises RuntimeError: the process did not come up.
+    The rate of a load against it bounds the rate against a switch on the same cores.
     """
-
-    def __init__(self, workers: int, offload: Offload) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = ((1 << workers) - 1, offload, os.getpid(), theirs)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-        try:
-            if not ours.poll(_START_S):
-                raise RuntimeError(f"the echo process said nothing in {_START_S:.0f} s")
-            self.address: tuple[str, int] = ours.recv()
-        except (EOFError, RuntimeError) as error:
-            self.close()
-            raise RuntimeError(f"the echo process did not start: {error!r}") from error
-        finally:
-            ours.close()
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid or 0
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.join(_JOIN_S)
-
-    def __enter__(self) -> Echo:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _serve(contributors: int, offload: Offload, parent_pid: int, pipe: Connection) -> None:
-    die_with_parent(parent_pid)
     most = min(SEGMENTS_MAX, GSO_BYTES_MAX // RESULT_BYTES) if offload.segment else 1
     buffer = np.empty(DATAGRAM_BYTES_MAX + 1, np.uint8)
     results = np.zeros((len(buffer) // UPDATE_BYTES, RESULT_BYTES), np.uint8)
@@ -277,15 +232,14 @@ def _serve(contributors: int, offload: Offload, parent_pid: int, pipe: Connectio
             sock.setsockopt(SOL_UDP, UDP_GRO, 1)
         if offload.segment:
             sock.setsockopt(SOL_UDP, UDP_SEGMENT, RESULT_BYTES)
-        pipe.send(sock.getsockname())
-        pipe.close()
+        pipe.send(("bound", sock.getsockname()))
         while True:
             size, peer = sock.recvfrom_into(buffer.data)
             count = size // UPDATE_BYTES
             answers = results[:count]
             answers[:, :HOPSUM_BYTES] = buffer[: count * UPDATE_BYTES].reshape(count, UPDATE_BYTES)[:, :HOPSUM_BYTES]
             headers = headers_of(answers)
-            headers["kind"], headers["contributors"] = Kind.RESULT, contributors
+            headers["kind"], headers["contributors"] = Kind.RESULT, (1 << workers) - 1
             headers["length"] = RESULT_BYTES - HOPSUM_BYTES
             for first in range(0, count, most):
                 sock.sendto(answers[first : first + most].data, peer)
@@ -378,8 +332,11 @@ def echo_run(workers: int, table: tuple[int, ...], slots: int, seed: int) -> Ite
     offload = probe_offload()
     pool = make_pool(ECHO_GENERATION, workers, slots, table, seed)
     with ExitStack() as stack:
-        echo = stack.enter_context(Echo(workers, offload))
-        links = [UdpLink(("127.0.0.1", 0), echo.address, gso=offload) for _ in range(workers)]
+        echo = stack.enter_context(WorkerPool([workers], _echo, offload))
+        ((address,),) = echo.gather("bound")
+        links = [UdpLink(("127.0.0.1", 0), address, gso=offload) for _ in range(workers)]
         for link in links:
             stack.callback(link.close)
-        yield SocketRun(Load(links, replace(pool, sums=np.zeros_like(pool.sums))), echo.pid, pinned=True)
+        yield SocketRun(
+            Load(links, replace(pool, sums=np.zeros_like(pool.sums))), echo.processes[0].pid or 0, pinned=True
+        )
