@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
-from collections.abc import Iterator
+import secrets
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +19,10 @@ from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_co
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.protocol.slot_count import slots_for
-from hopsum.rpc.channel import ControllerAddress
+from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum_cli.operator import address_of, operator
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.token_files import read_token
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
@@ -29,6 +34,7 @@ HOSTS: Final = "hosts"
 """The word of --shards for a shard on every host whose switch has registered."""
 _SLOTS: Final = 32
 _CODES: Final = 16
+_TOKEN_BYTES: Final = 32
 
 
 class TokenFileError(HopsumError):
@@ -135,8 +141,8 @@ def run(options: argparse.Namespace) -> int:
     given = {**_given_tables(options), **_tables(options)}
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
-    # The file is made first: a token that could not be written down would be lost, and its job with it.
-    with operator(options) as client, token_file(options.token_file) as write:
+    # The file is written first: a token that could not be written down would be lost, and its job with it.
+    with operator(options) as client, token_file(options.token_file, options.name) as (token, keep):
         made = client.create(
             options.name,
             options.workers,
@@ -152,8 +158,9 @@ def run(options: argparse.Namespace) -> int:
             codec_options=codec.options,
             shards=1 if options.shards == HOSTS else options.shards,
             hosts=options.shards == HOSTS,
+            token=token,
         )
-        write(made.token)
+        keep(made.token)
     # No URL for a unix socket: workers on other hosts could not follow it.
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
     values = {**message_to_dict(made), "url": url}
@@ -227,22 +234,64 @@ def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:
 
 
 @contextmanager
-def token_file(path: Path | None, undone: str = "no job was made") -> Iterator[Any]:
-    """Make the file before there is a token, and take it away if there is none. Raises TokenFileError."""
+def token_file(
+    path: Path | None, job: str, undone: str = "no job was made"
+) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """Draw a job's token and write it to a file before the block asks the controller for anything.
+
+    Yields the token, and a function that puts the token of the answer in its place. Where the block ends without an
+    answer, the file waits under a hidden name: the next command of the same job and path takes its token, so the
+    controller answers it as it would have answered this one. Raises TokenFileError, before the block, for a file that
+    cannot be written.
+    """
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
     if path is None:
-        yield lambda token: None
+        yield token, lambda _: None
         return
+    waiting = path.with_name(f".{path.name}.{quote(job, safe='')}")
     try:
-        # O_EXCL: a link that another user has put there is never followed. The mode holds from the first byte on.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if waiting.exists():
+            token = read_token(waiting, "token_file")
+        else:
+            _write(waiting, token)
+    except (OSError, ControlPlaneError) as error:
         raise TokenFileError(f"{undone}: token file {path}: {error}; give one that is not there yet") from error
-    with open(descriptor, "w", encoding="ascii") as file:
-        try:
-            yield lambda token: print(token, file=file)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+
+    def keep(told: str) -> None:
+        if told != token:
+            # A controller of before draws each token itself: the file has room for it already.
+            waiting.write_text(f"{told}\n", encoding="ascii")
+        # A link, since renaming would replace a file that has come meanwhile.
+        os.link(waiting, path)
+        waiting.unlink()
+
+    try:
+        yield token, keep
+    except (ControllerUnreachableError, KeyboardInterrupt):
+        print(
+            f"the token waits in {waiting}: give the same command again to learn whether it is the job's",
+            file=sys.stderr,
+        )
+        raise
+    except ControllerError:
+        waiting.unlink()
+        raise
+
+
+def _write(path: Path, token: str) -> None:
+    """Write a token to a new file of mode 0600, on disk when this returns. Nothing is left where that fails."""
+    # O_EXCL: a link that another user has put there is never followed. The mode holds from the first byte on.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            print(token, file=file, flush=True)
+            # Some file systems find that the disk is full only now.
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink()
+        raise
 
 
 def _table(text: str) -> tuple[int, ...]:

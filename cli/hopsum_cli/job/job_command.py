@@ -96,9 +96,10 @@ def _move(options: argparse.Namespace) -> int:
 
 
 def _rotate(options: argparse.Namespace) -> int:
-    with operator(options) as client, create.token_file(options.token_file, "no token was made") as write:
-        token = client.rotate_token(options.name)
-        write(token)
+    waiting = create.token_file(options.token_file, options.name, "no token was made")
+    with operator(options) as client, waiting as (drawn, keep):
+        token = client.rotate_token(options.name, drawn)
+        keep(token)
     place = {"token": token} if options.token_file is None else {"token_file": str(options.token_file.absolute())}
     if options.json:
         print(json.dumps({"name": options.name, **place}))

@@ -32,7 +32,14 @@ from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
 from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
-from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
+from hopsum_controlplane.cluster.tokens import (
+    RandomSource,
+    check_token,
+    digest,
+    matches,
+    member_secret,
+    new_token,
+)
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -116,17 +123,23 @@ class ClusterController:
         """Return the configuration, with the switches that registered by now."""
         return self._reconcilers.config
 
-    def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
-        """Create a job: reserve its slots, and draw the token with which its members join.
+    def create_job(self, request: JobRequest, token: str = "") -> pb.CreateJobResponse:
+        """Create a job: reserve its slots. Its members join with `token`, which is drawn where it is empty.
+
+        A repeated call, with the token and the request of a job that is there, has the same answer.
 
         Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
         nothing is made.
         """
         request.check()
-        token = new_token(self._random)
+        token = check_token(token) or new_token(self._random)
         with self._cache.changed:
+            made = self._cache.find(request.name)
+            if made is not None and matches(token, made.token_digest) and made.request == self.registry.spread(request):
+                return answers.created_message(made, token)
             # Under one lock from the look at free places to the record on disk: two requests never get one place.
             self._cache.check_new(request.name)
+            self._check_unused(token)
             request = self.registry.spread(request)
             for name in (*request.shard_switches, request.switch):
                 if name is not None and name not in self._reconcilers:
@@ -166,14 +179,22 @@ class ClusterController:
                 hint="the controller keeps trying; see to the switch",
             )
 
-    def rotate_token(self, name: str) -> str:
-        """Draw a new token for a job, and return it. The earlier token stays valid until `revoke_earlier_token`.
+    def rotate_token(self, name: str, token: str = "") -> str:
+        """Give a job a new token, drawn where it is empty. The earlier token is valid until `revoke_earlier_token`.
 
-        Raises UnknownJobError and StoreError.
+        A repeated call, with the token that the job has, changes nothing. Return the token. Raises UnknownJobError,
+        InvalidRequestError and StoreError.
         """
-        token = new_token(self._random)
-        self._cache.apply(name, lambda now: lifecycle.rotate_token(now, digest(token)))
+        token = check_token(token) or new_token(self._random)
+        with self._cache.changed:
+            if not matches(token, self._cache.get(name).token_digest):
+                self._check_unused(token)
+                self._cache.apply(name, lambda now: lifecycle.rotate_token(now, digest(token)))
         return token
+
+    def _check_unused(self, token: str) -> None:
+        if self._cache.place_of(digest(token)) is not None:
+            raise InvalidRequestError("this token is a job's already", hint="draw another one")
 
     def revoke_earlier_token(self, name: str) -> None:
         """Accept no newcomer with the earlier token of a job. A member that joined with that token stays in the job.

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Protocol
+import re
+from typing import Final, Protocol
+
+from hopsum_controlplane.errors import InvalidRequestError
 
 INCARNATION_BYTES = 16
+_DRAWN: Final = re.compile(r"[A-Za-z0-9_-]{32,256}")
 _TOKEN_BYTES = 32
 
 
@@ -25,6 +29,16 @@ class RandomSource(Protocol):
 def new_token(random: RandomSource) -> str:
     """Return a new token of 256 random bits, as text that fits a header."""
     return random.token_urlsafe(_TOKEN_BYTES)
+
+
+def check_token(token: str) -> str:
+    """Return a token that a caller drew, empty for none. Raises InvalidRequestError for one that could be guessed."""
+    if token and not _DRAWN.fullmatch(token):
+        raise InvalidRequestError(
+            f"a job's token has 32 to 256 letters, digits, - and _, not {len(token)} characters",
+            hint="let the controller draw it",
+        )
+    return token
 
 
 def digest(secret: str | bytes) -> bytes:

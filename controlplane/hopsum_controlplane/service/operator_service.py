@@ -70,7 +70,7 @@ class Jobs:
 
     def _create_job(self, request: Any, call: Call) -> Any:
         with self._audited("CreateJob", request.name, call):
-            made = self._controller.create_job(job_request(request))
+            made = self._controller.create_job(job_request(request), request.token)
         return made
 
     def _delete_job(self, request: Any, call: Call) -> Any:
@@ -97,7 +97,7 @@ class Jobs:
             if request.revoke_earlier:
                 self._controller.revoke_earlier_token(request.name)
                 return pb.RotateJobTokenResponse()
-            return pb.RotateJobTokenResponse(token=self._controller.rotate_token(request.name))
+            return pb.RotateJobTokenResponse(token=self._controller.rotate_token(request.name, request.token))
 
     def _who(self, call: Call) -> str:
         """Return who makes a call, in words: for the workers of a job that is deleted."""

@@ -38,7 +38,9 @@ class JobsClient:
         shards: int | Sequence[str] = 1,
         **fields: Any,
     ) -> pb.CreateJobResponse:
-        """Make a job. The reply has the token that its workers join with, and no later call returns it.
+        """Make a job. The reply has the token that its workers join with.
+
+        A call whose answer was lost can be repeated where its `token` was given: the reply is the same.
 
         Args:
             codec_options: of `codec`, which workers take from the job. By default each worker's settings have them.
@@ -78,9 +80,14 @@ class JobsClient:
         moved: pb.MoveJobResponse = self._call("MoveJob", request, CHANGE_S)
         return moved
 
-    def rotate_token(self, name: str) -> str:
-        """Give a job another token, and return it. The one before stays valid until `revoke_earlier_token`."""
-        reply: pb.RotateJobTokenResponse = self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name))
+    def rotate_token(self, name: str, token: str = "") -> str:
+        """Give a job another token, and return it. The one before stays valid until `revoke_earlier_token`.
+
+        Args:
+            token: the new token, so that a call whose answer was lost can be repeated. Empty: the controller draws it.
+        """
+        request = pb.RotateJobTokenRequest(name=name, token=token)
+        reply: pb.RotateJobTokenResponse = self._call("RotateJobToken", request)
         return reply.token
 
     def revoke_earlier_token(self, name: str) -> None:

@@ -417,3 +417,24 @@ def test_a_job_that_is_none_has_no_token(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequestError):
         cluster.controller.revoke_earlier_token("train")
     cluster.stop()
+
+
+def test_a_creation_whose_answer_was_lost_is_repeated(cluster: Cluster) -> None:
+    request, token = JobRequest("train", 2, 16), "t" * 43
+    made = cluster.controller.create_job(request, token)
+    assert cluster.controller.create_job(request, token) == made
+    assert cluster.controller.rotate_token("train", token) == token
+    assert made.token == token
+    for again, with_token in ((replace(request, slots=8), token), (request, "u" * 43), (request, "")):
+        with pytest.raises(JobExistsError):
+            cluster.controller.create_job(again, with_token)
+    new = cluster.controller.rotate_token("train", "v" * 43)
+    # The token of another job, or of before, is nobody's to give again.
+    for used in (token, new):
+        with pytest.raises(InvalidRequestError, match="this token is a job's already"):
+            cluster.controller.create_job(replace(request, name="other"), used)
+    with pytest.raises(InvalidRequestError, match="this token is a job's already"):
+        cluster.controller.rotate_token("train", token)
+    for guessed in ("secret", "t" * 31, "t" * 257, " " * 43, "\n" * 43):
+        with pytest.raises(InvalidRequestError, match="32 to 256 letters"):
+            cluster.controller.create_job(replace(request, name="other"), guessed)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.protocol.slot_count import slots_for
-from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.job.job_command import main
 from hopsum_cli.operator import take_snapshot
@@ -23,6 +24,7 @@ from hopsum_cli.top.screen import screen
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.state_store import json_of, value_of
+from hopsum_controlplane.cluster.tokens import matches
 from hopsum_controlplane.errors import InvalidRequestError
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
@@ -140,6 +142,62 @@ def test_a_refusal_has_the_numbers_and_leaves_no_file(
     assert main(["create", "job", *asked, "--token-file", str(path), *at]) == 1
     assert why in capsys.readouterr().err
     assert not path.exists()
+
+
+MAKING = (["create", "job", "--workers", "2"], ["rotate-token", "job"])
+
+
+@pytest.mark.parametrize("command", MAKING)
+def test_a_token_that_the_disk_does_not_take_is_nobodys(
+    cluster: Cluster, at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """A disk that is full when the block is written: nothing is made, rotated or left behind."""
+    if command[0] == "rotate-token":
+        cluster.make("job")
+    before = [record.token_digest for record in cluster.controller._cache.records()]
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "job.token"
+    monkeypatch.setattr("os.fsync", full)
+    assert main([*command, "--token-file", str(path), *at]) == 1
+    assert [record.token_digest for record in cluster.controller._cache.records()] == before
+    assert not [each for each in tmp_path.iterdir() if "token" in each.name]
+
+
+@pytest.mark.parametrize("command", MAKING)
+def test_a_command_whose_answer_was_lost_is_given_again(
+    cluster: Cluster, at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    if command[0] == "rotate-token":
+        cluster.make("job")
+    call = JobsClient._call
+
+    def lost(self: JobsClient, *arguments: object) -> None:
+        call(self, *arguments)
+        raise ControllerUnreachableError("the connection broke", "UNAVAILABLE")
+
+    path = tmp_path / "job.token"
+    with monkeypatch.context() as patch:
+        patch.setattr(JobsClient, "_call", lost)
+        assert main([*command, "--token-file", str(path), *at]) == 1
+    assert not path.exists()
+    after = cluster.controller._cache.get("job")
+    assert main([*command, "--token-file", str(path), *at]) == 0
+    assert cluster.controller._cache.get("job") == after, "the second command changes nothing"
+    assert matches(path.read_text().strip(), after.token_digest)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir() if "token" in each.name] == ["job.token"]
+
+
+def test_a_controller_of_before_draws_the_token_itself(
+    at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JobsClient, "rotate_token", lambda self, name, token: "of the controller")
+    path = tmp_path / "job.token"
+    assert main(["rotate-token", "job", "--token-file", str(path), *at]) == 0
+    assert path.read_text() == "of the controller\n"
 
 
 def test_a_token_file_that_is_there_is_kept(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 ad89b0d2610835a760dfbbf154cfa153
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 240543f5dcd9aa1077353131d6fb2ebf
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -56,12 +56,14 @@ MEMBER_PHASE_LEFT: MemberPhase
 MEMBER_PHASE_LOST: MemberPhase
 
 class RotateJobTokenRequest(_message.Message):
-    __slots__ = ("name", "revoke_earlier")
+    __slots__ = ("name", "revoke_earlier", "token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REVOKE_EARLIER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     revoke_earlier: bool
-    def __init__(self, name: _Optional[str] = ..., revoke_earlier: bool = ...) -> None: ...
+    token: str
+    def __init__(self, name: _Optional[str] = ..., revoke_earlier: bool = ..., token: _Optional[str] = ...) -> None: ...
 
 class RotateJobTokenResponse(_message.Message):
     __slots__ = ("token",)
@@ -290,7 +292,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "hosts")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "hosts", "token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +310,7 @@ class CreateJobRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_SWITCHES_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -325,7 +328,8 @@ class CreateJobRequest(_message.Message):
     shards: int
     shard_switches: _containers.RepeatedScalarFieldContainer[str]
     hosts: bool
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., hosts: bool = ...) -> None: ...
+    token: str
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., hosts: bool = ..., token: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
