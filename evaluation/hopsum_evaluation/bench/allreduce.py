@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import Codec, job_tables, make_codec
+from hopsum.codec import Codec, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.communicator import Span
@@ -422,10 +422,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
             if subject in codecs:
                 own = replace(plan, codec=ours[subject], overlap=subject != "thc-no-overlap")
                 pool = pools[subject] = stack.enter_context(WorkerPool(seats, work, own))
-                path, tables = folder / f"job{len(pools)}.json", job_tables(codecs[subject])
-                bound = [places for (places,) in pool.gather("bound")]
-                jobs.create(path.stem, bound, setting.window, tables, path, time.time())
-                pool.send(str(path))
+                jobs.create(pool, codecs[subject], setting.window, folder / f"job{len(pools)}.json")
         gloo = [subject for subject in setting.subjects if subject in OTHERS]
         if gloo:
             # Here, not above: torch is installed where gloo is asked for, and the other processes shall not hold it.

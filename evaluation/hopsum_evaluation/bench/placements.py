@@ -8,11 +8,13 @@ hosts    a switch on every worker's host, each a shard of the job; nothing has m
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum.codec import Codec, job_tables
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig
@@ -25,6 +27,7 @@ from hopsum_topologies import NativeSwitch, Star
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import NATIVE_PORT
+from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import HOPSUM_UDP_PORT
 
 PLACEMENTS: Final = ("fabric", "server", "hosts")
@@ -83,34 +86,24 @@ class ShardedJobs:
     seats: list[Seat]
     generations: GenerationAllocator
 
-    def create(
-        self,
-        name: str,
-        bound: list[Bound],
-        slots: int,
-        tables: dict[str, Any],
-        path: Path,
-        now_s: float,
-    ) -> None:
-        """Make a job and write its membership.
-
-        Args:
-            bound: by rank, its sockets.
-            now_s: unix seconds.
-        """
+    def create(self, pool: WorkerPool, codec: Codec, slots: int, path: Path) -> None:
+        """Make a job for the sockets that the workers of a pool have opened, and send them its membership's path."""
+        bound: list[Bound] = [places for (places,) in pool.gather("bound")]
+        tables: dict[str, Any] = job_tables(codec)
         # All shards of a job have one generation: a worker tells from it which job a RESULT is of.
-        generation = self.generations.allot(now_s)
+        generation = self.generations.allot(time.time())
         memberships = []
         for shard, switch in enumerate(self.switches):
             sockets = {seat.rank: own[shard] for seat, own in zip(self.seats, bound, strict=True)}
             endpoints = tuple(seat.endpoint(sockets[seat.rank][0]) for seat in self.seats)
             sides = {rank: (address[0], port) for rank, (address, port) in sockets.items()}
-            spec = JobSpec(name, endpoints, slots, **tables)
+            spec = JobSpec(path.stem, endpoints, slots, **tables)
             job = switch.controller.create_job(spec, generation=generation)
             self.stack.callback(switch.controller.delete_job, job)
             memberships.append(job_membership(job, {seat.rank: switch.service for seat in self.seats}, sides))
         first, *further = memberships
         write_file(replace(first, further_shards=tuple(further)), path)
+        pool.send(str(path))
 
 
 def _start(stack: ExitStack, home: Namespace, ip: str, number: int) -> PlacedSwitch:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.demo_worker import DemoPlan
@@ -80,24 +80,16 @@ class DemoCounts:
         return sum(self.events[name] for name in ARRIVED) + sum(self.drops.values())
 
 
-class Counting(Protocol):
-    """Place whose counters can be read: a testbed."""
-
-    def read_counts(self) -> DemoCounts:
-        """Read interfaces and programs, one after the other."""
-        ...
-
-
-def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> DemoCounts:
+def read_quiet(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) -> DemoCounts:
     """Read until two looks are equal, or for `quiet_s` seconds.
 
     Counters of several places are read one after the other, so a frame that is under way at the first look is counted
     only by the places that are read last.
     """
-    give_up_s, found = time.monotonic() + quiet_s, place.read_counts()
+    give_up_s, found = time.monotonic() + quiet_s, read_counts()
     while time.monotonic() < give_up_s:
         time.sleep(_PAUSE_S)
-        last, found = found, place.read_counts()
+        last, found = found, read_counts()
         if found == last:
             break
     return found
@@ -128,31 +120,8 @@ Address = tuple[str, int]
 Tables = Mapping[str, Any]
 
 
-class DemoTestbed(Protocol):
-    """Switches with the program on them, and seats for workers around them."""
-
-    seats: tuple[Seat, ...]
-    where: str
-    """The words for what runs."""
-
-    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job for data sockets and side channels that are `bound`. Return each rank's membership file."""
-        ...
-
-    def read_counts(self) -> DemoCounts:
-        """Read the interfaces of the workers' links and of those between switches, then the programs' counters.
-
-        Of the events, `completed` are rounds.
-        """
-        ...
-
-    def remove_job(self) -> None:
-        """End the job."""
-        ...
-
-
 @contextmanager
-def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Iterator[DemoTestbed]:
+def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Iterator[OneSwitchTestbed | NetworkTestbed]:
     """Bring it up for the block: one switch, or a network. Raises TopologyError, ControlPlaneError."""
     if network is None:
         with open_testbed(target, plan.workers) as testbed:
@@ -186,7 +155,7 @@ class OneSwitchTestbed:
         self._job: Job | None = None
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job, and begin to lose frames."""
+        """Make the job, and begin to lose frames. Return each rank's membership file."""
         endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
         spec = JobSpec("demo", endpoints, SLOTS, quorum=plan.quorum, **tables)
         self._job = self._controller.create_job(spec)
@@ -224,7 +193,7 @@ class NetworkTestbed:
         self._placed: Placed | None = None
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job: a tree where there is a spine, else at the one switch."""
+        """Make the job: a tree where there is a spine, else at the one switch. Return each rank's membership file."""
         described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
         placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
         if placed is None:
@@ -236,7 +205,7 @@ class NetworkTestbed:
         return [str(files[described.switch_of(host)]) for host in self._plan.workers]
 
     def read_counts(self) -> DemoCounts:
-        """Read all links, then the programs of the switches at which workers stand."""
+        """Read all links, then the programs of the switches with workers. Of the events, `completed` are rounds."""
         carried = traffic(self._network)
         events, drops, replies = self._read_programs()
         return DemoCounts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)

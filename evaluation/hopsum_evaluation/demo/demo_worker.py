@@ -33,6 +33,7 @@ from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.command_options import view_of
 from hopsum_evaluation.demo.digits_network import Images, accuracy, load_images, make_network
 from hopsum_evaluation.expected_error import expected_nmse_of
+from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 
 RETRANSMIT_S = 0.25
@@ -97,14 +98,10 @@ def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None
     pipe.send(("bound", link.local, side and side.getsockname()))
     membership: str = pipe.recv()
-    torch.set_num_threads(1)
     if not plan.show:
         # Gloo of torch 2.8 prints on stdout, which belongs to the report.
         os.dup2(2, 1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
-    )
+    join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, "lo")
     images = load_images(plan.data)
     retransmit_s = min(RETRANSMIT_S, plan.deadline_s)
     timing = Timing(retransmit_s=retransmit_s, retransmit_min_s=RETRANSMIT_MIN_S, deadline_s=plan.deadline_s)
@@ -123,9 +120,7 @@ def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
         if not pipe.recv():
             return
         pipe.send(("nmse", _measure_nmse(agent, network)))
-    dist.init_process_group(
-        "gloo", init_method=f"file://{plan.folder}/rendezvous-fp32", rank=seat.rank, world_size=plan.workers
-    )
+    join_gloo(plan.folder / "rendezvous-fp32", seat.rank, plan.workers, "lo")
     network = make_network(images, plan.seed)
     _train(DistributedDataParallel(network), images, plan, seat.rank, pipe, "fp32")
     pipe.send(("baseline", accuracy(network, images)))

@@ -189,7 +189,7 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
             with _progress(console) as progress:
                 trained = follow(pool, progress, plan, plan.codec, "trained")
                 take_in(report, [message[0] for message in trained])
-                report.counts = read_quiet(testbed).since(before)
+                report.counts = read_quiet(testbed.read_counts).since(before)
                 pool.send(True)
                 if nmse := pool.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory

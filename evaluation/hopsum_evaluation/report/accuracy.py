@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from hopsum.codec import job_tables, make_codec
+from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
@@ -222,10 +221,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
         # One job for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, codec in enumerate(codecs.values()):
-            path = folder / f"report{number}.json"
-            bound = [places for (places,) in pool.gather("bound")]
-            jobs.create(path.stem, bound, WINDOW, job_tables(codec), path, time.time())
-            pool.send(str(path))
+            jobs.create(pool, codec, WINDOW, folder / f"report{number}.json")
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
         runs = _train_by_turns(trainings, star, pool, tell, keep)
         pool.send(None)

@@ -8,7 +8,6 @@ codec's membership file · a TrainingOrder for each training · None at the end.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -41,6 +40,7 @@ from hopsum_evaluation.report.other_schemes import (
     topk_hook,
     two_shot_hook,
 )
+from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
@@ -67,12 +67,8 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     assert seat.namespace is not None
     enter_namespace(seat.namespace)
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
     joined = [join(seat, plan.services, pipe) for _ in plan.codecs]
-    dist.init_process_group(
-        "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
-    )
+    join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, _INTERFACE)
     learning = {name: load_learning(name) for name in plan.models}
     with ExitStack() as stack:
         # THC's authors call this colocated: every worker is also the server of its share of the chunks, over gloo.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,17 +28,20 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before gloo opens a socket: a socket stays in the namespace in which it was made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    # As hopsum's workers: one thread computes, and shares the host's cores with gloo's own.
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = plan.interface
-    dist.init_process_group(
-        "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
-    )
+    join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, plan.interface)
     exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
     take_turns(plan, seat.rank, _Gloo(plan.workers, exchanges), pipe)
     for exchange in exchanges.values():
         exchange.close()
     dist.destroy_process_group()
+
+
+def join_gloo(rendezvous: Path, rank: int, workers: int, interface: str) -> None:
+    """Join a process group of worker processes of one machine, which meet by a file and talk over an interface."""
+    # As hopsum's workers: one thread computes, and shares the host's cores with gloo's own.
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
 
 
 class _Gloo:
