@@ -470,11 +470,9 @@ class ClusterController:
         if self._leases.shortened(record.name, rank):
             told = f"its connection ended, and nothing was heard of it for {GRACE_S:g} s"
             why = f"the connection of rank {rank} ended, and nothing was heard of it for {GRACE_S:g} s"
-        try:
+        # Where the database cannot be written, which the cache logs, the lease stays overdue.
+        with suppress(StoreError):
             self._cache.apply(record.name, lambda now: lifecycle.lose(now, rank, why, told))
-        except StoreError as error:  # the lease stays overdue
-            _log.error("%s, and %s", why, error, extra={"job": record.name})
-        else:
             self._leases.forget(record.name, rank)
             self._note_loss(record, self._cache.find(record.name), why)
 
@@ -490,10 +488,9 @@ class ClusterController:
         elif now_s - since_s >= self._lease_s(record):
             lease_s = self._lease_s(record)
             why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
-            try:
+            # The next `expire` tries again what cannot be written now.
+            with suppress(StoreError):
                 self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
-            except StoreError as error:  # the next `expire` tries again
-                _log.error("job %s: %s", record.name, error, extra={"job": record.name})
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
 from hopsum_controlplane.cluster.state_store import StateStore
@@ -43,7 +43,7 @@ class JobStateCache:
         self._deleted: dict[str, str] = {}
         """The words on the last deleted jobs, by name. They are only in memory."""
         self.store_condition = ""
-        """The reason why the database could not be written at the last try, empty when it could."""
+        """The reason why the database could not be written at the last write, empty when it could."""
         self._probe_store_at_s = monotonic() + STORE_PROBE_S
         self._generations = GenerationAllocator()
         self.observe_generation(stored.last_generation)
@@ -127,7 +127,8 @@ class JobStateCache:
                 return after
             if after is None:
                 # Disk before memory: a step that cannot be written has not happened.
-                self._store.remove(name)
+                with self._writing():
+                    self._store.remove(name)
                 del self._records[name]
                 self._digests = {key: place for key, place in self._digests.items() if place[0] != name}
                 why = before.reason if before.state is JobState.ENDING else "it was deleted"
@@ -157,13 +158,13 @@ class JobStateCache:
 
     def put_switch(self, switch: RegisteredSwitch) -> None:
         """Write a switch that registered, in the place of the one with its name."""
-        with self.changed:
+        with self.changed, self._writing():
             self._store.put_switch(switch)
             self._switches[switch.name] = switch
 
     def remove_switch(self, name: str) -> None:
         """Strike a switch out that registered."""
-        with self.changed:
+        with self.changed, self._writing():
             self._store.remove_switch(name)
             del self._switches[name]
 
@@ -178,25 +179,35 @@ class JobStateCache:
             return self._generations.allot(now)
 
     def probe_store(self, now_s: float) -> None:
-        """Find out whether the database can be written, if that was tried long ago. Log when that changes."""
-        with self.changed:
-            if now_s < self._probe_store_at_s:
-                return
-            self._probe_store_at_s, before = now_s + STORE_PROBE_S, self.store_condition
-            try:
-                self._store.probe()
-            except StoreError as error:
-                self.store_condition = str(error)
-            else:
-                self.store_condition = ""
-        if self.store_condition and not before:
-            _log.error("%s; sums continue, no job changes", self.store_condition)
-        elif before and not self.store_condition:
+        """Find out whether the database can be written, if that was tried long ago. Raises no StoreError."""
+        with self.changed, suppress(StoreError):
+            if now_s >= self._probe_store_at_s:
+                self._probe_store_at_s = now_s + STORE_PROBE_S
+                with self._writing():
+                    self._store.probe()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Note whether the block can write the database, and log when that changes: one line, however often it fails.
+
+        Raises the block's StoreError.
+        """
+        before = self.store_condition
+        try:
+            yield
+        except StoreError as error:
+            self.store_condition = str(error)
+            if not before:
+                _log.error("%s; sums continue, no job changes", error)
+            raise
+        self.store_condition = ""
+        if before:
             _log.info("the database can be written again")
 
     def _keep(self, record: JobRecord) -> None:
         # Disk before memory: whoever reads the cache sees nothing that a crash could take back.
-        self._store.put(record)
+        with self._writing():
+            self._store.put(record)
         others = {key: place for key, place in self._digests.items() if place[0] != record.name}
         self._digests = others | _digests(record)
         self._records[record.name] = record

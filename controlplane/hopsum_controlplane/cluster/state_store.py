@@ -174,7 +174,8 @@ class StateStore:
 
     def __init__(self, path: Path, *, trial: bool = False) -> None:
         self.path = path
-        is_new = not trial and _keep_private(path)
+        # A link may lead to a database that is to be made.
+        is_new = not trial and _keep_private(path.resolve())
         try:
             with self._reported("opened"):
                 self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
@@ -183,7 +184,7 @@ class StateStore:
             self.close()
             # A first start that failed leaves no file that the next start would take for an emptied database.
             if is_new:
-                path.unlink(missing_ok=True)
+                path.resolve().unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -193,7 +194,7 @@ class StateStore:
             cls(path, trial=True).close()
             return
         try:
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
                 cls(Path(folder, path.name)).close()
         except OSError as error:
             raise StoreError(f"{path} cannot be made: {error}", hint="make its folder, for the controller") from error

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import IPv4Network
 
@@ -142,10 +142,8 @@ class SwitchRegistry:
 
     def expire(self) -> None:
         """Forget the switches without a lease and without a job. Raises no StoreError: the next call tries again."""
-        try:
+        with suppress(StoreError):
             self._forget_unused()
-        except StoreError as error:
-            _log.error("switches that have gone: %s", error)
 
     def excuse(self, away_s: float) -> None:
         """Extend all leases by seconds in which no switch was heard, none beyond a new one."""

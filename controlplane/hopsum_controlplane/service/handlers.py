@@ -248,10 +248,7 @@ def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
     if isinstance(error, TimeoutError):
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long"
     if isinstance(error, ControlPlaneError):
-        code = status_of(error)
-        if code is grpc.StatusCode.INTERNAL:
-            _log.error("%s: %s", name, error)
-        return code, str(error)
+        return status_of(error), str(error)
     _log.error("%s failed", name, exc_info=error)
     return grpc.StatusCode.INTERNAL, "an error of the controller's own, see its log"
 
@@ -264,7 +261,8 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
     ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     # Workers go on summing, as while no controller answers.
     UndecidedError: grpc.StatusCode.UNAVAILABLE,
-    StoreError: grpc.StatusCode.INTERNAL,
+    # A full disk passes: workers wait for it as for a controller that is busy.
+    StoreError: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

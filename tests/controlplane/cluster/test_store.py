@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
 
 from hopsum_controlplane.cluster import JobState, StateStore
 from hopsum_controlplane.cluster import lifecycle as life
@@ -27,11 +28,12 @@ from hopsum_controlplane.errors import (
     UnknownJobError,
 )
 from hopsum_controlplane.job_spec import WorkerEndpoint
+from hopsum_controlplane.service.handlers import status_of
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
-from .world import TABLE, Cluster, Worker, enter, state_of, switch_config
+from .world import LEASE_S, TABLE, Cluster, Worker, enter, state_of, switch_config
 
 
 @pytest.fixture
@@ -150,6 +152,29 @@ def test_what_cannot_be_written_changes_nothing(store: StateStore) -> None:
     again = reopened(store)
     assert again.load().records == (big,)
     again.close()
+
+
+def test_a_disk_that_takes_nothing_is_one_line_and_is_seen_at_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lease that ends meanwhile is tried four times a second. Calls say that they may be repeated."""
+    crew = cluster.run("train")
+    caplog.clear()
+    cluster.store._database.execute("PRAGMA query_only = ON")
+    cluster.clock.sleep(LEASE_S + 1)
+    for _ in range(5):
+        cluster.controller.expire()
+    assert state_of(cluster.controller.job("train")) is JobState.RUNNING
+    assert "cannot be written" in cluster.controller.database_condition
+    with pytest.raises(StoreError) as refused:
+        crew[0].start_again()
+    assert status_of(refused.value) is StatusCode.RESOURCE_EXHAUSTED
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.WARNING] == ["ERROR"]
+    cluster.store._database.execute("PRAGMA query_only = OFF")
+    cluster.controller.expire()
+    assert cluster.controller.database_condition == ""
+    assert "the lease of rank" in cluster.controller.job("train").reason
+    cluster.stop()
 
 
 def test_the_same_place_twice_is_refused(store: StateStore) -> None:
@@ -454,6 +479,11 @@ def test_a_check_is_what_a_start_finds_and_changes_nothing(store: StateStore, pa
     path.unlink()
     StateStore.check(path)
     assert list(path.parent.iterdir()) == []
+    link = path.with_name("link.sqlite")
+    link.symlink_to(path)
+    StateStore.check(link)
+    StateStore(link).close()
+    path.unlink()
     for no_place in (path / "below" / "state.sqlite", path.parent):
         with pytest.raises(StoreError, match="make "):
             StateStore.check(no_place)
