@@ -53,7 +53,7 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
 
 def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> ControllerSnapshot:
     """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
-    switches = [message_to_dict(switch) for switch in client.switches()]
+    cluster = message_to_dict(client.cluster())
     jobs = []
     # The list has no counters of the switches, which only a call for one job reads. Jobs may end in between.
     for listed in client.jobs():
@@ -69,4 +69,4 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
         for member in job["members"]:
             if member["heartbeat_age_s"] is not None:
                 member["heartbeat_age_s"] += now_s - at_s
-    return ControllerSnapshot(now_s, switches, [job for _, job in jobs])
+    return ControllerSnapshot(now_s, cluster["switches"], [job for _, job in jobs], cluster["notices"])

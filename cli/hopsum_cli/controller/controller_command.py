@@ -14,11 +14,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.cluster import ClusterConfig, load_config
+from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS, SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
+from hopsum_controlplane.service.credentials import ServerCredentials
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_controlplane.token_files import AdminToken
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         # The log is set up before the file is read, for the errors of reading it.
         set_level(options.log_level or config.log_level)
         if options.check:
-            print(in_words(config, safeguards(config).admin_tokens))
+            print(_checked(config))
             return 0
         # Clients must not be able to take the descriptors that switches and database need.
         raise_limit()
@@ -265,6 +266,23 @@ class SignalQueue:
 
 def _nothing(number: int, frame: object) -> None:
     """Do nothing: the number is in the socket already."""
+
+
+def _checked(config: ClusterConfig) -> str:
+    """Do what a start does before it serves, and change nothing. Return what the configuration means.
+
+    Raises ControlPlaneError as a start does.
+    """
+    found = safeguards(config)
+    lines = [in_words(config, found.admin_tokens)]
+    try:
+        StateStore.check(config.database)
+    except StoreLockedError:
+        # As beside the controller that serves, before its SIGHUP.
+        lines.append("a controller serves with the database: it was not read")
+    if found.tls is not None and (notice := ServerCredentials(found.tls).notice()):
+        lines.append(notice)
+    return "\n".join(lines)
 
 
 def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:

@@ -48,6 +48,7 @@ def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
     `width` is that of the terminal: a narrow one has fewer columns.
     """
     notes = [
+        *(f"[red]controller:[/] {escape(each)}" for each in document["notices"]),
         *(
             f"[red]{escape(each['name'])}:[/] {escape(each['condition'])}"
             for each in document["switches"]

@@ -152,6 +152,10 @@ class Vitals:
         """Return when the service's certificate ends, in unix seconds, or None without TLS."""
         return self._service.certificate_ends_at_s
 
+    def notices(self) -> list[str]:
+        """Return the troubles of the controller itself, in words."""
+        return self._service.notices()
+
     def why_not_healthy(self) -> str:
         """Return why this process should be started again, an empty string when none of its threads hangs."""
         # Leases are looked at four times a second: 20 s without is a thread that hangs, for example on the cache's

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ import grpc
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.token_files import read_private
 
+_DAY_S: Final = 86400.0
+# As of the alarm HopsumCertificateEnds.
+_SOON_S: Final = 14 * _DAY_S
 _NO_PASSWORD: Final = b""
 _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` has no name for."""
@@ -72,6 +76,14 @@ class ServerCredentials:
         """Return when the certificate ends, in unix seconds."""
         return self._now.ends_at_s
 
+    def notice(self) -> str:
+        """Say that the certificate ends soon, an empty string while it does not."""
+        left_s = self.ends_at_s - time.time()
+        if left_s > _SOON_S:
+            return ""
+        when = f"in {left_s / _DAY_S:.0f} days" if left_s >= _DAY_S else f"in {max(left_s, 0) / 3600:.1f} hours"
+        return f"the certificate {self.tls.certificate} ends {when}, at {_utc(self.ends_at_s)}: replace it, then SIGHUP"
+
     def reload(self, tls: Tls) -> None:
         """Read the files. Each new connection gets what is in them.
 
@@ -118,7 +130,17 @@ def _read(tls: Tls) -> _Content:
             raise ControlPlaneError(
                 f"TLS: {tls.client_ca} has no certificates: {error}", hint="see tls_client_ca"
             ) from error
-    return _Content(certificate, key, authorities, _end_of(server, tls.certificate))
+    ends_at_s = _end_of(server, tls.certificate)
+    if ends_at_s <= time.time():
+        raise ControlPlaneError(
+            f"TLS: certificate {tls.certificate} ended at {_utc(ends_at_s)}: no client would take it",
+            hint="make another one at the same path",
+        )
+    return _Content(certificate, key, authorities, ends_at_s)
+
+
+def _utc(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
 
 
 def _end_of(server: ssl.SSLContext, certificate: Path) -> float:

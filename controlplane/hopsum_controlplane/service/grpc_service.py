@@ -105,7 +105,7 @@ class Service:
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
-        jobs = Jobs(controller, self._access, gate, rest, self._audit)
+        jobs = Jobs(controller, self._access, gate, rest, self._audit, self.notices)
         switches = Switches(controller, self._access, gate, rest)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
@@ -119,6 +119,7 @@ class Service:
             raise
         self._audit.write("Start", listen=self.address, administrators=[each.name for each in safeguards.admin_tokens])
         _report(self.address, tls, safeguards.admin_tokens)
+        self._warn()
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
@@ -129,6 +130,11 @@ class Service:
     def certificate_ends_at_s(self) -> float | None:
         """Return when the certificate ends, in unix seconds, or None without TLS."""
         return None if self._credentials is None else self._credentials.ends_at_s
+
+    def notices(self) -> list[str]:
+        """Return the troubles of the controller itself: a certificate that ends soon, a database that takes nothing."""
+        certificate = "" if self._credentials is None else self._credentials.notice()
+        return [each for each in (self._controller.database_condition, certificate) if each]
 
     def answers(self, within_s: float) -> bool:
         """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
@@ -151,6 +157,7 @@ class Service:
         if tls is not None and self._credentials is not None:
             self._credentials.reload(tls)
         self._access.safeguards = found
+        self._warn()
         self._audit.write("Reload", administrators=[each.name for each in found.admin_tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -173,6 +180,10 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _warn(self) -> None:
+        if self._credentials is not None and (notice := self._credentials.notice()):
+            _log.warning("%s", notice)
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
         """Start the server. Return where it listens."""

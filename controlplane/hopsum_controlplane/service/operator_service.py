@@ -28,10 +28,21 @@ UNKNOWN: Final = "unknown"
 
 
 class Jobs:
-    """JobService: answers administrators in threads of `lane`. `audit` gets a line for every change."""
+    """JobService: answers administrators in threads of `lane`.
 
-    def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane, audit: AuditLog) -> None:
-        self._controller = controller
+    `audit` gets a line for every change. `notices` returns the troubles of the controller itself.
+    """
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        access: Access,
+        gate: Gate,
+        lane: Lane,
+        audit: AuditLog,
+        notices: Callable[[], list[str]],
+    ) -> None:
+        self._controller, self._notices = controller, notices
         self._access = access
         self._gate = gate
         self._lane = lane
@@ -45,7 +56,9 @@ class Jobs:
             "ListJobs": lambda _request, _call: pb.ListJobsResponse(jobs=self._controller.jobs()),
             "GetJob": self._get_job,
             "DeleteJob": self._delete_job,
-            "ListSwitches": lambda _request, _call: pb.ListSwitchesResponse(switches=self._controller.switches()),
+            "ListSwitches": lambda _request, _call: pb.ListSwitchesResponse(
+                switches=self._controller.switches(), notices=self._notices()
+            ),
             "MoveJob": self._move_job,
             "RotateJobToken": self._rotate_token,
         }

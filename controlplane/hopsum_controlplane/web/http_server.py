@@ -40,6 +40,9 @@ class HealthCheck(Protocol):
     def certificate_ends_at_s(self) -> float | None:
         """Return when the service's certificate ends, in unix seconds, or None without TLS."""
 
+    def notices(self) -> list[str]:
+        """Return the troubles of the controller itself, in words for the page."""
+
     def why_not_healthy(self) -> str:
         """Return why the controller process should be started again, empty while it works."""
 
@@ -66,7 +69,7 @@ class WebServer:
         vitals: HealthCheck | None = None,
     ) -> None:
         # Read once: the page is as old as the process, and so is its policy.
-        page, state = load_page(), PageState(controller, clock)
+        page, state = load_page(), PageState(controller, clock, vitals.notices if vitals else list)
         policy = (("Content-Security-Policy", page_policy(page)),)
         self._answers = {
             PAGE: HttpAnswer("text/html; charset=utf-8", lambda: page, policy),

@@ -45,14 +45,18 @@ class PageState:
     """Activity of a controller's switches and jobs: a snapshot at each call, with rates since an earlier snapshot.
 
     Args:
-        clock: seconds that never go back.
+        clock: seconds that never go back. notices: returns the troubles of the controller itself.
 
     Not thread-safe.
     """
 
-    def __init__(self, controller: ClusterController, clock: Callable[[], float] = time.monotonic) -> None:
-        self._controller = controller
-        self._clock = clock
+    def __init__(
+        self,
+        controller: ClusterController,
+        clock: Callable[[], float] = time.monotonic,
+        notices: Callable[[], list[str]] = list,
+    ) -> None:
+        self._controller, self._clock, self._notices = controller, clock, notices
         self._snapshots: list[ControllerSnapshot] = []
 
     def document(self) -> dict[str, Any]:
@@ -61,11 +65,13 @@ class PageState:
             self._clock(),
             [message_to_dict(switch) for switch in self._controller.switches()],
             [message_to_dict(job) for job in self._controller.jobs(counters=True)],
+            self._notices(),
         )
         self._remember(snapshot)
         found = document(self._snapshots[0], snapshot)
         return {
             "seconds": found["seconds"],
+            "notices": [_masked(each) for each in found["notices"]],
             "switches": [_public(switch, SWITCH) for switch in found["switches"]],
             "jobs": [
                 {**_public(job, JOB), "members": [_public(member, MEMBER) for member in job["members"]]}

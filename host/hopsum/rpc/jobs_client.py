@@ -108,7 +108,12 @@ class JobsClient:
 
     def switches(self) -> list[pb.Switch]:
         """Return all switches."""
-        return list(self._call("ListSwitches", pb.ListSwitchesRequest()).switches)
+        return list(self.cluster().switches)
+
+    def cluster(self) -> pb.ListSwitchesResponse:
+        """Return all switches, and the troubles of the controller itself."""
+        found: pb.ListSwitchesResponse = self._call("ListSwitches", pb.ListSwitchesRequest())
+        return found
 
     def _call(self, name: str, request: Any, timeout_s: float = CALL_S) -> Any:
         return self._channel.call(JOB_SERVICE, name, request, secret=self._token, timeout_s=timeout_s)

@@ -20,6 +20,7 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
+from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.service.controller_process import ENOUGH, Pulse, raise_limit
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
@@ -144,6 +145,29 @@ def test_a_configuration_that_does_not_fit_changes_nothing(
     assert why in told.err
     assert told.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
+
+
+def test_check_refuses_the_databases_that_a_start_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None
+) -> None:
+    path = write_config(tmp_path, NOBODY, "")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "emptied").touch()
+    (tmp_path / "damaged").write_bytes(b"no database " * 1000)
+    for name, why in (("missing/x", "make "), ("folder", "writable"), ("emptied", "backup"), ("damaged", "backup")):
+        path.write_text(path.read_text().replace("state.sqlite", name))
+        for more in (["--check"], []):
+            assert main(["--config", str(path), *more]) == 1
+            (told,) = capsys.readouterr().err.splitlines()
+            assert f"{tmp_path / name} " in told
+            assert why in told
+        path.write_text(path.read_text().replace(name, "state.sqlite"))
+    assert main(["--config", str(path), "--check"]) == 0
+    assert not (tmp_path / "state.sqlite").exists()
+    store = StateStore(tmp_path / "state.sqlite")
+    assert main(["--config", str(path), "--check"]) == 0
+    assert "a controller serves with the database" in capsys.readouterr().out
+    store.close()
 
 
 def test_check_says_what_a_configuration_means(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None) -> None:

@@ -3,29 +3,42 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
+from hopsum_cli.operator import take_snapshot
+from hopsum_cli.top.screen import screen
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service import credentials
 from hopsum_controlplane.service.access import Access, Safeguards
-from hopsum_controlplane.service.grpc_service import safeguards
+from hopsum_controlplane.service.credentials import Tls
+from hopsum_controlplane.service.grpc_service import Service, safeguards
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
+from hopsum_controlplane.web.page_state import PageState
 from hopsum_topologies.process import ManagedProcess
+from hopsum_wire.watch.rates import document
 
 from ...support.pages import blocks
+from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config
 
 pytestmark = pytest.mark.system
@@ -40,9 +53,9 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def certify(folder: Path, name: str) -> None:
+def certify(folder: Path, name: str, days: int = 2) -> None:
     """Make a certificate that is its own authority, in the place of the one before."""
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(days))
     more = ("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
     files = ("-keyout", folder / "server.key", "-out", folder / "server.pem")
     command = [str(OPENSSL), "req", "-x509", *new, *more, *files]
@@ -100,6 +113,54 @@ def test_certificates_tokens_and_level_are_read_again_and_connections_go_on(tmp_
 
     os.kill(controller.process.pid, signal.SIGTERM)
     assert exit_status(controller.process) == 0
+
+
+@needs_openssl
+def test_a_certificate_that_ends_soon_is_said_and_one_that_has_ended_is_refused(
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    quiet: None,
+) -> None:
+    certify(tmp_path, "first")
+    tls = Tls(tmp_path / "server.pem", tmp_path / "server.key")
+    path = write_config(tmp_path, NOBODY, 'tls_certificate = "server.pem"\ntls_key = "server.key"\n')
+    soon = r"the certificate .*server\.pem ends in 2 days, at 20\d\d-.* UTC"
+    assert main(["--config", str(path), "--check"]) == 0
+    assert re.search(soon, capsys.readouterr().out)
+    # The command has taken the process's log over.
+    logging.getLogger().addHandler(caplog.handler)
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(tls)) as service:
+        place = ControllerAddress.of(service.address, ca_file=tls.certificate)
+        with Channel(place) as channel:
+            shown = document(*[take_snapshot(JobsClient(channel))] * 2)
+        with Console(record=True, width=500, file=io.StringIO()) as console:
+            console.print(screen(shown))
+        seen = (
+            console.export_text(),
+            PageState(cluster.controller, notices=service.notices).document()["notices"][0],
+            caplog.text,
+        )
+        for text in seen:
+            assert re.search(soon, text), text
+        caplog.clear()
+        service.reload(load_config(path))
+        assert re.search(soon, caplog.text)
+        certify(tmp_path, "first", days=15)
+        service.reload(load_config(path))
+        assert service.notices() == []
+
+        ended = SimpleNamespace(time=lambda: time.time() + 16 * 86400, strftime=time.strftime, gmtime=time.gmtime)
+        monkeypatch.setattr(credentials, "time", ended)
+        with pytest.raises(
+            ControlPlaneError, match=r"server\.pem ended at 20.*: no client would take it; make another"
+        ):
+            service.reload(load_config(path))
+    for more in (["--check"], []):
+        assert main(["--config", str(path), *more]) == 1
+        assert "no client would take it" in capsys.readouterr().err
 
 
 @needs_openssl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 240543f5dcd9aa1077353131d6fb2ebf
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 e3c9c29d049f3d504c0a0ecdc6eb0a38
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -599,10 +599,12 @@ class ListSwitchesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListSwitchesResponse(_message.Message):
-    __slots__ = ("switches",)
+    __slots__ = ("switches", "notices")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[Switch]
-    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ...) -> None: ...
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Switch(_message.Message):
     __slots__ = ("name", "driver", "address", "reachable", "condition", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "entries_repaired", "findings", "condition_reason", "sessions", "registered", "lease_left_s")

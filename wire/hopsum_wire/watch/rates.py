@@ -24,7 +24,7 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 
 
 def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
-    """Return switches and jobs of the later snapshot, with `rates` a second since the earlier one, fit for JSON.
+    """Return switches, jobs and notices of the later snapshot, with `rates` a second since the earlier one, for JSON.
 
     A switch's counters are of the snapshots. What ranks tell is of their heartbeats, and so is the time of their rates.
     A rate that nobody can know yet is not there: no heartbeat came between the snapshots.
@@ -43,6 +43,7 @@ def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str,
     seconds = after.at_s - before.at_s
     return {
         "seconds": seconds,
+        "notices": list(after.notices),
         "switches": [_switch(before.switch(switch["name"]), switch, seconds) for switch in after.switches],
         "jobs": [_job(before.job(job["name"]), job, seconds) for job in after.jobs],
     }

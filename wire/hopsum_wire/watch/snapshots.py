@@ -33,6 +33,8 @@ class ControllerSnapshot:
     switches: Sequence[Values]
     jobs: Sequence[Values]
     """Running ones with their counters."""
+    notices: Sequence[str] = ()
+    """Troubles of the controller itself."""
 
     def switch(self, name: str) -> Values | None:
         """Return the switch of a name, None when there is none."""
