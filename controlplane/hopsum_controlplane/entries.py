@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _SHOWN_HEX_BITS = 64
+_SHOWN_WIDE = 2
 
 
 def _show(values: Mapping[str, int]) -> str:
+    wide = [value.bit_length() for value in values.values() if value.bit_length() > _SHOWN_HEX_BITS]
+    # The coefficients of a lookup table say nothing to a reader, and would fill a job's line in every list.
+    if len(wide) > _SHOWN_WIDE:
+        return f"{len(values)} values of up to {max(wide)} bits"
     return ", ".join(f"{name}={_show_value(value)}" for name, value in values.items())
 
 

@@ -165,6 +165,8 @@ def test_a_file_that_is_no_p4info() -> None:
 def test_values_in_words() -> None:
     assert str(entry()) == "workers[generation=0, worker=300] -> admit(mask=256)"
     assert str(entry(params={"mask": 1 << 2047})) == "workers[generation=0, worker=300] -> admit(mask=<2048 bits>)"
+    table = entry(params={f"c{number}": number << 2000 for number in range(16)})
+    assert str(table) == "workers[generation=0, worker=300] -> admit(16 values of up to 2004 bits)"
     assert str(Delete(MulticastGroup(3, (Replica(1, 0),)))) == "delete multicast group 3 of 1/0"
 
 
