@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets: a job's token, which its creator is told once, and the secret that each member has of it.
+"""Secrets: a job's token, which its creator or the controller draws, and the secret that each member has of it.
 
 The database keeps digests only. A member's secret is a function of the token and of what the member drew itself, so a
 join that is repeated has the same answer although it is not stored.

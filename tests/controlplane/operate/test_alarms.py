@@ -32,7 +32,7 @@ from .test_reload import certify, needs_openssl
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "docs" / "prometheus" / "hopsum.rules.yml"
-PAGE = (ROOT / "docs" / "administration.md").read_text()
+PAGE = (ROOT / "docs" / "failures.md").read_text()
 (SCRAPE,) = blocks("operating", "See what happens", "yaml")
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 OPEN_METRICS = "application/openmetrics-text"
@@ -73,7 +73,7 @@ def test_the_page_has_every_alert() -> None:
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH")
 def test_the_commands_on_the_page() -> None:
-    (block,) = blocks("administration", "Alarms")
+    (block,) = blocks("failures", "Alarms")
     done = subprocess.run(["bash", "-euc", block], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -132,7 +132,7 @@ def test_a_prometheus_scrapes_a_controller_and_an_alert_fires(tmp_path: Path, st
     (page,) = re.findall(r"^page http://(\S+)/$", controller.process.log_text(), re.MULTILINE)
     rules = RULES.read_text().replace("for: 30s", "for: 1s")
     (tmp_path / RULES.name).write_text(rules)
-    (rule_files,) = blocks("administration", "Alarms", "yaml")
+    (rule_files,) = blocks("failures", "Alarms", "yaml")
     often = "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
     (tmp_path / "prometheus.yml").write_text(often + rule_files + SCRAPE.replace("127.0.0.1:4701", page))
     at = f"127.0.0.1:{free_port()}"
