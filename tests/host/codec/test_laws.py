@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, ErrorFeedback, LookupTable, NonFiniteError, ReductionContext, SharedRanges
+from hopsum.codec import (
+    CodecError,
+    ErrorFeedback,
+    LookupTable,
+    NonFiniteError,
+    ReductionContext,
+    SharedRanges,
+    make_codec,
+)
 from hopsum.codec.lookup_table import optimal_table
-from hopsum.codec.range_codec import RangeReduction
+from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.vector_reduction import INFINITE, ReductionState, pack_ranges, read_ranges
 from hopsum_wire import Op
 
-from .conftest import MakeCodec
+from .conftest import NAMES, MakeCodec
 from .vectors import encode_alone, layered, nmse, normal, only
 
 pytestmark = pytest.mark.system
@@ -226,10 +236,13 @@ def feedbacks(elements: int) -> list[ErrorFeedback]:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_what_went_in_came_out_or_is_in_the_residuals(make: MakeCodec, loss: float) -> None:
+@pytest.mark.parametrize("form", [*NAMES.values(), ("thc", {"bits": 2}), ("thc", {"result_bits": 6})], ids=str)
+def test_what_went_in_came_out_or_is_in_the_residuals(form: tuple[str, dict[str, Any]], loss: float) -> None:
     """sum over steps of contributors * mean + sum of residuals = sum of all vectors, with contributions lost."""
-    codec, elements, steps = make(WORKERS), 5000, 12
-    chunks = -(-elements // codec.block_elements)
+    codec, elements, steps = make_codec(form[0], workers=WORKERS, **form[1]), 5000, 12
+    assert isinstance(codec, RangeCodec)
+    each = codec.block_elements * codec.chunk_blocks
+    chunks = -(-elements // each)
     rng, kept = np.random.default_rng(4), feedbacks(elements)
     put_in, came_out = np.zeros(elements), np.zeros(elements)
     for step in range(steps):
@@ -239,7 +252,7 @@ def test_what_went_in_came_out_or_is_in_the_residuals(make: MakeCodec, loss: flo
         means = simulate_allreduce(codec, vectors, seed=1, step=step, feedback=kept, present=present)
         assert means is not None
         put_in += np.sum(vectors, axis=0, dtype=np.float64)
-        came_out += means[0].astype(np.float64) * present.sum(axis=0).repeat(codec.block_elements)[:elements]
+        came_out += means[0].astype(np.float64) * present.sum(axis=0).repeat(each)[:elements]
     left = np.sum([feedback.residual for feedback in kept], axis=0, dtype=np.float64)
     scale = np.maximum.accumulate(np.abs(put_in)) + np.abs(left).max() * 1e-3
     assert np.all(np.abs(put_in - came_out - left) < 1e-5 * scale)

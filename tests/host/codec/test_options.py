@@ -147,18 +147,6 @@ def simulated(codec: RangeCodec, vectors: list[Floats], step: int = 1) -> Floats
     return means[0]
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_error_of_uhc_is_the_expected_one(bits: int) -> None:
-    """A mean over 2^17 elements.
-
-    Where 6 bits or more leave little else, truncation of a few elements is a good part of the error, and noisy.
-    """
-    x = normal(1 << 17, seed=bits)
-    codec = make(("uhc", {"bits": bits}), 4)
-    expected = expected_nmse(uniform_table(bits, 4), 4)
-    assert nmse(simulated(codec, [x] * 4), x) == pytest.approx(expected, rel=0.04 if bits < 6 else 0.15)
-
-
 @pytest.mark.parametrize("bits", [1, 4, 8])
 @pytest.mark.parametrize("workers", [1, 8, 64])
 def test_the_best_truncation_beats_others_and_the_published_one(bits: int, workers: int) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges, make_codec
-from hopsum.codec.lookup_table import best_table, expected_nmse, optimal_table
+from hopsum.codec.lookup_table import best_table, expected_nmse, optimal_table, paired_table
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.thc import HUGE, TINY, Thc
+from hopsum.codec.thc import HUGE, TINY, LookupTableCodec, Thc
 from hopsum.codec.vector_reduction import INFINITE
 
 from .vectors import encode_alone, layered, nmse, normal, only
@@ -17,12 +17,33 @@ from .vectors import encode_alone, layered, nmse, normal, only
 ELEMENTS = 1 << 19
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 8, 12, 15])
-def test_error_is_the_expected_one(workers: int) -> None:
-    x = normal(ELEMENTS, seed=workers)
-    means = simulate_allreduce(make_codec("thc", workers=workers), [x] * workers, seed=3, step=workers)
+ERRORS = [
+    *(("thc", workers, 0.03) for workers in (1, 2, 4, 8, 12, 15)),
+    *(("thc:bits=2", workers, 0.05) for workers in (4, 7)),
+    *(("thc:bits=2,error_feedback=False", workers, 0.05) for workers in (4, 7)),
+    *(("thc:result_bits=6", workers, 0.05) for workers in (2, 4, 8)),
+    # Where 6 bits or more leave little else, truncation of a few elements is a good part of the error, and noisy.
+    *((f"uhc:bits={bits}", 4, 0.04 if bits < 6 else 0.15) for bits in range(1, 9)),
+]
+
+
+@pytest.mark.parametrize(("spelled", "workers", "off"), ERRORS)
+def test_error_is_the_expected_one(spelled: str, workers: int, off: float) -> None:
+    codec, x = make_codec(spelled, workers=workers), normal(ELEMENTS, seed=workers)
+    assert isinstance(codec, LookupTableCodec)
+    means = simulate_allreduce(codec, [x] * workers, seed=3, step=workers)
     assert means is not None
-    assert nmse(means[0], x) == pytest.approx(expected_nmse(best_table(workers), workers), rel=0.03)
+    assert nmse(means[0], x) == pytest.approx(expected_nmse(codec.table, workers), rel=off)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "table"),
+    [("thc", best_table(4)), ("thc:bits=2", paired_table(4)), ("thc:result_bits=6", best_table(4, 6, None))],
+)
+def test_the_table_is_the_best_one(spelled: str, table: LookupTable) -> None:
+    codec = make_codec(spelled, workers=4)
+    assert isinstance(codec, LookupTableCodec)
+    assert codec.table == table
 
 
 @pytest.mark.parametrize("shape", ["one element", "constant", "alternating", "layered"])
