@@ -32,8 +32,6 @@ ENUM_DOCS = {
 }
 PLAIN = {"DROP_REASONS"}
 """Constants that start like an enum's members and are none: sizes."""
-DTYPE_HEADER = "hopsum_h"
-"""The header that also gets a numpy dtype and a struct format."""
 LINE_LENGTH = 110
 
 
@@ -55,7 +53,7 @@ def render(declared: Declarations) -> str:
         parts.append(_render_header(name, fields))
     parts.append("\nHEADERS: Final[dict[str, tuple[Field, ...]]] = {\n")
     parts += [f'    "{name}": {_fields_name(name)},\n' for name in declared.headers]
-    parts.append("}\n\n" + _render_dtype(declared.headers[DTYPE_HEADER]))
+    parts.append("}\n" + _DTYPE)
     return "".join(parts)
 
 
@@ -83,18 +81,6 @@ def _render_header(name: str, fields: list[HeaderField]) -> str:
     return "".join(lines)
 
 
-def _render_dtype(fields: list[HeaderField]) -> str:
-    codes = {8: "B", 16: "H", 32: "I", 64: "Q"}
-    if any(item.bits not in codes for item in fields):
-        raise SubsetError(f"{DTYPE_HEADER} needs fields of 8, 16, 32 or 64 bits for its dtype")
-    prefix = DTYPE_HEADER.removesuffix("_h").upper()
-    struct = "".join(codes[item.bits] for item in fields)
-    # numpy's dtype stamps whole batches, struct packs single headers: both have the same fields.
-    lines = [f'{prefix}_STRUCT: Final = ">{struct}"\n', f"{prefix}_DTYPE: Final = np.dtype(\n    [\n"]
-    lines += [f'        ("{item.name}", ">u{item.bits // 8}"),\n' for item in fields]
-    return "".join(lines) + "    ]\n)\n"
-
-
 _PREAMBLE = '''\
 # SPDX-License-Identifier: Apache-2.0
 """The wire format: numbers, header fields, and the big-endian dtype of the hopsum header.
@@ -120,6 +106,12 @@ class Field(NamedTuple):
     offset_bits: int
 
 '''
+
+# numpy's dtype stamps whole batches, struct packs single headers: both have the same fields.
+_DTYPE = """
+HOPSUM_STRUCT: Final = ">" + "".join({8: "B", 16: "H", 32: "I", 64: "Q"}[field.bits] for field in HOPSUM_FIELDS)
+HOPSUM_DTYPE: Final = np.dtype([(field.name, f">u{field.bits // 8}") for field in HOPSUM_FIELDS])
+"""
 
 
 def generate() -> str:

@@ -204,20 +204,5 @@ HEADERS: Final[dict[str, tuple[Field, ...]]] = {
     "hopsum_h": HOPSUM_FIELDS,
 }
 
-HOPSUM_STRUCT: Final = ">BBBBHHIIIQHH"
-HOPSUM_DTYPE: Final = np.dtype(
-    [
-        ("version", ">u1"),
-        ("kind", ">u1"),
-        ("flags", ">u1"),
-        ("op", ">u1"),
-        ("worker", ">u2"),
-        ("slot", ">u2"),
-        ("generation", ">u4"),
-        ("round", ">u4"),
-        ("held", ">u4"),
-        ("contributors", ">u8"),
-        ("count", ">u2"),
-        ("length", ">u2"),
-    ]
-)
+HOPSUM_STRUCT: Final = ">" + "".join({8: "B", 16: "H", 32: "I", 64: "Q"}[field.bits] for field in HOPSUM_FIELDS)
+HOPSUM_DTYPE: Final = np.dtype([(field.name, f">u{field.bits // 8}") for field in HOPSUM_FIELDS])
