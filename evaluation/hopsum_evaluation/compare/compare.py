@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -211,22 +212,7 @@ def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], 
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    bits = cell.bits
-    return {
-        "vectors": cell.vectors,
-        "method": cell.method,
-        "family": cell.family,
-        "workers": cell.workers,
-        "nmse": cell.nmse,
-        "nmse_se": cell.nmse_se,
-        "bits_up": None if bits is None else bits.up,
-        "bits_down": None if bits is None else bits.down,
-        "bits_up_padding": None if bits is None else bits.up_padding,
-        "theory": cell.theory,
-        "theory_se": cell.theory_se,
-        "agrees": cell.agrees,
-        "reason": cell.reason,
-    }
+    return {**asdict(cell), "agrees": cell.agrees}
 
 
 def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
@@ -258,8 +244,8 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
         table.add_column("theory", no_wrap=True)
     for candidate in plan.candidates:
         row = [cell for cell in cells if cell.method == candidate.label]
-        ups = [cell.bits.up for cell in row if cell.bits is not None]
-        downs = [cell.bits.down for cell in row if cell.bits is not None]
+        ups = [cell.bits_up for cell in row if cell.bits_up is not None]
+        downs = [cell.bits_down for cell in row if cell.bits_down is not None]
         figures = [_nmse(cell) for cell in row]
         verdict = [_verdict(row)] if plan.identical else []
         bits = [_span(ups), *([_span(downs)] if down else [])]

@@ -58,7 +58,9 @@ class Cell:
     nmse: float | None = None
     """None: there is none, for this reason."""
     nmse_se: float | None = None
-    bits: Bits | None = None
+    bits_up: float | None = None
+    bits_down: float | None = None
+    bits_up_padding: float | None = None
     theory: float | None = None
     theory_se: float | None = None
     reason: str | None = None
@@ -98,7 +100,7 @@ def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers
         *place,
         nmse=float(errors.mean()),
         nmse_se=float(errors.std(ddof=1) / errors.size**0.5),
-        bits=bits,
+        **{f"bits_{name}": count for name, count in bits._asdict().items()},
         theory=None if expected is None else expected.nmse,
         theory_se=None if expected is None else expected.se,
     )
