@@ -317,14 +317,9 @@ class SelftestReport:
 
     def as_json(self) -> dict[str, Any]:
         """Make the object of --json."""
+        names = ("target", "workers", "elements", "seed", "equal", "replicas_equal", "counters_agree")
         return {
-            "target": self.target,
-            "workers": self.workers,
-            "elements": self.elements,
-            "seed": self.seed,
-            "equal": self.equal,
-            "replicas_equal": self.replicas_equal,
-            "counters_agree": self.counters_agree,
+            **{name: getattr(self, name) for name in (*names, "bytes_up", "bytes_down", "retransmits")},
             "ops": {
                 result.exercise.op.name: {
                     "chunks": result.chunks,
@@ -334,9 +329,6 @@ class SelftestReport:
                 for result in self.sums
             },
             "packets": self.packets_up + self.packets_down,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "retransmits": self.retransmits,
             "switch_events": self.events,
             "switch_drops": self.drops,
             "seconds": round(self.seconds, 3),

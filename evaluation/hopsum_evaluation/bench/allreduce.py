@@ -290,18 +290,11 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
                 theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in OTHERS if theirs in here
             }
         rates.append(entry)
+    names = ("workers", "buckets", "window", "gso", "placement", "error_feedback", "round_trip_s", "runs", "seed")
     return {
         "benchmark": "allreduce",
         "elements": list(setting.elements),
-        "workers": setting.workers,
-        "buckets": setting.buckets,
-        "window": setting.window,
-        "gso": setting.gso,
-        "placement": setting.placement,
-        "error_feedback": setting.error_feedback,
-        "round_trip_s": setting.round_trip_s,
-        "runs": setting.runs,
-        "seed": setting.seed,
+        **{name: getattr(setting, name) for name in names},
         "rates": rates,
         "machine": machine(),
         "versions": versions("hopsum", "numpy", "numba", "torch", "llvmlite"),

@@ -245,6 +245,14 @@ def _progress(console: Console) -> Progress:
 NMSE_TOLERANCE = 0.2
 """The most that the measured error may differ from theory."""
 
+_AS_THEY_ARE = (
+    "target", "codec", "workers", "steps", "data", "seed", "quorum", "loss", "peers", "topology", "parameters",
+    "replicas_equal", "counters_agree", "all_through_switch", "bytes_fp32_allreduce", "retransmits", "fetches",
+    "repaired", "nmse_mean", "nmse_theory",
+)  # fmt: skip
+"""Attributes of the report that --json has under their own names."""
+_ROUNDED = ("loss_first", "loss_last", "accuracy", "accuracy_fp32")
+
 
 @dataclass(slots=True)
 class DemoReport:
@@ -353,33 +361,11 @@ class DemoReport:
     def as_json(self) -> dict[str, Any]:
         """Make the object of --json."""
         return {
-            "target": self.target,
-            "codec": self.codec,
-            "workers": self.workers,
-            "steps": self.steps,
-            "data": self.data,
-            "seed": self.seed,
-            "quorum": self.quorum,
-            "loss": self.loss,
-            "peers": self.peers,
-            "topology": self.topology,
-            "parameters": self.parameters,
-            "loss_first": round(self.loss_first, 4),
-            "loss_last": round(self.loss_last, 4),
-            "accuracy": round(self.accuracy, 4),
-            "accuracy_fp32": round(self.accuracy_fp32, 4),
-            "replicas_equal": self.replicas_equal,
-            "counters_agree": self.counters_agree,
-            "all_through_switch": self.all_through_switch,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
+            **{name: round(getattr(self, name), 4) for name in _ROUNDED},
             "bytes_up": self.interfaces.bytes_up,
             "bytes_down": self.interfaces.bytes_down,
-            "bytes_fp32_allreduce": self.bytes_fp32_allreduce,
             "packets": self.interfaces.packets_up + self.interfaces.packets_down,
-            "retransmits": self.retransmits,
-            "fetches": self.fetches,
-            "repaired": self.repaired,
-            "nmse_mean": self.nmse_mean,
-            "nmse_theory": self.nmse_theory,
             "uplinks": self.counts.uplinks,
             "switch_events": self.counts.events,
             "switch_drops": self.counts.drops,
