@@ -86,51 +86,8 @@ CREATE TABLE earlier_tokens (
 CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
 """
 
-# What brings a database of a version to the next one.
+# What brings a database of a version to the next one. Version 10 is that of the first program that was given away.
 _MIGRATIONS = {
-    1: """
-ALTER TABLE jobs ADD COLUMN resume TEXT;
-ALTER TABLE jobs ADD COLUMN newcomers TEXT;
-ALTER TABLE members ADD COLUMN entered INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE members ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE members ADD COLUMN report TEXT;
-ALTER TABLE members ADD COLUMN why TEXT NOT NULL DEFAULT '';
-UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) FROM jobs WHERE jobs.name = members.name)
-    WHERE phase IN ('in', 'over', 'left');
-UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
-""",
-    2: """
-ALTER TABLE jobs ADD COLUMN branches TEXT NOT NULL DEFAULT '[]';
-ALTER TABLE jobs ADD COLUMN confirmed TEXT NOT NULL DEFAULT '[]';
-ALTER TABLE members ADD COLUMN leaf TEXT NOT NULL DEFAULT '';
-""",
-    3: """
-ALTER TABLE members ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
-""",
-    4: """
-ALTER TABLE books RENAME COLUMN last_epoch TO last_generation;
-UPDATE jobs SET job = replace(job, '"epoch":', '"generation":'),
-    branches = replace(branches, '"epoch":', '"generation":'),
-    resume = replace(resume, '"start_epoch":', '"start_generation":'),
-    newcomers = replace(newcomers, '"start_epoch":', '"start_generation":');
-UPDATE members SET report = replace(report, '"epoch":', '"generation":');
-""",
-    5: """
-ALTER TABLE members ADD COLUMN further TEXT NOT NULL DEFAULT '[]';
-""",
-    6: """
-CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL) STRICT;
-""",
-    7: """
-ALTER TABLE jobs ADD COLUMN departed TEXT NOT NULL DEFAULT '[]';
-""",
-    8: """
-CREATE TABLE IF NOT EXISTS earlier_tokens (
-    name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
-) STRICT;
-""",
-    # Requests of version 0.1 name a tenant, which programs before that do not read.
-    9: "",
     10: """
 ALTER TABLE books ADD COLUMN probes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
@@ -328,9 +285,9 @@ class StateStore:
 
     def _migrate(self, version: int) -> None:
         # An older program must not write a newer database: it would lose columns that it does not know.
-        if not 1 <= version <= SCHEMA_VERSION:
+        if not min(_MIGRATIONS) <= version <= SCHEMA_VERSION:
             raise StoreError(
-                f"{self.path} has version {version}, this program knows 1 .. {SCHEMA_VERSION}",
+                f"{self.path} has version {version}, this program knows {min(_MIGRATIONS)} .. {SCHEMA_VERSION}",
                 hint="use the hopsum that wrote it",
             )
         for older in range(version, SCHEMA_VERSION):
