@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ SOURCE: Final = IMPORT_ROOT / "hopsum_wire" / "control" / "control.proto"
 TARGETS: Final = (SOURCE.with_name("control_pb2.py"), SOURCE.with_name("control_pb2.pyi"))
 # The last release whose stubs load on protobuf 3.20 and on current ones.
 GRPCIO_TOOLS: Final = "1.62.3"
+# Places of messages in the serialized file: protobuf in C never reads them, and protobuf in Python only to copy a
+# message's description, which nothing does here.
+_OFFSETS: Final = re.compile(r"^if _descriptor\._USE_C_DESCRIPTORS == False:\n(?:  .*\n)+", re.MULTILINE)
 
 
 class GeneratorMissingError(RuntimeError):
@@ -55,8 +59,10 @@ def generate() -> dict[Path, str]:
         subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", f"-I{IMPORT_ROOT}", *outputs, name], check=True, cwd=folder
         )
-        written = {target: Path(folder) / target.relative_to(IMPORT_ROOT) for target in TARGETS}
-        return {target: header() + found.read_text(encoding="utf-8") for target, found in written.items()}
+        made = {
+            target: (Path(folder) / target.relative_to(IMPORT_ROOT)).read_text(encoding="utf-8") for target in TARGETS
+        }
+        return {target: header() + _OFFSETS.sub("", text) for target, text in made.items()}
 
 
 def require_generator() -> None:
