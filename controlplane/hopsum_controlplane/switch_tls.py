@@ -7,12 +7,11 @@ The files are read for each session, so that new ones are used from the next one
 from __future__ import annotations
 
 import socket
-import ssl
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire.tls_client import Contents, TlsClientFiles
 
 _PROBE_S = 2.0
 
@@ -27,39 +26,21 @@ class SwitchTls:
 
     def check(self) -> None:
         """Raise ControlPlaneError unless the files can be read and go together."""
-        self._context()
+        self.contents()
 
-    def contents(self) -> tuple[bytes, bytes | None, bytes | None]:
+    def contents(self) -> Contents:
         """Return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
-        self.check()
-        key, certificate = (None if file is None else file.read_bytes() for file in (self.key, self.certificate))
-        # Read for each session: a renewed certificate is used from the next session on.
-        return self.ca.read_bytes(), key, certificate
-
-    def why_not(self, host: str, port: int) -> str:
-        """Return why the handshake with a server fails, as far as a handshake beside gRPC's shows it; else empty."""
         try:
-            plain = socket.create_connection((host, port), _PROBE_S)
-            # A server that wants another certificate of this client says so after the handshake, or is silent.
-            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure, suppress(TimeoutError):
-                secure.settimeout(_PROBE_S)
-                secure.recv(1)
-        except OSError as error:  # ssl.SSLError among them
-            return str(error)
-        return ""
-
-    def _context(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=str(self.ca))
-            # gRPC refuses a server that does not agree on HTTP/2 in the TLS handshake.
-            context.set_alpn_protocols(["h2"])
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key, lambda: "")
+            return self.files.contents()
         except OSError as error:
             given = ", ".join(str(each) for each in (self.ca, self.certificate, self.key) if each)
             hint = "give authorities, and a certificate with its key without a password (PEM)"
             raise ControlPlaneError(f"TLS to the switch: {given}: {error}", hint=hint) from error
-        return context
+
+    @property
+    def files(self) -> TlsClientFiles:
+        """The same files, as the wire's TLS takes them."""
+        return TlsClientFiles(self.ca, self.certificate, self.key)
 
 
 def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
@@ -74,6 +55,6 @@ def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
         return "", silent
     if tls is None:
         return "", f"something listens there: if it speaks TLS, give its authority (tls_ca); else {silent}"
-    why = tls.why_not(host, int(port))
+    why = tls.files.why_not(host, int(port))
     told = f": TLS: {why}" if why else ""
     return told, "check tls_ca, the address in the switch's certificate, and that the switch knows this client's"

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -14,6 +16,7 @@ import grpc
 from hopsum.errors import HopsumError
 from hopsum_wire.control import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
+from hopsum_wire.tls_client import Contents, TlsClientFiles
 
 # The errors of calls to the controller: a refusal, or a controller that cannot be reached.
 
@@ -27,7 +30,14 @@ class ControllerError(HopsumError):
 
 
 class ControllerUnreachableError(ControllerError):
-    """No answer: whether the call was served is not known. To repeat any call of hopsum's is harmless."""
+    """No answer: whether the call was served is not known. To repeat any call of hopsum's is harmless.
+
+    `tls` is the reason where the TLS handshake fails, empty otherwise.
+    """
+
+    def __init__(self, message: str, code: str, tls: str = "") -> None:
+        super().__init__(message, code)
+        self.tls = tls
 
 
 CALL_S: Final = 5.0
@@ -50,6 +60,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
 )
+_PROBE_S: Final = 1.0
+"""Seconds to find out whether anything listens at the controller's address."""
 _NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -95,6 +107,11 @@ class ControllerAddress:
         identity = (Path(certificate_file), Path(key_file)) if key_file else None
         return cls(target, tls, Path(ca_file) if ca_file else None, identity)
 
+    @property
+    def tls_files(self) -> TlsClientFiles:
+        """The files of its TLS."""
+        return TlsClientFiles(self.ca_file, *(self.identity or (None, None)))
+
 
 class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
@@ -104,12 +121,15 @@ class Channel:
     has streams stays until they end: the controller may only be slow, and takes the end of a stream for the end of its
     reader.
 
-    Raises TlsError when one of the files of `address` cannot be read.
+    The files of TLS are read for each connection. gRPC itself connects again with what it read first, so after a call
+    without an answer another connection is opened where the files have changed.
+
+    Raises TlsError when the files of `address` cannot be read or do not fit each other.
     """
 
     def __init__(self, address: ControllerAddress) -> None:
         self.address = address
-        self._tls = _credentials(address) if address.tls else None
+        self._tls = _read_tls(address)
         self._lock = threading.Lock()
         self._missed = 0
         self._closed = False
@@ -140,7 +160,10 @@ class Channel:
             return reply
         except grpc.RpcError as error:
             # Only silence counts. A refusal is an answer, so the connection lives.
-            self._note(channel, missed=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
+            if error.code() in _NO_ANSWER and self._has_renewed_tls():
+                self._replace(channel)
+            else:
+                self._note(channel, missed=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
             raise self._error(error, name, timeout_s) from None  # grpc's own shows the metadata in tracebacks
         except ValueError:  # as grpc says that the channel is closed
             raise self._gone(name) from None
@@ -180,18 +203,36 @@ class Channel:
 
     def _connected(self) -> Any:
         if self._tls is not None:
-            return grpc.secure_channel(self.address.target, self._tls, _OPTIONS)
+            return grpc.secure_channel(self.address.target, grpc.ssl_channel_credentials(*self._tls), _OPTIONS)
         return grpc.insecure_channel(self.address.target, _OPTIONS)
 
     def _note(self, channel: Any, *, missed: bool) -> None:
         """Count the calls without an answer on the present connection. Leave it where they are too many."""
         with self._lock:
             # A call that waited on an older connection says nothing about the present one.
-            if channel is not self._channel or self._closed:
+            if channel is not self._channel:
                 return
             self._missed = self._missed + 1 if missed else 0
             if self._missed < MISSED_MAX:
                 return
+        self._replace(channel)
+
+    def _has_renewed_tls(self) -> bool:
+        """Return true where the files of TLS have other contents than those of the present connection."""
+        try:
+            return _read_tls(self.address) != self._tls
+        # A file is being written: the next call looks again.
+        except TlsError:
+            return False
+
+    def _replace(self, channel: Any) -> None:
+        """Open another connection in the place of `channel`, if that is the present one."""
+        with self._lock:
+            if channel is not self._channel or self._closed:
+                return
+            # Files that do not fit just now leave the ones of before.
+            with suppress(TlsError):
+                self._tls = _read_tls(self.address)
             self._missed, self._channel = 0, self._connected()
             is_idle = channel not in self._streams.values()
         # Closed outside the lock: gRPC ends the calls on it, whose threads come back here.
@@ -213,9 +254,30 @@ class Channel:
     def _gone(self, name: str) -> ControllerUnreachableError:
         return ControllerUnreachableError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
 
+    def _why_no_tls(self) -> str:
+        """Return why the TLS handshake fails, as far as another one shows it, empty where it does not."""
+        host, _, port = self.address.target.rpartition(":")
+        # gRPC tells the client whose certificate was refused no more than that the connection was closed.
+        if self._tls is None or not port.isdigit():
+            return ""
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+        # Nobody listens there, which is no matter of TLS.
+        except OSError:
+            return ""
+        return self.address.tls_files.why_not(host.strip("[]"), int(port))
+
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
         code, told = error.code(), error.details() or "no reason given"
         where = f"controller at {self.address.target}"
+        if code is grpc.StatusCode.UNAVAILABLE and (why := self._why_no_tls()):
+            files = ", ".join(str(file) for file in (self.address.ca_file, *(self.address.identity or ())) if file)
+            return ControllerUnreachableError(
+                f"{where} gave no answer to {name}: TLS: {why}: renew the files at their places "
+                f"({files or 'none given, see ca_file'}) or the controller's; they are read again",
+                code.name,
+                why,
+            )
         if code in _NO_ANSWER:
             how = "with TLS" if self.address.tls else "without TLS"
             within = f" within {timeout_s:.3g} s" if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
@@ -268,12 +330,12 @@ def _metadata(secret: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", BEARER + secret),) if secret else ()
 
 
-def _credentials(address: ControllerAddress) -> Any:
+def _read_tls(address: ControllerAddress) -> Contents | None:
+    if not address.tls:
+        return None
     try:
-        roots = None if address.ca_file is None else address.ca_file.read_bytes()
-        certificate, key = (
-            (None, None) if address.identity is None else (file.read_bytes() for file in address.identity)
-        )
+        return address.tls_files.contents()
     except OSError as error:
-        raise TlsError(f"controller {address.target}: a file for TLS cannot be read: {error}") from error
-    return grpc.ssl_channel_credentials(roots, key, certificate)
+        raise TlsError(
+            f"controller {address.target}: the files for TLS cannot be read or do not fit: {error}"
+        ) from error

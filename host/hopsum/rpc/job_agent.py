@@ -143,6 +143,15 @@ class JobAgent(Agent):
                 )
             )
 
+        # The controller has not heard this worker for a lease, and has evicted it by now.
+        elif (why := self._lease.lost_by_tls) and self._engine.network.stalled_s >= self._lease.lease_s:
+            self.end(
+                AllReduceTimeoutError(
+                    f"rank {self.rank}: nothing came from the switch for {self._lease.lease_s:.3g} s, and no heartbeat "
+                    f"reached the controller (TLS: {why}). Renew the certificate or authority, and connect again"
+                )
+            )
+
     def _counts(self) -> Mapping[str, float]:
         """Return the counts of a heartbeat."""
         streams = [shard.worker.stream for shard in self._shards]

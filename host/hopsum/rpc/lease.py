@@ -78,6 +78,8 @@ class Lease:
         self._silent_since: float | None = None
         self._unreachable: tuple[str, float] | None = None
         """The reason why the controller cannot reach a switch, as it said last, and since when it says so."""
+        self._no_tls: tuple[str, float] | None = None
+        """The reason why the TLS handshake with the controller fails, and since when it fails without an answer."""
         self._news: Replies | None = None
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._registration.rank}", daemon=True)
         self._attending = threading.Thread(
@@ -121,6 +123,20 @@ class Lease:
         """The reason why the controller cannot reach a switch of the generation, and the seconds since."""
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
+
+    @property
+    def lease_s(self) -> float:
+        """The seconds without a heartbeat after which the controller gives the place away."""
+        return self._registration.lease_s
+
+    @property
+    def lost_by_tls(self) -> str:
+        """The reason why no TLS handshake with the controller was possible for a whole lease, empty otherwise.
+
+        The controller may have given the place away meanwhile, and this worker would not hear of it.
+        """
+        why, since = self._no_tls or ("", 0.0)
+        return why if why and time.monotonic() - since >= self.lease_s else ""
 
     def abandon(self, why: str) -> None:
         """Leave the job soon, in this object's thread: the program ends before its work is done. Any thread."""
@@ -297,6 +313,10 @@ class Lease:
         if self._silent_since is None:
             self._silent_since = time.monotonic()
             _log.warning("rank %d: no answer to a heartbeat, trying again: %s", self._registration.rank, error)
+        if self._no_tls is None and isinstance(error, ControllerUnreachableError) and error.tls:
+            self._no_tls = error.tls, time.monotonic()
+            # The error before may be the end of a connection only.
+            _log.error("rank %d: no heartbeat reaches the controller: %s", self._registration.rank, error)
         silent_s = time.monotonic() - self._silent_since
         return min(self._registration.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * random.uniform(0.5, 1.0)
 
@@ -304,7 +324,7 @@ class Lease:
         if self._silent_since is not None:
             silent_s = time.monotonic() - self._silent_since
             _log.warning("rank %d: the controller answers again, after %.1f s", self._registration.rank, silent_s)
-            self._silent_since = None
+            self._silent_since = self._no_tls = None
 
 
 def _reason(reply: Any, generation: int) -> str:

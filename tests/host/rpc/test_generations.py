@@ -19,8 +19,9 @@ import hopsum
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, CommunicatorClosedError
-from hopsum.errors import HopsumError, WorkersReplacedError
+from hopsum.errors import AllReduceTimeoutError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
+from hopsum.rpc.lease import Lease
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import Header, Op
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -228,6 +229,20 @@ def test_ranks_that_fail_for_want_of_the_switch_are_not_waited_for_anew(
             waiting.result(WAIT_S)
         assert asked
         assert 0 <= asked[0] <= WAIT_S - told_s
+
+
+def test_a_worker_that_tls_keeps_from_the_controller_says_so_and_ends_when_its_switch_is_silent(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller has evicted it, and it would not hear of that before its deadline."""
+    _, service = served
+    monkeypatch.setattr(Lease, "lease_s", property(lambda _: 0.3))
+    with crew(service, deadline_s=10 * WAIT_S) as jobs:
+        waiting = jobs[0].submit(vector(jobs[0]))
+        jobs[0]._lease._no_tls = "certificate has expired", -WAIT_S
+        vanish(jobs[1])
+        with pytest.raises(AllReduceTimeoutError, match="TLS: certificate has expired"):
+            waiting.result(WAIT_S)
 
 
 def test_what_only_a_controllers_job_has() -> None:

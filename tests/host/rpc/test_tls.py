@@ -19,6 +19,7 @@ from hopsum_controlplane.service.grpc_service import Service, Tls
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 
+DEADLINE_S = 60.0
 _openssl = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(_openssl is None, reason="no openssl command to make certificates with")
 
@@ -80,10 +81,12 @@ def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Aut
         for place in (
             ControllerAddress.of(service.address, ca_file=other.certificate),
             ControllerAddress.of(service.address, tls=True),
-            ControllerAddress.of(service.address),  # without TLS
         ):
-            with pytest.raises(ControllerUnreachableError, match="asked as it listens"):
+            with pytest.raises(ControllerUnreachableError, match=r"TLS: .*CERTIFICATE_VERIFY_FAILED.*renew the files"):
                 _locate(place)
+        without_tls = ControllerAddress.of(service.address)
+        with pytest.raises(ControllerUnreachableError, match="asked as it listens"):
+            _locate(without_tls)
 
 
 def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
@@ -105,13 +108,45 @@ def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: A
         assert (
             _locate(ControllerAddress.of(service.address, ca_file=ca, certificate_file=known, key_file=known_key)) == 2
         )
-        with pytest.raises(ControllerUnreachableError):
+        with pytest.raises(ControllerUnreachableError, match=r"refuses the certificate of this client \(it has none\)"):
             _locate(ControllerAddress.of(service.address, ca_file=ca))
-        with pytest.raises(ControllerUnreachableError):
+        with pytest.raises(ControllerUnreachableError, match=r"refuses the certificate of this client \(.*theirs"):
             _locate(ControllerAddress.of(service.address, ca_file=ca, certificate_file=stranger, key_file=stranger_key))
 
 
+def test_renewed_files_are_used_by_a_channel_that_was_opened_before(
+    desk: Desk, authority: Authority, other: Authority, tmp_path: Path
+) -> None:
+    """The authority of server and clients is another one at the controller's next start."""
+    ca, certificate, key = tmp_path / "ca.pem", tmp_path / "worker.pem", tmp_path / "worker.key"
+
+    def certify(by: Authority, authorities: bytes) -> Safeguards:
+        """Renew the worker's files, and return the controller's."""
+        ca.write_bytes(authorities)
+        for mine, made in zip((certificate, key), by.certify("worker"), strict=True):
+            shutil.copy(made, mine)
+        return Safeguards(tls=Tls(*by.certify("controller"), client_ca=by.certificate))
+
+    safeguards = certify(authority, authority.certificate.read_bytes())
+    with Service(desk, "127.0.0.1:0", safeguards=safeguards) as service:
+        address = service.address
+        channel = Channel(ControllerAddress.of(address, ca_file=ca, certificate_file=certificate, key_file=key))
+        member = MemberClient(channel, NAME, TOKEN)
+        assert member.locate(DEADLINE_S).workers == 2
+    with channel:
+        safeguards = certify(other, authority.certificate.read_bytes() + other.certificate.read_bytes())
+        with Service(desk, address, safeguards=safeguards):
+            assert member.locate(DEADLINE_S).workers == 2
+            ca.write_text("a file that is being written")
+        # Files that do not fit just now leave the connection as it is.
+        with pytest.raises(ControllerUnreachableError):
+            member.locate(0.5)
+
+
 def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(TlsError, match="do not fit"):
+        Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "ca.pem"))
     with pytest.raises(TlsError, match="cannot be read"):
         Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
     with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_key"):

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS of a gRPC client: its files, read for each connection, and the reason why a handshake fails."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROBE_S = 2.0
+Contents = tuple[bytes | None, bytes | None, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsClientFiles:
+    """PEM files: authorities of the server, None for the usual ones. Certificate and key of the client, both or none.
+
+    All methods read the files: a renewed file is used from the next connection on.
+    """
+
+    ca: Path | None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def contents(self) -> Contents:
+        """Return authorities, key and certificate as gRPC takes them. Raises OSError unless they fit each other."""
+        self._context()
+        ca, key, certificate = (
+            None if file is None else file.read_bytes() for file in (self.ca, self.key, self.certificate)
+        )
+        return ca, key, certificate
+
+    def why_not(self, host: str, port: int) -> str:
+        """Return why the handshake with a server fails, as far as a handshake beside gRPC's shows it; else empty."""
+        try:
+            plain = socket.create_connection((host, port), _PROBE_S)
+            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure, suppress(TimeoutError):
+                secure.settimeout(_PROBE_S)
+                # HTTP/2 begins with the server's settings. A server of gRPC that refuses this client's certificate
+                # closes the connection in place of them, and gives no reason.
+                if not secure.recv(1):
+                    return f"the server refuses the certificate of this client ({self.certificate or 'it has none'})"
+        except OSError as error:  # ssl.SSLError among them
+            return str(error)
+        return ""
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+        # gRPC refuses a server that does not agree on HTTP/2 in the TLS handshake.
+        context.set_alpn_protocols(["h2"])
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key, lambda: "")
+        return context
