@@ -15,6 +15,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
+from hopsum_switch.internal_error import internal_error
+
 
 class Command(NamedTuple):
     """A command, by the one or two words after `hopsum`."""
@@ -195,10 +197,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"hopsum {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        if not _has_lost_its_reader():
-            raise
-        return UNREAD
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_lost_its_reader():
+            return UNREAD
+        print(f"hopsum {name}: {internal_error(error)}", file=sys.stderr)
+        return 1
 
 
 def _has_lost_its_reader() -> bool:

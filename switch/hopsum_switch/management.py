@@ -30,6 +30,7 @@ import grpc
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
+from hopsum_switch.internal_error import internal_error
 from hopsum_switch.observe.snapshot import SnapshotError, freeze
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.interface import InterfacePort
@@ -236,6 +237,8 @@ def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerCo
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except (PortError, NoProgramError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except Exception as error:
+            context.abort(grpc.StatusCode.INTERNAL, internal_error(error))
         raise AssertionError("abort raises")
 
     return serve

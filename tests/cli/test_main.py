@@ -97,20 +97,26 @@ def test_output_that_nobody_reads_ends_a_command() -> None:
     assert writing.returncode == UNREAD == 128 + signal.SIGPIPE
 
 
-def test_a_pipe_that_is_not_the_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_command_expects_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A broken pipe that is not the output's is such a fault."""
+
     def broken(_: Sequence[str]) -> int:
-        raise BrokenPipeError("a connection")
+        raise BrokenPipeError("a\nconnection")
 
     monkeypatch.setattr("hopsum_cli.main.load", lambda _: broken)
-    with pytest.raises(BrokenPipeError, match="a connection"):
-        main(["doctor"])
+    assert main(["job", "list"]) == 1
+    error = capfd.readouterr().err
+    assert error.startswith("hopsum job: internal error: BrokenPipeError: a connection at tests/cli/test_main.py:")
+    assert (error.count("\n"), "please report" in error) == (1, True)
 
 
-def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         build_parser().parse_args(["trian"])
     assert stop.value.code == 2
-    assert "trian" in capsys.readouterr().err
+    assert "trian" in capfd.readouterr().err
 
 
 def test_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

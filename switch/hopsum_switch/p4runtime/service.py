@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
 from hopsum_switch.grpc_address import handler_function, handler_like
+from hopsum_switch.internal_error import internal_error
 from hopsum_switch.p4runtime.entities import acknowledge, digest_message, error_messages, read_entity, write_update
 from hopsum_switch.p4runtime.pipeline_config import (
     CheckedPipeline,
@@ -355,6 +356,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 write_update(target, update)
         except P4RuntimeError as error:
             return error
+        except Exception as error:
+            # The other updates of the batch have been applied, or will be: the client hears of each by itself.
+            return _internal(error)
         return None
 
     def _check_device(self, request: _DeviceRequest) -> None:
@@ -401,6 +405,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             stream.refusal = error
         except grpc.RpcError:
             pass  # the connection is gone, which ends the stream as well
+        except Exception as error:
+            stream.refusal = _internal(error)
         finally:
             stream.end()
 
@@ -531,11 +537,19 @@ class RequestParser(grpc.ServerInterceptor):
 
 @contextmanager
 def _answering(context: grpc.ServicerContext) -> Iterator[None]:
-    """Answer a P4RuntimeError with its code and message."""
+    """Answer a P4RuntimeError with its code and message, and what nobody expected with INTERNAL and one line."""
     try:
         yield
     except P4RuntimeError as error:
         context.abort(_STATUS[error.code], str(error))
+    except Exception as error:
+        context.abort(grpc.StatusCode.INTERNAL, str(_internal(error)))
+
+
+def _internal(error: Exception) -> P4RuntimeError:
+    line = internal_error(error)
+    _log.error("%s", line)
+    return P4RuntimeError(RpcCode.INTERNAL, line)
 
 
 def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | None], what: str) -> None:

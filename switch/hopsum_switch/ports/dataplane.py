@@ -23,6 +23,7 @@ import numpy as np
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.frame_batch import Batch, Outputs
+from hopsum_switch.internal_error import internal_error
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
 from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
@@ -367,9 +368,9 @@ class Dataplane:
         try:
             outputs.make_room(*engine.room_for(int(batch.lengths.max())))
             done = engine.process_batch(batch, outputs, first=first, now_us=self._now_us())
-        except Exception:
+        except Exception as error:
             # Some frames must not stop the traffic of others; the count and the log say that the engine has a bug.
-            _log.exception("the engine failed on %d frames", count - first)
+            _log.error("the engine failed on %d frames: %s", count - first, internal_error(error))
             self.dropped["engine_error"] += count - first
             outputs.count, done = 0, count
         self.packets += done - first

@@ -71,6 +71,14 @@ def _mark_to_drop(args: Arguments, place: ExpressionContext) -> p4.Operation:
     return p4.MarkToDrop(fields["egress_spec"], fields.get("mcast_grp"))
 
 
+def _drop(args: Arguments, place: ExpressionContext) -> p4.Operation:
+    # The `mark_to_drop()` of older P4 programs, which has no argument: it acts on the architecture's own metadata.
+    standard = place.scope.standard
+    if "standard_metadata.egress_spec" not in standard:
+        raise ProgramError(f"drop: the program has no standard_metadata.egress_spec{at(place.source)}")
+    return p4.MarkToDrop(standard["standard_metadata.egress_spec"], standard.get("intrinsic_metadata.mcast_grp"))
+
+
 def _register_read(args: Arguments, place: ExpressionContext) -> p4.Operation:
     register = place.scope.registers.find(_name(args[1], "register_array", place), place.source)
     return p4.RegisterRead(_target(args[0], place), register, lower_data(args[2], place))
@@ -205,11 +213,14 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, ExpressionContext], p4.Op
     "clone_egress_pkt_to_egress": (2, _clone),
     "clone_ingress_pkt_to_egress": (2, _clone),
     "count": (2, _count),
+    "drop": (0, _drop),
     "execute_meter": (3, _execute_meter),
     "exit": (0, lambda args, place: p4.Exit()),
     "log_msg": (2, _log_message),
     "generate_digest": (2, _send_digest),
     "mark_to_drop": (1, _mark_to_drop),
+    # The name of `assign` in P4-14, for bmv2 the same primitive.
+    "modify_field": (2, _assign),
     "modify_field_rng_uniform": (3, _random),
     "modify_field_with_hash_based_offset": (4, _hash),
     "no_op": (0, lambda args, place: p4.NoOp()),

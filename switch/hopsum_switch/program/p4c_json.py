@@ -200,10 +200,18 @@ class PrimitiveJson(Operand, Struct, frozen=True):
 class TransitionJson(Struct, frozen=True):
     """One transition. Value and mask cover the padded key. The value of a value set is a name."""
 
-    type: str
+    written_type: str | None = field(default=None, name="type")
     value: str | None = None
     mask: Hex | None = None
     next_state: str | None = None
+
+    @property
+    def type(self) -> str:
+        """The kind of transition: ``default``, ``hexstr`` or ``parse_vset``."""
+        if self.written_type is not None:
+            return self.written_type
+        # Before format 2.23 the compiler wrote a type for value sets only, and "default" as the value. bmv2 takes both.
+        return "default" if self.value in (None, "default") else "hexstr"
 
 
 class ParseStateJson(Declared, frozen=True):
@@ -402,14 +410,18 @@ class _Format(Struct, frozen=True):
     meta: _Meta | None = field(default=None, name="__meta__")
 
 
-def read_program(text: str) -> ProgramJson:
-    """Read the mirror of a compiled program. Raises: ProgramError (not the JSON of a v1model program)."""
-    # The version comes first: a file of another format has other shapes, and the version is the better message.
+def read_version(text: str) -> tuple[int, int] | None:
+    """Return the version of the file's format, None where the file has none. Raises: ProgramError (no such format)."""
     meta = _decode(text, _Format).meta
     if meta is not None and meta.version[0] != SUPPORTED_MAJOR:
         raise ProgramError(
             f"program: JSON format {list(meta.version)} is not {SUPPORTED_MAJOR}.x; compile with a current p4c"
         )
+    return None if meta is None else meta.version
+
+
+def read_program(text: str) -> ProgramJson:
+    """Read the mirror of a compiled program. Raises: ProgramError (not the JSON of a v1model program)."""
     return _decode(text, ProgramJson)
 
 

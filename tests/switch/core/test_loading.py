@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 import hopsum_switch
+from hopsum_switch.engine import Engine, Output
 from hopsum_switch.errors import ProgramError, UnsupportedError
 from hopsum_switch.program import load_program
 from hopsum_switch.program.p4_source import SourceInfo
@@ -364,3 +365,42 @@ def test_importing_the_core_loads_nothing_foreign() -> None:
     ).stdout
     assert output.split("\n")[0] == "['hopsum_switch', 'msgspec']"
     assert output.split("\n")[1].split()[0] == "False"
+
+
+def test_the_json_of_older_compilers_runs_as_on_bmv2() -> None:
+    """Transitions without a type, `drop` without an argument and `modify_field`, as p4c wrote them before 2.23."""
+    builder = build()
+    builder.data["__meta__"] = {"version": [2, 18]}
+    builder.states[0] |= {
+        "transition_key": [field("h", "a")],
+        "transitions": [
+            {"value": "0x07", "mask": None, "next_state": "again"},
+            {"value": "default", "mask": None, "next_state": None},
+        ],
+    }
+    again = builder.state("again", "g")
+    del again["transitions"][0]["type"]
+    builder.states.append(again)
+    builder.primitives += [
+        primitive("modify_field", field("standard_metadata", "egress_spec"), hexstr(1)),
+        primitive("_jump_if_zero", field("h", "b"), hexstr(3)),
+        {"op": "drop", "parameters": []},
+    ]
+    engine = Engine(builder.load())
+    assert engine.process(5, b"\x07\x00\x08\x09") == [Output(1, b"\x07\x00\x08\x09")]
+    assert engine.process(5, b"\x06\x01\x08\x09") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [([2, 18], "format 2.18, current ones write 2.23"), (None, "no version"), ([2, 23], "")]
+)
+def test_a_refusal_of_an_old_file_says_how_old_it_is(version: list[int] | None, words: str) -> None:
+    builder = build()
+    builder.data["__meta__"] = {"version": version}
+    if version is None:
+        del builder.data["__meta__"]
+    builder.primitives.append(primitive("add_to_field", field("h", "a"), hexstr(1)))
+    with pytest.raises(UnsupportedError, match="unsupported primitive: add_to_field") as caught:
+        builder.load()
+    assert words in str(caught.value)
+    assert ("compile the P4 source again" in str(caught.value)) == bool(words)

@@ -681,3 +681,28 @@ def test_a_large_answer_comes_in_several_messages(primary: Controller) -> None:
         primary.write(l2(INSERT, bytes([number + 1]), metadata=bytes(100_000)))
     assert len(primary.read_tables(table_id=NAMES.tables["l2"])) == 60
     primary.write(entry(MODIFY, "l2", "drop", is_default_action=True))
+
+
+def test_a_fault_of_the_server_is_one_line_for_the_client(
+    switch: SwitchServer, primary: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No exception of Python goes to a client or a terminal, and the other updates of a batch are applied."""
+    state = switch.dataplane.engine.tables["StationIngress.l2"]  # type: ignore[union-attr]
+    insert, line = state.insert, "internal error: KeyError: 'lost' at switch/server/test_service_tables.py:"
+    faults = [KeyError("lost")]
+
+    def fail_once(*arguments: object, **fields: object) -> int:
+        if faults:
+            raise faults.pop()
+        return insert(*arguments, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state, "insert", fail_once)
+    with pytest.raises(grpc.RpcError) as caught:
+        primary.write(l2(INSERT, MAC), l2(INSERT, b"\x02" * 6))
+    assert [detail.canonical_code for detail in details(caught.value)] == [13, 0]
+    assert details(caught.value)[0].message.startswith(line)
+    monkeypatch.setattr(state, "entries", lambda: faults[0])
+    code, message = refused(primary.read_tables, table_id=NAMES.tables["l2"])
+    assert (code, "internal error: IndexError" in message) == (grpc.StatusCode.INTERNAL, True)
+    assert "please report this line" in message
+    assert [record.exc_info for record in caplog.records] == [None, None]
