@@ -28,6 +28,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
+from hopsum_wire.log_writer import LogWriter
 from hopsum_wire.process_end import bound_end
 from hopsum_wire.service_manager import ServiceManager
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         parser.error("--tls-client-names asks for --tls-client-ca: names are those in clients' certificates")
     if arguments.trace_values and not arguments.trace:
         parser.error("--trace-values adds to a trace: give --trace too")
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+    logging.basicConfig(handlers=[LogWriter()], level=logging.WARNING, format="%(name)s: %(message)s")
     if arguments.die_with_parent is not None:
         _die_with_parent(arguments.die_with_parent)
     try:

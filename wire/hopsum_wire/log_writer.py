@@ -10,7 +10,7 @@ import select
 import threading
 import time
 from contextlib import suppress
-from typing import Final, TextIO
+from typing import Final
 
 LINES_MAX: Final = 10_000
 """The lines that wait for the reader, some megabytes. Further lines are left out, and counted."""
@@ -19,16 +19,16 @@ _FLUSH_S: Final = 1.0
 
 
 class LogWriter(logging.Handler):
-    """Writes log records to a stream that has a descriptor: at once, or in a thread of its own while that would block.
+    """Writes log records to a descriptor, by default stderr: at once, or in a thread of its own while that would block.
 
     A terminal after Ctrl-S, a stopped pager and a log daemon that hangs block `write` for as long as they like.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, descriptor: int = 2) -> None:
         super().__init__()
         # A descriptor of its own, without a buffer: a blocked write must not hold the lock of `sys.stderr`, which the
         # end of the process takes.
-        self._file = os.fdopen(os.dup(stream.fileno()), "wb", buffering=0)
+        self._file = os.fdopen(os.dup(descriptor), "wb", buffering=0)
         self._ready = select.poll()
         self._ready.register(self._file, select.POLLOUT)
         self._lines: queue.Queue[bytes] = queue.Queue(LINES_MAX)

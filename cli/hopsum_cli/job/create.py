@@ -257,7 +257,9 @@ def token_file(
         else:
             _write(waiting, token)
     except (OSError, ControlPlaneError) as error:
-        raise TokenFileError(f"{undone}: token file {path}: {error}; give one that is not there yet") from error
+        raise TokenFileError(
+            f"{undone}: token file {path}: {error}; give one that is not there yet, and can be written"
+        ) from error
 
     def keep(told: str) -> None:
         if told != token:

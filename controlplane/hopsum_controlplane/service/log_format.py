@@ -64,7 +64,7 @@ def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "inf
     Args:
         form: of FORMATS. level: of LOG_LEVELS.
     """
-    handler = LogWriter(stream)
+    handler = LogWriter(stream.fileno())
     handler.setFormatter(FORMATS[form]())
     root = logging.getLogger()
     root.handlers[:] = [handler]
