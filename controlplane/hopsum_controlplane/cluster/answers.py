@@ -79,10 +79,6 @@ def job_message(
         begun_age_s=_age_s(history.begun_at_s, now_s),
         codec=request.codec,
         codec_options=request.codec_options,
-        conditions=[
-            pb.JobCondition(**each._asdict(), age_s=_age_s(since_s, now_s))
-            for each, since_s in history.conditions.values()
-        ],
         events=_events(history, now_s) if events else (),
         shards=request.shards,
     )

@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.job_status import JobStatus, SwitchTrouble, status_of
+from hopsum_controlplane.cluster.job_status import status_of
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
@@ -109,7 +109,7 @@ class ClusterController:
         )
         self.registry = SwitchRegistry(config, self._cache, self._reconcilers, monotonic)
         self.mover = JobMover(self._cache, self._reconcilers, self.registry)
-        self._histories = JobHistories(self._cache, self._look, self._lease_s, monotonic)
+        self._histories = JobHistories(self._cache, self._reconcilers.trouble, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
                 self._renew(record, member.rank)
@@ -547,27 +547,22 @@ class ClusterController:
             now_s = self._monotonic()
             self._leases.renew(record.name, rank, now_s + self._lease_s(record), statistics, now_s=now_s)
 
-    def _look(self, record: JobRecord) -> tuple[SwitchTrouble, JobStatus]:
-        """Return the trouble of a job's switches, and the job's status. Under the cache's lock."""
-        trouble = self._reconcilers.trouble(record)
-        left_s = answers.left_s_of(record, self._leases, self._monotonic())
-        return trouble, status_of(record, trouble.job, left_s, self._lease_s(record))
-
     def _view(self, record: JobRecord, counters: bool, *, events: bool = False) -> pb.Job:
         # The switches are asked before the lock is taken: a slow one must not hold heartbeats up.
         read = self._reconcilers.counters(record) if counters else {}
         with self._cache.changed:
             now_s = self._monotonic()
-            trouble, status = self._look(record)
+            condition, lease_s = self._reconcilers.condition(record), self._lease_s(record)
+            left_s = answers.left_s_of(record, self._leases, now_s)
             return answers.job_message(
                 record,
                 self._histories.of(record.name),
-                status,
-                answers.left_s_of(record, self._leases, now_s),
+                status_of(record, condition, left_s, lease_s),
+                left_s,
                 self._leases,
                 now_s,
-                lease_s=self._lease_s(record),
-                condition=trouble.job,
+                lease_s=lease_s,
+                condition=condition,
                 counters=read,
                 events=events,
             )

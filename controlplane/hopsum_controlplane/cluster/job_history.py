@@ -22,14 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.job_status import (
-    JobCondition,
-    JobStatus,
-    SwitchTrouble,
-    conditions_of,
-    ranks_in_words,
-    why_lost,
-)
+from hopsum_controlplane.cluster.job_status import ranks_in_words, why_lost
 from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
 
 KEPT_EVENTS = 50
@@ -67,8 +60,8 @@ class JobHistory:
     joins_refused: int = 0
     last_refusal: str = ""
     refused_at_s: float | None = None
-    conditions: dict[str, tuple[JobCondition, float]] = field(default_factory=dict)
-    """The conditions by type, each with the time since when it is true or false."""
+    trouble: str = ""
+    """The problem of the job's switches, as it was seen last, empty for none."""
 
     def note(self, type: str, reason: str, message: str, now_s: float) -> None:
         """Append an event. An event that only repeats the last one is counted there."""
@@ -83,7 +76,7 @@ class JobHistories:
     """The histories of all jobs of a cache, by name. A deleted job has none. Thread-safe, by the cache's lock.
 
     cache: calls `observe` after each step of a job, under its lock, so that no step is missed.
-    look: gives the trouble of a job's switches, and the job's status. It takes no lock of a switch.
+    trouble: gives the problem of a job's switches in words, empty for none. It takes no lock of a switch.
     lease_s: gives the seconds that a member of a job may be silent.
     monotonic: seconds that never go back.
     """
@@ -91,11 +84,11 @@ class JobHistories:
     def __init__(
         self,
         cache: JobStateCache,
-        look: Callable[[JobRecord], tuple[SwitchTrouble, JobStatus]],
+        trouble: Callable[[JobRecord], str],
         lease_s: Callable[[JobRecord], float],
         monotonic: Callable[[], float],
     ) -> None:
-        self._cache, self._look, self._lease_s, self._monotonic = cache, look, lease_s, monotonic
+        self._cache, self._trouble, self._lease_s, self._monotonic = cache, trouble, lease_s, monotonic
         self._histories: dict[str, JobHistory] = {}
         for record in cache.records():
             found = self._histories[record.name] = JobHistory(record)
@@ -125,7 +118,11 @@ class JobHistories:
             if record.state is JobState.CHANGING and before is not None and before.state is not JobState.CHANGING:
                 found.ended_at_s = now_s
             found.record = record
-            self._note_conditions(found, record, now_s)
+            before_trouble, found.trouble = found.trouble, self._trouble(record)
+            if found.trouble and not before_trouble:
+                found.note(WARNING, "SwitchLost", found.trouble, now_s)
+            elif before_trouble and not found.trouble:
+                found.note(NORMAL, "SwitchBack", "the job's switches are ready again", now_s)
 
     def observe_switch(self, switch: str) -> None:
         """Call `observe` for each job that has slots on a switch."""
@@ -139,19 +136,6 @@ class JobHistories:
             found.joins_refused += 1
             found.last_refusal, found.refused_at_s = why, now_s
             found.note(WARNING, "JoinRefused", why, now_s)
-
-    def _note_conditions(self, found: JobHistory, record: JobRecord, now_s: float) -> None:
-        before = found.conditions
-        found.conditions = {}
-        for each in conditions_of(record, *self._look(record)):
-            last, since_s = before.get(each.type, (None, now_s))
-            changed = last is None or last.status is not each.status
-            found.conditions[each.type] = each, now_s if changed else since_s
-        ready, _ = found.conditions["SwitchReady"]
-        if not ready.status and ("SwitchReady" not in before or before["SwitchReady"][0].status):
-            found.note(WARNING, "SwitchLost", ready.message, now_s)
-        elif ready.status and "SwitchReady" in before and not before["SwitchReady"][0].status:
-            found.note(NORMAL, "SwitchBack", "the job's switches are ready again", now_s)
 
 
 def events_of_step(before: JobRecord | None, after: JobRecord, lease_s: float) -> Iterator[JobEvent]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a job: one word and one reason, from which commands, page, metrics and Kubernetes-style output derive.
+"""The status of a job: one word and one reason, the same in commands, page and metrics.
 
 healthy   its generation runs with all its workers
 idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
@@ -17,7 +17,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, MemberPhase
 
@@ -36,19 +35,6 @@ class Health(enum.Enum):
     FAILED = "failed"
 
 
-class SwitchTrouble(NamedTuple):
-    """The problems of a job's switches, in words; empty where there are none.
-
-    kind: the first switch's problem in one word, see `condition_reason`.
-    switches: what is wrong with the switches themselves.
-    job: everything that keeps the switches from doing what this job wants.
-    """
-
-    kind: str = ""
-    switches: str = ""
-    job: str = ""
-
-
 @dataclass(frozen=True)
 class JobStatus:
     """A job's status: its word, and the reason in a sentence, empty for a healthy job."""
@@ -57,20 +43,11 @@ class JobStatus:
     reason: str = ""
 
 
-class JobCondition(NamedTuple):
-    """A statement on a job as Kubernetes has conditions: a type, true or false, a reason in one word, a message."""
-
-    type: str
-    status: bool
-    reason: str
-    message: str
-
-
 def status_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> JobStatus:
     """Decide the status of a job.
 
     Args:
-        trouble: what keeps the job's switches from doing what the job wants, see SwitchTrouble; empty for nothing.
+        trouble: what keeps the job's switches from doing what the job wants; empty for nothing.
         left_s: seconds until each member is evicted, by rank.
         lease_s: seconds that a member may be silent.
     """
@@ -86,37 +63,6 @@ def status_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None
         JobState.ENDING: "it is being deleted",
     }
     return JobStatus(Health.WAITING, doing[record.state])
-
-
-def conditions_of(record: JobRecord, trouble: SwitchTrouble, status: JobStatus) -> tuple[JobCondition, ...]:
-    """Derive the Kubernetes-style conditions of a job, in the order in which a job reaches them.
-
-    MembersJoined     every worker has its place in the generation, or waits for the next one
-    SwitchReady       the controller reaches the job's switches, and each of them does what it is asked
-    EntriesInstalled  all entries of a generation are on the switches, and its workers may send
-    Ready             a sum can be completed; reason and message are those of the status
-    """
-    running = record.state is JobState.RUNNING
-    present = {member.rank for member in record.members if member.phase in (MemberPhase.WAITING, MemberPhase.IN)}
-    workers = record.request.workers
-    missing = [rank for rank in record.request.worker_ranks if rank not in present]
-    if missing:
-        are = "is" if len(missing) == 1 else "are"
-        there = f"{workers - len(missing)} of {workers} workers: {ranks_in_words(missing)} {are} not there"
-        joined = JobCondition("MembersJoined", False, "Missing", there)
-    else:
-        joined = JobCondition("MembersJoined", True, "AllJoined", f"{workers} workers")
-    kind = trouble.kind.title().replace("_", "") or "Reachable"
-    ready = JobCondition("SwitchReady", not trouble.switches, kind, trouble.switches)
-    if running:
-        installed = JobCondition("EntriesInstalled", True, "Installed", f"generation {record.generation}")
-    elif trouble.job:
-        delay = "SwitchNotReady" if trouble.switches else "Delayed"
-        installed = JobCondition("EntriesInstalled", False, delay, trouble.job)
-    else:
-        installed = JobCondition("EntriesInstalled", False, record.state.value.capitalize(), status.reason)
-    able = running and status.health is not Health.STALLED
-    return joined, ready, installed, JobCondition("Ready", able, status.health.value.capitalize(), status.reason)
 
 
 def why_lost(member: Member, lease_s: float) -> str:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.job_status import SwitchTrouble
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase, RegisteredSwitch
@@ -191,12 +190,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             return conditions.get(record.switch, "")
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
-    def trouble(self, record: JobRecord) -> SwitchTrouble:
-        """Say what is wrong with the switches of a job, and what keeps them from doing what the job wants."""
-        troubled = [reconciler for reconciler in self.of(record) if reconciler.condition]
-        kind = troubled[0].condition_reason if troubled else ""
-        words = "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in troubled)
-        return SwitchTrouble(kind, words, self.condition(record))
+    def trouble(self, record: JobRecord) -> str:
+        """Return the problems of a job's switches themselves, in words, empty where there are none."""
+        ill = [reconciler for reconciler in self.of(record) if reconciler.condition]
+        return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in ill)
 
     def unreachable(self, record: JobRecord) -> str:
         """Return which switches of a job cannot be reached, and why, or an empty string when all can."""

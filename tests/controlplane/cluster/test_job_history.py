@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health, conditions and events of a job, from its first worker to its last, in every view."""
+"""Health and events of a job, from its first worker to its last, in every view."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_history import KEPT_EVENTS
-from hopsum_controlplane.cluster.job_status import Health, JobCondition, SwitchTrouble, conditions_of, status_of
+from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.prometheus_metrics import collect
 from hopsum_controlplane.web.page_state import PageState
@@ -23,55 +23,8 @@ from hopsum_wire.watch.snapshots import state, tone
 from .world import LEASE_S, Cluster, Worker, device_of, enter
 
 
-def conditions(cluster: Cluster) -> dict[str, pb.JobCondition]:
-    return {each.type: each for each in cluster.controller.job("job").conditions}
-
-
-def statuses(cluster: Cluster) -> list[bool]:
-    """Return MembersJoined, SwitchReady, EntriesInstalled and Ready."""
-    found = conditions(cluster)
-    assert list(found) == ["MembersJoined", "SwitchReady", "EntriesInstalled", "Ready"]
-    return [each.status for each in found.values()]
-
-
 def events(cluster: Cluster) -> list[str]:
     return [each.reason for each in cluster.controller.job("job").events]
-
-
-def test_conditions_become_true_one_after_the_other(cluster: Cluster) -> None:
-    crew = cluster.make("job")
-    assert statuses(cluster) == [False, True, False, False]
-    missing = conditions(cluster)["MembersJoined"]
-    assert (missing.reason, missing.message) == ("Missing", "0 of 2 workers: ranks 0, 1 are not there")
-    crew[0].join()
-    assert conditions(cluster)["MembersJoined"].message == "1 of 2 workers: rank 1 is not there"
-    assert conditions(cluster)["Ready"].message == "waits for rank 1 of 2 to join"
-    crew[1].join()
-    assert statuses(cluster) == [True, True, True, True]
-    generation = cluster.controller.job("job").generation
-    assert conditions(cluster)["EntriesInstalled"].message == f"generation {generation}"
-
-
-def test_a_condition_has_the_time_of_its_last_change(cluster: Cluster) -> None:
-    crew = cluster.run()
-    cluster.clock.sleep(LEASE_S / 2)
-    crew[0].beat()
-    assert {each.age_s for each in conditions(cluster).values()} == {LEASE_S / 2}
-    cluster.clock.sleep(LEASE_S / 2)
-    cluster.controller.tick()  # rank 1 was silent for its lease
-    assert statuses(cluster) == [False, True, False, False]
-    cluster.clock.sleep(3)
-    ages = {name: each.age_s for name, each in conditions(cluster).items()}
-    assert ages == {"MembersJoined": 3, "SwitchReady": LEASE_S + 3, "EntriesInstalled": 3, "Ready": 3}
-
-
-def test_a_job_without_its_quorum_has_its_entries_and_is_not_ready(cluster: Cluster) -> None:
-    crew = cluster.run(workers=3, quorum=2)
-    crew[0].leave()
-    assert statuses(cluster) == [False, True, True, True]
-    crew[1].leave()
-    assert statuses(cluster) == [False, True, True, False]
-    assert conditions(cluster)["Ready"].reason == "Stalled"
 
 
 def test_a_switch_that_is_lost_and_comes_back_is_seen_by_its_jobs(
@@ -89,44 +42,26 @@ def test_a_switch_that_is_lost_and_comes_back_is_seen_by_its_jobs(
             for worker in crew:
                 worker.beat()
             cluster.controller.reconcile("s1")
-        found = conditions(cluster)["SwitchReady"]
-        assert (found.status, found.reason) == (False, "Unreachable")
-        assert "no answer about" in found.message
-        assert conditions(cluster)["Ready"].status
     cluster.clock.sleep(60)
     cluster.controller.reconcile("s1")
-    assert conditions(cluster)["SwitchReady"].status
     last = [each for each in cluster.controller.job("job").events if each.reason.startswith("Switch")]
     assert [(each.type, each.reason, each.count) for each in last] == [
         ("Warning", "SwitchLost", 1),
         ("Normal", "SwitchBack", 1),
     ]
+    assert "no answer about" in last[0].message
 
 
-def test_entries_that_a_switch_refuses_are_a_condition_of_the_job_alone(cluster: Cluster) -> None:
+def test_entries_that_a_switch_refuses_are_a_trouble_of_the_job_alone(cluster: Cluster) -> None:
     crew, device = cluster.make("job"), device_of(cluster)
     device.fail(at=device.updates, failure=Failure.REFUSED)
     for worker in crew:
         worker.join()
-    assert statuses(cluster) == [True, True, False, False]
-    refused = conditions(cluster)["EntriesInstalled"]
-    assert (refused.reason, "INTERNAL" in refused.message) == ("Delayed", True)
+    assert "INTERNAL" in cluster.controller.job("job").health_reason
+    assert cluster.controller.switches()[0].condition == ""
     ended = [each for each in cluster.controller.job("job").events if each.reason == "GenerationEnded"]
     assert [each.type for each in ended] == ["Warning"]
     assert "switch s1 did not take it" in ended[0].message
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"), [("not_primary", "NotPrimary"), ("other_program", "OtherProgram"), ("store", "Store")]
-)
-def test_the_reason_of_a_switch_is_one_word(cluster: Cluster, word: str, expected: str) -> None:
-    cluster.make("job")
-    record = cluster.controller._cache.get("job")
-    status = status_of(record, "words", {}, LEASE_S)
-    _, found, entries, _ = conditions_of(record, SwitchTrouble(word, "s1: words", "words"), status)
-    assert found == JobCondition("SwitchReady", False, expected, "s1: words")
-    assert (entries.reason, entries.message) == ("SwitchNotReady", "words")
-    assert conditions_of(record, SwitchTrouble(), status)[1] == JobCondition("SwitchReady", True, "Reachable", "")
 
 
 def test_the_life_of_a_job_is_told_by_its_events(cluster: Cluster) -> None:
@@ -188,7 +123,6 @@ def test_a_restarted_controller_says_so_and_goes_on(cluster: Cluster) -> None:
     cluster.start()
     (event,) = cluster.controller.job("job").events
     assert (event.reason, event.message) == ("Restored", "the controller was started; the job is running")
-    assert statuses(cluster) == [True, True, True, True]
     crew[0].leave()
     assert events(cluster) == ["Restored", "MemberLeft"]
 
@@ -200,19 +134,17 @@ def test_a_job_that_is_being_deleted_says_so(cluster: Cluster) -> None:
     with pytest.raises(ControlPlaneError):
         cluster.controller.delete_job("job")
     assert "Deleting" in events(cluster)
-    assert statuses(cluster) == [True, False, False, False]
 
 
 def test_the_operators_message_has_them_and_a_list_has_no_events(cluster: Cluster) -> None:
     cluster.run()
     cluster.clock.sleep(2)
     message = message_to_dict(cluster.controller.job("job"))
-    ready, created = message["conditions"][-1], message["events"][0]
-    assert ready == {"type": "Ready", "status": True, "reason": "Healthy", "message": "", "age_s": 2.0}
+    created = message["events"][0]
     expected = {"type": "Normal", "reason": "Created", "message": "2 workers, switch s1", "count": 1, "age_s": 2.0}
     assert created == expected
     (listed,) = cluster.controller.jobs()
-    assert (len(listed.conditions), len(listed.events)) == (4, 0)
+    assert len(listed.events) == 0
 
 
 def view(cluster: Cluster, job: str = "job") -> pb.Job:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 e3c9c29d049f3d504c0a0ecdc6eb0a38
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 8004b749d13451e020995ed24e4d3ec9
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -387,7 +387,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "conditions", "events", "switches", "shards", "tenant")
+    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "events", "switches", "shards", "tenant")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -422,7 +422,6 @@ class Job(_message.Message):
     BEGUN_AGE_S_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -454,26 +453,11 @@ class Job(_message.Message):
     begun_age_s: float
     codec: str
     codec_options: str
-    conditions: _containers.RepeatedCompositeFieldContainer[JobCondition]
     events: _containers.RepeatedCompositeFieldContainer[JobEvent]
     switches: _containers.RepeatedScalarFieldContainer[str]
     shards: int
     tenant: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[JobCondition, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
-
-class JobCondition(_message.Message):
-    __slots__ = ("type", "status", "reason", "message", "age_s")
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    STATUS_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    AGE_S_FIELD_NUMBER: _ClassVar[int]
-    type: str
-    status: bool
-    reason: str
-    message: str
-    age_s: float
-    def __init__(self, type: _Optional[str] = ..., status: bool = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ("type", "reason", "message", "count", "age_s")
