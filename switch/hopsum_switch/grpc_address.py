@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import grpc
+from hopsum_wire.quiet_grpc import grpc
 
 _UNIX = "unix:"
 # The bits that the umask takes from the mode of a new socket.

@@ -26,8 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
-
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
 from hopsum_switch.internal_error import internal_error
@@ -37,6 +35,7 @@ from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.port import Port, PortError
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
+from hopsum_wire.quiet_grpc import details, grpc
 
 SERVICE = "hopsum_switch.Management"
 # gRPC takes 4 MiB by default, less than the registers of a program may have.
@@ -223,7 +222,7 @@ class ManagementClient:
             # wait_for_ready: a switch that is just starting is waited for, within the time limit.
             response: Json = call(request, timeout=self._timeout_s, wait_for_ready=True)
         except grpc.RpcError as error:
-            raise ManagementError(f"{method}: {error.details()} ({error.code().name})") from error
+            raise ManagementError(f"{method}: {details(error)} ({error.code().name})") from error
         return response
 
 

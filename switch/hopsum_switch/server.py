@@ -20,8 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import grpc
-
 from hopsum_switch.engine import Engine
 from hopsum_switch.grpc_address import ServerError, ServerTls, listen
 from hopsum_switch.management import Management, add_to_server
@@ -32,6 +30,7 @@ from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import check_port_number
 from hopsum_wire.p4runtime import p4runtime_pb2_grpc
+from hopsum_wire.quiet_grpc import grpc
 
 _log = logging.getLogger(__name__)
 # The default of bmv2.

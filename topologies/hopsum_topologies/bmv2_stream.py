@@ -8,7 +8,7 @@ messages have the fields id = 1, device_id = 2, port = 3 (varints) and packet = 
 
 from __future__ import annotations
 
-import grpc
+from hopsum_wire.quiet_grpc import grpc
 
 _DEADLINE_S = 60.0
 _STREAM = "/p4.bm.DataplaneInterface/PacketStream"

@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from hopsum_wire.shown import shown
+
 LINES_MAX: Final = 10_000
 """The lines that wait for the reader, some megabytes. Further lines are left out, and counted."""
 _FLUSH_S: Final = 1.0
@@ -67,7 +69,9 @@ class LogWriter(logging.Handler):
             self._lines.task_done()
 
     def _line(self, record: logging.LogRecord) -> bytes:
-        return f"{self.format(record)}\n".encode(errors="backslashreplace")
+        # A record may have what a peer sent. Further lines are indented: none of these looks like a record of its own.
+        lines = map(shown, self.format(record).split("\n"))
+        return ("\n    ".join(lines) + "\n").encode(errors="backslashreplace")
 
     def _gap(self) -> bytes:
         """Return a line on the lines that were left out before all lines that come now, empty for none."""

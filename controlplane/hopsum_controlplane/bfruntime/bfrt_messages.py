@@ -13,8 +13,9 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from hopsum_wire.quiet_grpc import grpc
 
 _PACKAGE: Final = "bfrt_proto"
 SERVICE: Final = f"{_PACKAGE}.BfRuntime"

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import grpc
 from google.rpc import code_pb2
 
 from hopsum_controlplane.bfruntime.bfrt_messages import (
@@ -29,6 +28,7 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
 from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls
+from hopsum_wire.quiet_grpc import grpc
 
 _CLOSE_S: Final = 2.0
 _OPTIONS: Final = (

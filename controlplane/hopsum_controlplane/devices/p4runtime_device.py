@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import grpc
 from google.protobuf.message import Message
 
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
@@ -27,6 +26,7 @@ from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.p4runtime_encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire.p4runtime import p4runtime_pb2
+from hopsum_wire.quiet_grpc import grpc
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest

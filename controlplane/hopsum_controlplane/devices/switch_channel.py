@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-import grpc
 from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane.switch_tls import SwitchTls
+from hopsum_wire.quiet_grpc import grpc
 
 _METADATA_BYTES: Final = 4 << 20
 OPTIONS: Final = (

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.token_files import read_private
+from hopsum_wire.quiet_grpc import grpc
 
 _DAY_S: Final = 86400.0
 # As of the alarm HopsumCertificateEnds.

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, Self
 
-import grpc
-
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
@@ -26,6 +24,7 @@ from hopsum_controlplane.service.operator_service import Jobs, Switches
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens, read_token
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
+from hopsum_wire.quiet_grpc import grpc
 
 BEAT_THREADS: Final = 4
 """The threads for heartbeats alone."""

@@ -16,8 +16,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-import grpc
-
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
@@ -26,6 +24,7 @@ from hopsum_controlplane.service.event_loop import Bell
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MAX_SHARDS, JobMembership, format_membership
+from hopsum_wire.quiet_grpc import grpc
 
 WAIT_S: Final = 10.0
 """The longest wait of a call for a membership."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import grpc
-
 from hopsum.errors import HopsumError
 from hopsum_wire.control import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
+from hopsum_wire.quiet_grpc import details, grpc
 from hopsum_wire.tls_client import Contents, TlsClientFiles
 
 # The errors of calls to the controller: a refusal, or a controller that cannot be reached.
@@ -268,7 +267,7 @@ class Channel:
         return self.address.tls_files.why_not(host.strip("[]"), int(port))
 
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
-        code, told = error.code(), error.details() or "no reason given"
+        code, told = error.code(), details(error)
         where = f"controller at {self.address.target}"
         if code is grpc.StatusCode.UNAVAILABLE and (why := self._why_no_tls()):
             files = ", ".join(str(file) for file in (self.address.ca_file, *(self.address.identity or ())) if file)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
@@ -33,6 +32,7 @@ from hopsum_switch.ports.port import Port, PortCounters
 from hopsum_switch.state.digest_store import DigestList
 from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
 from hopsum_wire.p4runtime import p4runtime_pb2 as p4rt
+from hopsum_wire.quiet_grpc import grpc
 
 # The CPU port: frames that the program sends there become packet-ins.
 

@@ -103,6 +103,14 @@ def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
     assert "cannot listen" in lines[-1]["message"]
 
 
+def test_words_of_a_peer_forge_no_line_and_give_a_terminal_no_orders(stream: TextIO) -> None:
+    log_to(stream)
+    _log.error("refused: %s", "\x1b]0;title\x07\n2026-11-27T10:00:00.000Z INFO    a forged line")
+    first, second = written(stream).splitlines()
+    assert first.endswith(r"ERROR   refused: \x1b]0;title\x07")
+    assert second.startswith("    2026-11-27")
+
+
 def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
     """A terminal after Ctrl-S: the lines wait, then are left out and counted, and no thread that logs waits."""
     reading, writing = os.pipe()

@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -84,6 +85,24 @@ def test_a_signal_that_another_thread_takes_ends_it() -> None:
         threads = [int(name) for name in os.listdir(f"/proc/{process.pid}/task") if int(name) != process.pid]
         assert ctypes.CDLL(None).tgkill(process.pid, threads[-1], signal.SIGTERM) == 0
         assert process.wait(DEADLINE_S) == 0
+
+
+def test_what_a_stranger_says_in_http2_reaches_no_log() -> None:
+    words = b"\x1b]0;title\x07\nhopsum_switch: a forged line"
+
+    def frame(kind: int, payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload))[1:] + bytes((kind, 0, 0, 0, 0, 0)) + payload
+
+    with started() as (process, address, _):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
+            goaway = frame(7, struct.pack(">II", 0, 2) + words)
+            stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b"") + goaway)
+            while stranger.recv(4096):
+                pass
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out, errors) == (0, "", "")
 
 
 def test_requests_that_do_not_parse_keep_nothing_and_hold_nobody() -> None:
