@@ -7,6 +7,7 @@ So `hopsum` starts quickly, and a dependency that is missing has a message that 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import sys
@@ -193,7 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = load(COMMANDS[name])(rest)
         # A reader that has ended is noticed here, not when the interpreter exits, where it would be a traceback.
         sys.stdout.flush()
-        return status
+        # A command that takes every OSError for a failure of its own takes a broken pipe for one.
+        return UNREAD if status and _has_lost_its_reader() else status
     except KeyboardInterrupt:
         print(f"hopsum {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -208,7 +210,10 @@ def _has_lost_its_reader() -> bool:
     """Say whether nobody reads the output any more, as in `hopsum ... | head`. What is left of it goes nowhere then."""
     # poll() reports POLLERR for a pipe without a reader whatever is asked for, so nothing is asked for.
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)
+    try:
+        output.register(sys.stdout.fileno(), 0)
+    except io.UnsupportedOperation:
+        return False
     if not any(event & select.POLLERR for _, event in output.poll(0)):
         return False
     # The interpreter flushes stdout once more at its exit, which would fail on the lost pipe.

@@ -97,6 +97,22 @@ def test_output_that_nobody_reads_ends_a_command() -> None:
     assert writing.returncode == UNREAD == 128 + signal.SIGPIPE
 
 
+def test_a_command_that_takes_a_broken_pipe_for_its_own_failure_ends_in_the_same_way() -> None:
+    program = """
+import sys
+from hopsum_cli import main
+def command(_):
+    try: print("x" * 100_000)
+    except OSError: return 1
+main.load = lambda _: command
+sys.exit(main.main(["switch-ctl"]))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writing:
+        assert writing.stdout is not None
+        writing.stdout.close()
+    assert writing.returncode == UNREAD
+
+
 def test_what_no_command_expects_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
