@@ -25,7 +25,6 @@ LANE_SECOND: Final = 0x846CA68B
 
 ROTATION: Final = 1
 ROUNDING: Final = 2
-ACROSS: Final = 3
 SKETCH: Final = 4
 INDEX: Final = 5
 

@@ -41,7 +41,7 @@ from torch import nn
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
 from hopsum.communicator import AllReduceResult, Communicator, MismatchError
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, require_fit
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ class DiLoCo:
         if self._sent is not None:
             mean = torch.from_numpy(self._arrive(self._sent).copy())
             sent = {"number": self._sent.number, "due_step": self._sent.due_step, "mean": mean}
-        residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
+        residuals = self._residuals.as_dict()
         return DiLoCoStateDict(shared=self.shared_state_dict(), rank=self.comm.rank, residuals=residuals, sent=sent)
 
     def load_state_dict(self, state: DiLoCoStateDict) -> None:
@@ -463,11 +463,9 @@ class DiLoCo:
                 f"state of rank {state['rank']} on rank {self.comm.rank}: each rank saves and loads its own"
             )
         sizes = dict(pair for each in self.fragments for pair in zip(each.names, each.sizes, strict=True))
-        for name, residual in state["residuals"].items():
-            if sizes.get(name) != residual.numel():
-                raise ValueError(f"residual of {name!r} with {residual.numel()} elements, not {sizes.get(name)}")
+        require_fit(state["residuals"], sizes)
         self._take(state["shared"])
-        self._residuals.load({name: each.float().numpy() for name, each in state["residuals"].items()})
+        self._residuals.load(state["residuals"])
         sent = state["sent"]
         self._sent = None
         if sent is not None:

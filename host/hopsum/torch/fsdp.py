@@ -21,7 +21,7 @@ from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, require_fit
 from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
@@ -91,9 +91,12 @@ class ReplicaState:
 
     def state_dict(self) -> ReplicaStateDict:
         """Return a copy of this rank's residuals for a checkpoint."""
-        residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
         return ReplicaStateDict(
-            version=_VERSION, replica=self.comm.rank, shard=self.shard, shards=self.shards, residuals=residuals
+            version=_VERSION,
+            replica=self.comm.rank,
+            shard=self.shard,
+            shards=self.shards,
+            residuals=self._residuals.as_dict(),
         )
 
     def load_state_dict(self, state: ReplicaStateDict) -> None:
@@ -106,10 +109,8 @@ class ReplicaState:
         here = (_VERSION, self.comm.rank, self.shard, self.shards)
         if saved != here:
             raise ValueError(f"state of (version, replica, shard, shards) {saved} on {here}: each rank loads its own")
-        for name, residual in state["residuals"].items():
-            if self._sizes.get(name) != residual.numel():
-                raise ValueError(f"residual of {name!r} with {residual.numel()} elements, not {self._sizes.get(name)}")
-        self._residuals.load({name: each.float().numpy() for name, each in state["residuals"].items()})
+        require_fit(state["residuals"], self._sizes)
+        self._residuals.load(state["residuals"])
 
 
 def register_all_reduce_hook(

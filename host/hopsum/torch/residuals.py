@@ -51,9 +51,9 @@ class Residuals:
             return here
         return self._move(tuple(names), sizes, lambda elements: DeviceFeedback(elements, device))
 
-    def as_dict(self) -> dict[str, Floats]:
-        """Return a copy of each parameter's residual, float32[elements], in numpy's memory."""
-        return {name: self._copy(name) for name in self._places}
+    def as_dict(self) -> dict[str, torch.Tensor]:
+        """Return a copy of each parameter's residual, float32[elements] on the CPU, for a checkpoint."""
+        return {name: torch.from_numpy(self._copy(name)) for name in self._places}
 
     def read(self, name: str) -> Floats | None:
         """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
@@ -74,13 +74,14 @@ class Residuals:
             with _queue(feedback):
                 _values(feedback).mul_(factor)
 
-    def load(self, residuals: Mapping[str, Floats]) -> None:
-        """Replace everything by these residuals, float32[elements] each; they are copied."""
+    def load(self, residuals: Mapping[str, torch.Tensor]) -> None:
+        """Replace everything by these residuals, [elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
         self._left.clear()
         for name, residual in residuals.items():
-            self._move((name,), (residual.size,), _on_host).residual[:] = residual
+            kept = self._move((name,), (residual.numel(),), _on_host).residual
+            kept[:] = residual.detach().to("cpu", torch.float32).numpy()
 
     def _here(self, layout: Layout) -> ErrorFeedback | DeviceFeedback | None:
         """Return the error feedback of this layout, if all residuals of its parameters are in it."""
@@ -115,6 +116,17 @@ class Residuals:
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
         self._left &= inhabited
         return made
+
+
+def require_fit(residuals: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+    """Raise ValueError unless every residual is one of these parameters', with as many elements."""
+    for name, residual in residuals.items():
+        if sizes.get(name) != residual.numel() or residual.ndim != 1:
+            here = f"{sizes[name]} elements" if name in sizes else "no such parameter"
+            raise ValueError(
+                f"residual of {name!r} with shape {list(residual.shape)}, but the module has {here}: load the state "
+                "of the same model"
+            )
 
 
 def _on_host(elements: int) -> ErrorFeedback:

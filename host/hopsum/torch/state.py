@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypedDict
 
@@ -24,14 +24,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.codec.interface import CollectiveError, Floats, OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, require_fit
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
@@ -205,7 +205,7 @@ class HopsumState:
             raise ValueError(f"communicator of rank {comm.rank} for a state of rank {self.rank}")
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         names = {parameter: name for name, parameter in inner.named_parameters()}
-        _require_fit(self._residuals.as_dict(), names)
+        require_fit(self._residuals.as_dict(), {name: parameter.numel() for parameter, name in names.items()})
         plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
@@ -414,14 +414,13 @@ class HopsumState:
         """Return a copy of this rank's state for a checkpoint. Raises RuntimeError in the middle of a backward pass."""
         if self._step is not None and self._step.under_way:
             raise RuntimeError("gradients are on their way: take the state between backward passes")
-        residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
         return StateDict(
             version=_VERSION,
             rank=self.rank,
             steps=self.steps,
             allreduces=self.allreduces,
             scale=self._scale,
-            residuals=residuals,
+            residuals=self._residuals.as_dict(),
         )
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -436,10 +435,9 @@ class HopsumState:
             raise ValueError(f"state of version {state['version']}, this hopsum reads version {_VERSION}")
         if state["rank"] != self.rank:
             raise ValueError(f"state of rank {state['rank']} on rank {self.rank}: each rank saves and loads its own")
-        arrays = {name: tensor.detach().to("cpu", torch.float32).numpy() for name, tensor in state["residuals"].items()}
         if self._sender is not None:
-            _require_fit(arrays, self._sender.names)
-        self._residuals.load(arrays)
+            require_fit(state["residuals"], {name: each.numel() for each, name in self._sender.names.items()})
+        self._residuals.load(state["residuals"])
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -452,15 +450,3 @@ class HopsumState:
         self._calls = _Calls(self.rank)
         self._start(Residuals())
         self.load_state_dict(pickled["state"])
-
-
-def _require_fit(residuals: Mapping[str, Floats], names: Mapping[torch.Tensor, str]) -> None:
-    """Raise ValueError unless every residual is one of these parameters'."""
-    sizes = {name: parameter.numel() for parameter, name in names.items()}
-    for name, residual in residuals.items():
-        if sizes.get(name) != residual.size or residual.ndim != 1:
-            here = f"{sizes[name]} elements" if name in sizes else "no such parameter"
-            raise ValueError(
-                f"residual of {name!r} with shape {list(residual.shape)}, but the module has {here}: load the state "
-                "of the same model"
-            )

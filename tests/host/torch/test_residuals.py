@@ -55,7 +55,7 @@ def test_random_layouts_against_a_plain_dictionary(seed: int) -> None:
 def test_loading_replaces_and_copies() -> None:
     residuals = Residuals()
     residuals.feedback(["a"], [3]).residual[:] = 1
-    loaded = {"b": np.ones(1, np.float32)}
+    loaded = {"b": torch.ones(1)}
     residuals.load(loaded)
     loaded["b"][0] = 5
     assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"b": [1.0]}
@@ -175,7 +175,7 @@ class OneBucket:
 @pytest.mark.parametrize("plain", [(), ("bias",)])
 def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple[str, ...]) -> None:
     module, residuals = nn.Linear(3, 1), Residuals()
-    residuals.load({"weight": np.full(3, 2, np.float32), "bias": np.full(1, 5, np.float32)})
+    residuals.load({"weight": torch.full((3,), 2.0), "bias": torch.full((1,), 5.0)})
     sender = Sender(
         communicator=InstantAgent(),  # type: ignore[arg-type]
         names={parameter: name for name, parameter in module.named_parameters()},
