@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,16 @@ class TlsClientFiles:
         except OSError as error:  # ssl.SSLError among them
             return str(error)
         return ""
+
+    def days_left(self, host: str, port: int) -> float | None:
+        """Return the days until the server's certificate ends, None where the handshake fails."""
+        try:
+            plain = socket.create_connection((host, port), _PROBE_S)
+            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure:
+                ends_at = str((secure.getpeercert() or {})["notAfter"])
+        except (OSError, KeyError):
+            return None
+        return (ssl.cert_time_to_seconds(ends_at) - time.time()) / 86400
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))

@@ -24,7 +24,7 @@ from hopsum.diagnosis.probe_client import ProbeSource, open_probe_client
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import CALL_S, Channel, ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum.rpc.controller_job import leaf_of, source_towards
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
@@ -38,6 +38,8 @@ _REFUSED: Final = {
     "UNAUTHENTICATED": ("token", "give the token that hopsum job create printed; a job made again has another one"),
 }
 """By the code of the controller's refusal: the check that fails, and its remedy."""
+_TLS_FIX: Final = "renew the certificate that has ended, or give the authority that signed the controller's (ca)"
+_SOON_DAYS: Final = 14
 
 
 def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
@@ -61,7 +63,7 @@ def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
             source, window = _member_here(channel, job, token, config.rank)
         except ControllerUnreachableError as error:
             fix = "start it (hopsum controller), give the address where it listens, and ask with TLS where it has TLS"
-            return _not_admitted(url, "controller", str(error), fix)
+            return _not_admitted(url, "controller", str(error), _TLS_FIX if error.tls else fix)
         except ControllerError as error:
             check, fix = _REFUSED.get(error.code, ("controller", "see the controller's log"))
             return _not_admitted(url, check, str(error), fix)
@@ -73,7 +75,7 @@ def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
     report = DiagnosisReport(f"worker of {url}")
     report.rows += [
         passed("url", f"job {job!r} of the controller at {asked}"),
-        passed("controller", f"{asked} answers"),
+        passed("controller", f"{asked} answers", advice=_ends_soon(place)),
         passed("job", f"{located.workers} workers, which send to {first}{shards}"),
         passed("token", "it is the job's"),
     ]
@@ -84,6 +86,13 @@ def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
         rows = _way(switch, source_towards(switch.address, config.ip), None, patience)
         report.rows += [of_shard(row, number) for row in rows]
     return report
+
+
+def _ends_soon(place: ControllerAddress) -> str:
+    """Return the advice for a controller's certificate that ends soon, an empty string for any other."""
+    host, _, port = place.target.rpartition(":")
+    left = place.tls_files.days_left(host, int(port)) if place.tls and port.isdecimal() else None
+    return "" if left is None or left > _SOON_DAYS else f"have its certificate renewed: it ends in {left:.1f} days"
 
 
 def _not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:

@@ -21,6 +21,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from hopsum.config import resolve
+from hopsum.diagnosis.joining_side import examine_url
+from hopsum.diagnosis.worker_side import Patience
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
@@ -136,6 +139,11 @@ def test_a_certificate_that_ends_soon_is_said_and_one_that_has_ended_is_refused(
         place = ControllerAddress.of(service.address, ca_file=tls.certificate)
         with Channel(place) as channel:
             shown = document(*[take_snapshot(JobsClient(channel))] * 2)
+            token = JobsClient(channel).create("train", 2, 16).token
+        private(tmp_path / "job.token", token)
+        url = f"hopsum://{service.address}/train?token_file={tmp_path}/job.token&ca={tls.certificate}"
+        controller_row = examine_url(resolve({"url": url}), Patience(0.1, 0.1, 0.1)).rows[1]
+        assert controller_row.fix == "have its certificate renewed: it ends in 2.0 days"
         with Console(record=True, width=500, file=io.StringIO()) as console:
             console.print(screen(shown))
         seen = (
