@@ -99,6 +99,31 @@ class CollectivePhase(NamedTuple):
         return counts
 
 
+@dataclass(slots=True)
+class ChunkStream:
+    """The codes of one vector: how many of its chunks are encoded, and of how many the sums are decoded.
+
+    With `memory`, machine code may encode and decode the next chunks in the place of the reduction that has the stream.
+    """
+
+    payloads: Bytes
+    """uint8[chunks, up_bytes(op)]"""
+    contributors: Bitmaps
+    """[chunks], of the sums that are decoded."""
+    encoded: int = 0
+    """Chunks from the first on whose payloads are made."""
+    taken: int = 0
+    """Chunks from the first on whose sums are in the mean, and settled."""
+    memory: NDArray[np.int64] | None = None
+    """int64[stream_kernels.WORDS], None: there is no machine code."""
+    encode_at: int = 0
+    """The address of machine code: stream_kernels.encode."""
+    decode_at: int = 0
+    """The address of stream_kernels.decode. 0: sums are not decoded before the last one is here."""
+    kept: tuple[NDArray[Any], ...] = ()
+    """The arrays to which addresses in `memory` point."""
+
+
 class Reduction(Protocol):
     """One all-reduce of one vector, without I/O."""
 
@@ -132,8 +157,16 @@ class Reduction(Protocol):
     def encoded(self) -> int:
         """Return the chunks of the phase whose payloads are made: all, unless they are made in parts."""
 
-    def encode_in_parts(self, part_chunks: int) -> None:
-        """Let the next phase begin with the payloads of so many chunks, where the codec can."""
+    @property
+    def stream(self) -> ChunkStream | None:
+        """Return the chunks of the phase if machine code may encode and decode them; None where it may not."""
+
+    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
+        """Let the next phase begin with the payloads of so many chunks, where the codec can.
+
+        Args:
+            compiled: let the phase begin without any payload where there is machine code for `stream`.
+        """
 
     def encode_part(self) -> Bytes:
         """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""

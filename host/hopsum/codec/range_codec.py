@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
+    ChunkStream,
     CollectivePhase,
     ErrorFeedback,
     Flags,
@@ -85,6 +86,27 @@ class RangeCodec(ABC):
         **options: Unpack[StartOptions],
     ) -> RangeReduction:
         return RangeReduction(self, x, context, feedback, **options)
+
+    def stream(
+        self,
+        x: Floats,
+        own: Words,
+        shared: SharedRanges,
+        context: ReductionContext,
+        payloads: Bytes,
+        mean: Floats | None,
+        *,
+        settles: bool,
+    ) -> ChunkStream | None:
+        """Return the stream of a vector with machine code that encodes and decodes its chunks; None: there is none.
+
+        Args:
+            x: and the next three: as for `encode`, of the whole vector.
+            payloads: uint8[chunks, up_bytes(op)], to be filled.
+            mean: float32[elements], to be filled. None: sums are not decoded by chunks.
+            settles: the contribution to the sums is subtracted from x.
+        """
+        return None
 
     @abstractmethod
     def ranges(self, x: Floats) -> Words:
@@ -180,26 +202,32 @@ class RangeReduction(BlockReduction):
     ) -> None:
         self.codec = codec
         self._shared: SharedRanges | None = None
-        self._payloads: Bytes | None = None
+        self._stream: ChunkStream | None = None
+        """The codes, once they are begun."""
+        self._mean: Floats | None = None
+        """Room for the mean, once a sum is decoded or may be."""
         self._part_chunks = 0
-        self._encoded = 0
-        self._taken: list[NDArray[np.uint64]] = []
-        """By part that was taken early, the contributors of its chunks."""
-        self._taken_chunks = 0
+        self._compiled = False
         super().__init__(x, context, feedback, **options)
 
-    def encode_in_parts(self, part_chunks: int) -> None:
+    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
         self._part_chunks = part_chunks if self.codec.streams else 0
+        self._compiled = compiled and self.codec.streams
+
+    @property
+    def stream(self) -> ChunkStream | None:
+        return self._stream if self._stream is not None and self._stream.memory is not None else None
 
     @property
     def encoded(self) -> int:
         """Return the chunks of the phase whose payloads are made."""
-        return self._encoded if self.state is ReductionState.SUMS else super().encoded
+        return super().encoded if self._stream is None else self._stream.encoded
 
     def encode_part(self) -> Bytes:
-        if self._payloads is None or self._shared is None or self._encoded == len(self._payloads):
+        stream = self._stream
+        if stream is None or self._shared is None or stream.encoded == len(stream.payloads):
             return super().encode_part()
-        chunks = slice(self._encoded, min(self._encoded + self._part_chunks, len(self._payloads)))
+        chunks = slice(stream.encoded, min(stream.encoded + self._part_chunks, len(stream.payloads)))
         blocks, elements = self._places(chunks)
         made = self.codec.encode(
             self._x[elements],
@@ -207,9 +235,9 @@ class RangeReduction(BlockReduction):
             SharedRanges(self._shared.values[blocks]),
             self.context,
             first_block=blocks.start,
-            out=self._payloads[chunks],
+            out=stream.payloads[chunks],
         )
-        self._encoded = chunks.stop
+        stream.encoded = chunks.stop
         return made
 
     def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
@@ -218,20 +246,19 @@ class RangeReduction(BlockReduction):
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
         this does nothing.
         """
-        # A mean that is written over x would destroy what error feedback and `abort` still need.
-        overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
-        if self.state is not ReductionState.SUMS or not self.codec.streams or overwritten:
+        if self._stream is None or not self.codec.streams or self._is_overwritten:
             return
         # The network had to ask again: parts taken from sums that were replaced must be taken back.
-        if first != self._taken_chunks:
+        if first != self._stream.taken:
             self._take_parts_back()
         if len(results):
-            self._settle(slice(self._taken_chunks, self._taken_chunks + len(results)), results, contributors)
+            self._settle(slice(self._stream.taken, self._stream.taken + len(results)), results, contributors)
 
     def abort(self) -> None:
         if self.phase is not None:
             self._take_parts_back()
         super().abort()
+        self._stream = None
 
     def _first_phase(self) -> CollectivePhase:
         self._own = self.codec.ranges(self._x)
@@ -245,71 +272,88 @@ class RangeReduction(BlockReduction):
         # After `skipped`: only a rank whose ranges were not in the maximum gets here with an infinite block.
         self._drop_infinite()
         self._shared = shared
-        self._encode()
-        assert self._payloads is not None
-        self.phase = CollectivePhase(self.codec.op, self._payloads, self._lanes(len(self._payloads)), last=True)
+        self._stream = stream = self._begin_codes(shared)
+        self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes(len(stream.payloads)), last=True)
         self.state = ReductionState.SUMS
+        if not stream.encoded and stream.memory is None:
+            self.encode_part()
 
-    def _encode(self) -> None:
-        """Make the codes: all, or those of the first part."""
-        assert self._shared is not None
+    def _begin_codes(self, shared: SharedRanges) -> ChunkStream:
+        """Return the stream of the codes: with all of them, or with none yet."""
         chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
+        if self._compiled:
+            payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
+            mean = None if self._is_overwritten else self._room_for_mean()
+            given = (self._x, self._own, shared, self.context, payloads, mean)
+            stream = self.codec.stream(*given, settles=self._feedback is not None)
+            if stream is not None:
+                return stream
         # One part is all of it: nothing is sent before the last code is made.
         if not self._part_chunks or chunks <= self._part_chunks:
-            self._part_chunks = 0
-            self._payloads = self.codec.encode(self._x, self._own, self._shared, self.context)
-            self._encoded = len(self._payloads)
-            return
-        # Payloads of later parts are filled while the first ones are on the wire.
-        self._payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
-        self.encode_part()
+            payloads, encoded = self.codec.encode(self._x, self._own, shared, self.context), chunks
+        else:
+            # Payloads of later parts are filled while the first ones are on the wire.
+            payloads, encoded = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8), 0
+        return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded)
+
+    @property
+    def _is_overwritten(self) -> bool:
+        """Say whether the mean is written over x, which error feedback and `abort` need until the last sum is here."""
+        return self._out is not None and np.may_share_memory(self._out, self._x)
+
+    def _room_for_mean(self) -> Floats:
+        # Once: machine code has the address.
+        if self._mean is None:
+            self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
+        return self._mean
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
-        assert self._payloads is not None
+        stream = self._require_stream()
         require_rows(
-            results, len(self._payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements} elements"
+            results, len(stream.payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements} elements"
         )
         require_ranges(contributors, len(results), "contributors instead of")
         # Parts have settled their chunks in the vector already: only the rest is decoded here.
-        rest = slice(self._taken_chunks, len(results))
+        rest = slice(stream.taken, len(results))
         if rest.start < rest.stop:
             self._settle(rest, results[rest], contributors[rest])
         self._commit(None)
-        self._payloads = None
-        self._finish(self._mean_room, self._by_block(contributors))
+        self._stream = None
+        self._finish(self._mean, self._by_block(contributors))
 
     def _settle(self, chunks: slice, results: Bytes, contributors: Bitmaps) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
         assert self._shared is not None
+        stream = self._require_stream()
         blocks, elements = self._places(chunks)
         by_block = contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start]
         shared = SharedRanges(self._shared.values[blocks])
         given = (results, by_block, shared, elements.stop - elements.start, self.context)
         if not self.codec.streams:
             # The whole vector: such a codec knows no `first_block`, and may return an array of its own.
-            self._mean_room = self.codec.decode(*given, out=self._out)
+            self._mean = self.codec.decode(*given, out=self._out)
         else:
-            if not self._taken_chunks:
-                self._mean_room = np.empty(self.elements, np.float32) if self._out is None else self._out
-            self.codec.decode(*given, out=self._mean_room[elements], first_block=blocks.start)
+            self.codec.decode(*given, out=self._room_for_mean()[elements], first_block=blocks.start)
         self._deliver(chunks, contributors, back=False)
         # Last: `abort` takes back only what was delivered, also after a codec that raised.
-        self._taken.append(contributors.copy())
-        self._taken_chunks = chunks.stop
+        stream.contributors[chunks] = contributors
+        stream.taken = chunks.stop
 
     def _take_parts_back(self) -> None:
-        """Put into the vector again what the parts that were taken have delivered."""
-        first = 0
-        for contributors in self._taken:
-            self._deliver(slice(first, first + len(contributors)), contributors, back=True)
-            first += len(contributors)
-        self._taken, self._taken_chunks = [], 0
+        """Put into the vector again what the chunks that were taken have delivered."""
+        if self._stream is not None and self._stream.taken:
+            chunks = slice(0, self._stream.taken)
+            self._deliver(chunks, self._stream.contributors[chunks], back=True)
+            self._stream.taken = 0
+
+    def _require_stream(self) -> ChunkStream:
+        assert self._stream is not None
+        return self._stream
 
     def _deliver(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
         """Subtract from the vector, which is the feedback's, what its chunks delivered; or add it again."""
         if self._feedback is None:
             return
-        assert self._payloads is not None
         assert self._shared is not None
         blocks, elements = self._places(chunks)
         included = includes(
@@ -320,7 +364,7 @@ class RangeReduction(BlockReduction):
         if not included.any():
             return
         given = (
-            self._payloads[chunks],
+            self._require_stream().payloads[chunks],
             SharedRanges(self._shared.values[blocks]),
             self.context,
             None if included.all() else included,

@@ -53,11 +53,13 @@ from hopsum.codec.backends.kernels import (
     CodeTable,
     Form,
     Kernels,
+    StreamParts,
 )
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
+    ChunkStream,
     CodecError,
     Doubles,
     Flags,
@@ -282,6 +284,29 @@ class LookupTableCodec(RangeCodec):
         """Subtract the decoded share of codes, in one pass over x. See `RangeCodec`."""
         self._dequantize(x, payloads, shared, _keys(context, first_block), included, subtract=True)
 
+    def stream(
+        self,
+        x: Floats,
+        own: Words,
+        shared: SharedRanges,
+        context: ReductionContext,
+        payloads: Bytes,
+        mean: Floats | None,
+        *,
+        settles: bool,
+    ) -> ChunkStream | None:
+        """Return the stream of a vector with machine code, None where there is none. See `RangeCodec`."""
+        # Packed sums are unpacked between kernels.
+        if self.op == Op.LOOKUP_ADD6:
+            return None
+        ranges = _shared_ranges(shared, blocks_of(x.size, self.block_elements))
+        scales, shifts = self._scales(own.view(np.float32), ranges)
+        given = StreamParts(
+            x, payloads, mean, scales, shifts, self._units(ranges), self._table, self._form, _keys(context, 0),
+            self.chunk_blocks, settles, context.rank,
+        )  # fmt: skip
+        return self._kernels.stream(given)
+
     def _dequantize(
         self,
         x: Floats,
@@ -386,11 +411,14 @@ class LookupTableCodec(RangeCodec):
 
     def _factors(self, shared: Doubles, counts: Ints) -> Floats:
         """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
+        # A block without contributors has no sum: 0, and not a division by 0.
+        return np.where(counts == 0, 0.0, self._units(shared) / np.maximum(counts, 1)).astype(np.float32)
+
+    def _units(self, shared: Doubles) -> Doubles:
+        """Return the factors of sums of one contribution, float64[blocks]."""
         # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
         unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
-        # A block without contributors has no sum: 0, and not a division by 0.
-        used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
-        return (used * unit / np.maximum(counts, 1)).astype(np.float32)
+        return np.where(shared < TINY, 0.0, shared) * unit
 
 
 class Thc(LookupTableCodec):

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
+    ChunkStream,
     CodecError,
     CollectivePhase,
     Floats,
@@ -110,8 +111,13 @@ class VectorReduction(ABC):
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the results of the current phase. See `Reduction`."""
 
-    def encode_in_parts(self, part_chunks: int) -> None:  # noqa: B027  (most codecs have whole phases only)
-        """Let the next phase begin with some of its payloads. See `Reduction`."""
+    @property
+    def stream(self) -> ChunkStream | None:
+        """None: most codecs have no machine code for a part of a vector."""
+        return None
+
+    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
+        """Let the next phase begin with some of its payloads, where the codec can. See `Reduction`."""
 
     def encode_part(self) -> Bytes:
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")

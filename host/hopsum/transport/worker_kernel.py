@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import errno
 import select
-from importlib import import_module
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hopsum.codec.backends.jit import filled, inner, kernel, types
+from hopsum.codec.backends.jit import call_at, filled, inner, kernel, pointer, types
 from hopsum.transport import worker_layout as at
-
-_extending: Any = import_module("numba.extending")
 
 i64, u64 = np.int64, np.uint64
 
@@ -71,21 +68,8 @@ class WorkerMemory(NamedTuple):
     """int64[2 * SEGMENTS_MAX]: an iovec for each datagram of a send"""
 
 
-def _pointer(element: Any) -> Any:
-    """Return an intrinsic that makes a pointer to such elements of an address."""
-
-    @_extending.intrinsic  # type: ignore[untyped-decorator]
-    def point(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(element)(types.int64), generate
-
-    return point
-
-
-_integers, _bits, _seconds = _pointer(types.int64), _pointer(types.uint64), _pointer(types.float64)
-_octets = _pointer(types.uint8)
+_integers, _bits, _seconds = pointer(types.int64), pointer(types.uint64), pointer(types.float64)
+_octets = pointer(types.uint8)
 
 
 @inner

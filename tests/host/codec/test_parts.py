@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from tests.host.codec.vectors import layered
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.backends import address_of
+from hopsum.codec.backends.jit import call_at
+from hopsum.codec.backends.stream_kernels import FAULT
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import INFINITE
@@ -39,7 +43,9 @@ def codec_of(form: tuple[str, dict[str, Any]], backend: str) -> RangeCodec:
 class Ranks:
     """The reductions of all ranks, each with its error feedback, after the ranges were summed."""
 
-    def __init__(self, codec: RangeCodec, elements: int, seed: int, part_chunks: int = 0, **start: Any) -> None:
+    def __init__(
+        self, codec: RangeCodec, elements: int, seed: int, part_chunks: int = 0, *, compiled: bool = False, **start: Any
+    ) -> None:
         self.vectors = [layered(elements, seed + rank) for rank in range(WORKERS)]
         self.kept = [ErrorFeedback(elements) for _ in range(WORKERS)]
         for rank, feedback in enumerate(self.kept):
@@ -52,7 +58,7 @@ class Ranks:
         ]
         ranges = self.sums(None)
         for reduction in self.each:
-            reduction.encode_in_parts(part_chunks)
+            reduction.encode_in_parts(part_chunks, compiled=compiled)
             reduction.take(*ranges)
 
     def sums(self, present: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
@@ -115,6 +121,95 @@ def test_parts_give_the_bytes_of_the_whole(
         np.testing.assert_array_equal(one.contributors, other.contributors)
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
+
+
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def encode_at(address: int, memory: int, first: int, end: int) -> None:
+    """Call `stream_kernels.encode` as the worker's loop does."""
+    call_at(address, (memory, first, end))
+
+
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def decode_at(address: int, memory: int, first: int, end: int, results: int, contributors: int) -> None:
+    """Call `stream_kernels.decode` as the worker's loop does."""
+    call_at(address, (memory, first, end, results, contributors))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    form=st.sampled_from(FORMS),
+    elements=st.integers(1, 20_000),
+    cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=9),
+    seed=st.integers(0, 999),
+    repeats=st.booleans(),
+)
+def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
+    form: tuple[str, dict[str, Any]], elements: int, cuts: list[tuple[int, bool]], seed: int, repeats: bool
+) -> None:
+    codec = codec_of(form, "auto")
+    whole, mixed = Ranks(codec, elements, seed), Ranks(codec, elements, seed, 3, compiled=True)
+    for one, other in zip(whole.each, mixed.each, strict=True):
+        assert one.phase is not None
+        assert other.phase is not None
+        stream = other.stream
+        # Results of 6 bits are unpacked between kernels: no machine code has them.
+        assert (stream is None) == (form[1].get("result_bits") == 6 or codec.backend == "numpy")
+        chunks = len(one.phase.payloads)
+        for cut, compiled in (*cuts, *[(9, False)] * chunks):
+            if other.encoded == chunks:
+                break
+            if stream is None or stream.memory is None or not compiled:
+                other.encode_part()
+            else:
+                end = min(stream.encoded + cut, chunks)
+                encode_at(stream.encode_at, address_of(stream.memory), stream.encoded, end)
+                stream.encoded = end
+        np.testing.assert_array_equal(one.phase.payloads, other.phase.payloads)
+    present = np.random.default_rng(seed).random((WORKERS, chunks)) < 0.8
+    present[0] |= ~present.any(axis=0)
+    results, contributors = whole.sums(present)
+    for one, other in zip(whole.each, mixed.each, strict=True):
+        one.take(results, contributors)
+        stream = other.stream
+        first = 0
+        for cut, compiled in cuts:
+            end = min(first + cut, len(results))
+            if repeats and first == 3:
+                other.take_part(0, results[:0], contributors[:0])
+                first, end = 0, 1
+            if end > first and compiled and stream is not None and stream.memory is not None:
+                places = (address_of(results), address_of(contributors))
+                decode_at(stream.decode_at, address_of(stream.memory), first, end, *places)
+                assert not stream.memory[FAULT]
+                stream.taken = end
+            elif end > first:
+                other.take_part(first, results[first:end], contributors[first:end])
+            first = end
+        other.take(results, contributors)
+        assert one.mean is not None
+        assert other.mean is not None
+        np.testing.assert_array_equal(one.mean, other.mean)
+    for one_kept, other_kept in zip(whole.kept, mixed.kept, strict=True):
+        if not repeats:
+            np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
+
+
+def test_machine_code_settles_nothing_of_impossible_sums() -> None:
+    codec = codec_of(("thc", {}), "auto")
+    reduction = Ranks(codec, 3000, 1, 3, compiled=True).each[0]
+    stream = reduction.stream
+    if stream is None or stream.memory is None:
+        pytest.skip("no machine code: HOPSUM_COMPILED=0")
+    encode_at(stream.encode_at, address_of(stream.memory), 0, 3)
+    stream.encoded = 3
+    before = reduction._x.copy()
+    results, contributors = np.full((3, 1024), 255, np.uint8), np.full(3, 1, np.uint64)
+    places = (address_of(results), address_of(contributors))
+    decode_at(stream.decode_at, address_of(stream.memory), 0, 3, *places)
+    assert stream.memory[FAULT]
+    np.testing.assert_array_equal(reduction._x, before)
+    with pytest.raises(CodecError, match="the switch has another table"):
+        reduction.take(results, contributors)
 
 
 def test_parts_are_taken_with_every_backend(backend: str) -> None:

@@ -4,7 +4,8 @@
     kernels         the common definition, and its reference: numpy, written for reading. Needed where numba does not
                     run, and to check it
     numba_kernels   compiled, for every processor that numba compiles for (thc_kernels: the kernels of thc, uhc and
-                    ranges as vector code; vector_code: its instructions; jit: how kernels are compiled)
+                    ranges as vector code; vector_code: its instructions; jit: how kernels are compiled;
+                    stream_kernels: a run of chunks, for the worker's compiled loop)
     threads         several threads for kernels that release the interpreter lock
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.interface import CodecError
@@ -27,6 +30,12 @@ COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
 def compiled_is_wanted() -> bool:
     """Return whether compiled kernels and loops may be used: HOPSUM_COMPILED=0 turns them off."""
     return os.environ.get(COMPILED_VARIABLE) != "0"
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def load_kernels(backend: str, threads: int = 1) -> Kernels:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
-from numba.core import compiler_lock
+from numba.core import cgutils, compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
@@ -36,6 +36,7 @@ class LazyKernel:
         function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
+        self._address = 0
 
     def __call__(self, *arguments: Any) -> None:
         (self._compiled or self.compile())(*arguments)
@@ -53,6 +54,16 @@ class LazyKernel:
             return self._compiled
 
 
+    @property
+    def address(self) -> int:
+        """The address of the machine code, for `call_at`. It is valid for the life of the process."""
+        if not self._address:
+            compiled: Any = self.compile()
+            found = compiled.overloads[tuple(compiled.signatures[0])]
+            self._address = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
+        return self._address
+
+
 def kernel(*arguments: Any) -> Callable[[Callable[..., None]], LazyKernel]:
     """Make a kernel of a function, for arguments of these types."""
     return lambda function: LazyKernel(function, types.void(*arguments))
@@ -67,6 +78,34 @@ def fetch_add(_: Any, array: Any, index: Any, value: Any) -> Any:
         return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "monotonic")
 
     return types.int64(array, types.int64, types.int64), generate
+
+
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def call_at(_: Any, address: Any, arguments: Any) -> Any:
+    """Call the kernel at an address with a tuple of arguments, of the types that the kernel was made for."""
+
+    # By address: a call by name would compile the kernel once more, into its caller.
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kinds = tuple(signature.args[1])
+        target = context.call_conv.get_function_type(types.none, kinds).as_pointer()
+        each = cgutils.unpack_tuple(builder, values[1], len(kinds))
+        context.call_conv.call_function(builder, builder.inttoptr(values[0], target), types.none, kinds, each)
+        return context.get_dummy_value()
+
+    return types.void(address, arguments), generate
+
+
+def pointer(element: Any) -> Any:
+    """Return an intrinsic that makes a pointer to such elements of an address."""
+
+    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+    def point(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.int64), generate
+
+    return point
 
 
 def read(dtype: Any, axes: int) -> Any:

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.hashing import block_keys, lane_bits
-from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
 from hopsum_wire import LANE_GROUP_CODES
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -112,6 +112,30 @@ class CodeTable(NamedTuple):
     def granularity(self) -> int:
         """g: the largest value."""
         return int(self.values[-1])
+
+
+class StreamParts(NamedTuple):
+    """One vector of thc or uhc, as machine code encodes and decodes it by chunks. Sums have 8 or 16 bits a lane."""
+
+    x: Floats
+    """float32[elements]"""
+    payloads: Bytes
+    """uint8[chunks, up_bytes], to be filled."""
+    mean: Floats | None
+    """float32[elements], to be filled. None: sums are not decoded by chunks."""
+    scales: Floats
+    """[blocks]"""
+    shifts: Ints
+    """[blocks]"""
+    units: Doubles
+    """[blocks], the factor of a sum of one contribution."""
+    table: CodeTable
+    form: Form
+    keys: BlockKeys
+    chunk_blocks: int
+    settles: bool
+    """What the sums deliver is subtracted from x."""
+    rank: int
 
 
 class Kernels:
@@ -209,6 +233,11 @@ class Kernels:
         # Divide in float64, which holds every int32.
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
+
+
+    def stream(self, given: StreamParts) -> ChunkStream | None:
+        """Return the stream of a vector with machine code for `encode` and `decode`; None where there is none."""
+        return None
 
 
 def _runs(blocks: int) -> Iterator[slice]:

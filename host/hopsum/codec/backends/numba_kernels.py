@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import thc_kernels
+from hopsum.codec.backends import address_of, stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels
+from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels, StreamParts
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
@@ -146,6 +146,33 @@ class NumbaKernels(Kernels):
 
     def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
+
+    def stream(self, given: StreamParts) -> ChunkStream | None:
+        # Several threads share a call of Python's. The loop that would call has one.
+        if self.threads > 1:
+            return None
+        bits = given.form.lane_bits
+        at, words = stream_kernels, np.zeros(stream_kernels.WORDS, np.int64)
+        stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
+        mean = given.x if given.mean is None else given.mean
+        stream.kept = (given.x, given.scales, given.shifts, given.units, mean, given.table.values)
+        words[at.ENCODE], words[at.DECODE] = _ENCODE[bits].address, _DECODE[bits].address
+        words[at.DEQUANTIZE] = _DEQUANTIZE[bits].address
+        words[at.BLOCK], words[at.CHUNK_BLOCKS] = given.form.block_elements, given.chunk_blocks
+        words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
+        places = (at.X, at.SCALES, at.SHIFTS, at.UNITS, at.MEAN, at.TABLE)
+        for place, array in zip(places, stream.kept, strict=True):
+            words[place] = address_of(array)
+        words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
+        words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
+        words[at.GROUP], words[at.GRANULARITY] = _group(given.form), given.table.granularity
+        # Keys are of 64 bits without a sign. The words have the same bits.
+        keys = np.array([_key(given.keys.rotation, 0), _key(given.keys.rounding, 0)], np.uint64).view(np.int64)
+        words[at.ROTATION], words[at.ROUNDING] = keys
+        words[at.SETTLES], words[at.RANK] = given.settles, given.rank
+        stream.encode_at = stream_kernels.encode.address
+        stream.decode_at = 0 if given.mean is None else stream_kernels.decode.address
+        return stream
 
     def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
         """Call work on as many threads as `floats` is worth, each with `turns`, which all share, and its number."""
