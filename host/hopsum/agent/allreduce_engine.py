@@ -327,7 +327,7 @@ class AllReduceEngine:
         buffer in memory. Otherwise work that the network waits for comes first.
         """
         # A vector whose payloads are still being encoded while the network sends the first of them.
-        unfilled = next((task for task in self._tasks if task.unfilled), None)
+        unfilled = next((task for task in self._tasks if task.unfilled and not self._is_served(task)), None)
         # An idle link costs most: encode for it before anything else.
         if unfilled is not None and self._is_short(unfilled):
             return self._fill(unfilled)
@@ -342,10 +342,17 @@ class AllReduceEngine:
             return self._fill(unfilled)
         return self._send_next() or self._take_next()
 
+    def _is_served(self, task: Task) -> bool:
+        """Say whether the network makes the payloads of a task that are missing."""
+        assert task.reduction is not None
+        return task.reduction.stream is not None and self.network.serves_streams
+
     def _is_short(self, task: Task) -> bool:
         """Say whether the network may soon have sent all payloads that are made."""
         assert task.reduction is not None
-        return task.reduction.encoded - task.chunks_here <= self._window_chunks + 2 * _part_chunks(task)
+        stream = task.reduction.stream
+        here = task.chunks_here if stream is None else max(stream.taken, task.chunks_here)
+        return task.reduction.encoded - here <= self._window_chunks + 2 * _part_chunks(task)
 
     def over(self) -> HopsumError:
         """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
@@ -511,14 +518,21 @@ class AllReduceEngine:
             task.call = replace(task.call, step=task.step)
             parts = signed(phase, self._signer.sign(task.call))
         ready = task.reduction.encoded if task.reduction.encoded < len(phase.payloads) else None
+        stream = task.reduction.stream
         # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
-        read_early = phase.last and self._overlap and task.follower is None
+        # The network takes no time from anybody when it decodes.
+        read_early = stream is not None or (phase.last and self._overlap and task.follower is None)
         if not self._handles:
             self.network.begin_watch()
         handles: list[int] = []
         try:
             taken = self.network.submit(
-                parts, task.number, handles, ready=ready, part_chunks=_part_chunks(task) if read_early else 0
+                parts,
+                task.number,
+                handles,
+                ready=ready,
+                part_chunks=_part_chunks(task) if read_early else 0,
+                stream=stream,
             )
         except Exception as error:
             # Parts that are in the stream already still have events, of a task that has failed.
@@ -589,8 +603,10 @@ class AllReduceEngine:
             while task.parts_here:
                 _take_part(task)
             done = arrived.done
-            if self._overlap and not any(other.sealed and other.arrived is None for other in self._tasks):
-                reduction.encode_in_parts(_part_chunks(task))
+            compiled = self.network.has_loop
+            others = any(other.sealed and other.arrived is None for other in self._tasks)
+            if self._overlap and (compiled or not others):
+                reduction.encode_in_parts(_part_chunks(task), compiled=compiled)
             reduction.take(done.results, done.contributors)
         except CollectiveError as error:
             self._count(task, arrived.traffic, skipped=True)

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.interface import CollectivePhase
+from hopsum.codec.interface import ChunkStream, CollectivePhase
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.transport.sharded import ShardedTransport, shards_of
@@ -127,6 +127,16 @@ class Network:
         return self._transport.statistics
 
     @property
+    def has_loop(self) -> bool:
+        """Say whether the transport has a compiled loop, which encodes and decodes streams of codes."""
+        return isinstance(self._transport, Transport) and self._transport.has_loop
+
+    @property
+    def serves_streams(self) -> bool:
+        """Say whether the next `move` encodes and decodes streams. Otherwise payloads come by `fill`."""
+        return isinstance(self._transport, Transport) and self._transport.serves_streams
+
+    @property
     def stalled_s(self) -> float:
         """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
         return max(stall.lasted_s for stall in self._stalls)
@@ -143,6 +153,7 @@ class Network:
         *,
         ready: int | None = None,
         part_chunks: int = 0,
+        stream: ChunkStream | None = None,
     ) -> bool:
         """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them.
 
@@ -153,14 +164,18 @@ class Network:
             taken: gets the handle of each part that is in the stream, also where a later part is refused.
             ready: chunks of the last part whose payloads are there; those behind them come by `fill`. None: all.
             part_chunks: of the least results that are delivered before the last part is whole. 0: none are.
+            stream: makes payloads and reads sums in the transport, see `has_loop`.
         """
         with self._lock:
             if self.is_sealed:
                 return False
             for part in parts:
-                taken.append(
-                    self._transport.submit(part.op, part.payloads, part.counts(), ready=ready, part_chunks=part_chunks)
-                )
+                given = (part.op, part.payloads, part.counts())
+                if isinstance(self._transport, Transport):
+                    handle = self._transport.submit(*given, ready=ready, part_chunks=part_chunks, stream=stream)
+                else:
+                    handle = self._transport.submit(*given, ready=ready, part_chunks=part_chunks)
+                taken.append(handle)
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, number + 1)
         return True

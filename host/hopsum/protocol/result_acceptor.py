@@ -101,6 +101,15 @@ class SendScheduler:
             if reduce.filled_end < reduce.end:
                 return
 
+    def may_open(self) -> list[bool]:
+        """Say of each all-reduce in progress whether R2 lets it begin, or has let it."""
+        found, size = [], 0
+        for before, reduce in enumerate(self._state.active):
+            begun = reduce.first < self._state.open_end
+            found.append(begun or self._repair is None or self._repair.may_open(before, size))
+            size += reduce.results.nbytes
+        return found
+
     def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
         """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
         # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.

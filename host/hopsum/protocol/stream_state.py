@@ -76,7 +76,8 @@ class StreamState:
         """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""
         for reduce in self.active:
             if reduce.first >= self.open_end:
-                return reduce
+                # Without a payload nothing of it could be sent.
+                return reduce if reduce.ready else None
             if reduce.filled_end < reduce.end:
                 return None
         return None

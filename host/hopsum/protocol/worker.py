@@ -450,8 +450,17 @@ class Worker:
         """Return the position before which positions may be opened."""
         return self._state.open_end
 
-    def deliver(self, now: float) -> None:
-        """Deliver the all-reduces in progress that are complete, and the parts of others that are."""
+    def may_open(self) -> list[bool]:
+        """Say of each all-reduce in progress whether its chunks may be opened once they have payloads (R2)."""
+        return self._acceptor.scheduler.may_open()
+
+    def deliver(self, now: float, open_end: int) -> None:
+        """Deliver the all-reduces in progress that are complete, and the parts of others that are.
+
+        Args:
+            open_end: positions before it were opened.
+        """
+        self._state.open_end = max(self._state.open_end, open_end)
         self._acceptor.deliver(now)
 
     # ---- rules --------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ class AllReduce:
     part_chunks: int = 0
     """The least chunks of an AllReducePart. 0: there are no such events."""
     told: int = 0
-    """Chunks that were in an AllReducePart."""
+    """Chunks that were in an AllReducePart, or that machine code has decoded (worker_loop.py)."""
     tell_at: int = field(init=False)
     """`missing` at which the next AllReducePart may be due; 0 at the end."""
     results: NDArray[np.uint8] = field(init=False)
@@ -260,6 +260,11 @@ class AllReduce:
         if not chunks:
             return None
         return AllReducePart(self.handle, first, self.results[first : self.told], self.contributors[first : self.told])
+
+    def note_told(self, chunks: int) -> None:
+        """Note that the first `chunks` were decoded: the next AllReducePart begins behind them."""
+        self.told = chunks
+        self._set_tell_at()
 
     def _set_tell_at(self) -> None:
         """Look again when so many more results are here that the next part may be complete."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hopsum.codec.interface import ChunkStream
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
@@ -250,6 +251,7 @@ class Transport:
         *,
         ready: int | None = None,
         part_chunks: int = 0,
+        stream: ChunkStream | None = None,
     ) -> int:
         """Append an all-reduce to the stream and return its handle. `step` sends it and brings its events.
 
@@ -258,11 +260,26 @@ class Transport:
         Args:
             ready: chunks whose payloads count; those behind them come by `fill`. None: all.
             part_chunks: the least chunks of an AllReducePart. 0: no such events.
+            stream: the compiled loop makes the payloads behind `ready` while it serves the worker, and decodes sums.
+                Its `encoded` is `ready` then, and `taken` 0.
         """
         with self._changed:
-            return self.worker.submit(
+            handle = self.worker.submit(
                 op, payloads, now=time.monotonic(), counts=counts, ready=ready, part_chunks=part_chunks
             )
+            if stream is not None and self._loop is not None:
+                self._loop.streams[handle] = stream
+            return handle
+
+    @property
+    def has_loop(self) -> bool:
+        """Say whether there is a compiled loop, which encodes and decodes streams."""
+        return self._loop is not None
+
+    @property
+    def serves_streams(self) -> bool:
+        """Say whether the compiled loop can serve the worker now. Otherwise payloads come by `fill`."""
+        return self._loop is not None and self._loop.is_plain(self.worker)
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
         """Take the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)], copied; ignore one that is over."""

@@ -333,6 +333,97 @@ def _send_pending(m: Any) -> None:
 
 
 @inner
+def _open_ready(m: Any) -> None:
+    """Open the chunks that got payloads, in the order of the stream (`SendScheduler.release`)."""
+    words = m.words
+    for row in range(words[at.REDUCES]):
+        reduce = row * at.REDUCE_WORDS
+        first, end = m.reduces[reduce + at.FIRST], m.reduces[reduce + at.END]
+        ready = first + m.reduces[reduce + at.READY]
+        if words[at.OPEN_END] < ready:
+            if m.reduces[reduce + at.OPENS] == 0:  # R2
+                return
+            for position in range(words[at.OPEN_END], ready):
+                slot = position % words[at.SLOTS]
+                # W1: a slot whose earlier round is not held opens this position when it is (`_open_next`).
+                if m.open_position[slot] == position:
+                    m.open[slot], m.sent[slot], m.due_at[slot] = position, 0, inf
+                    m.fresh[words[at.NEW]] = position
+                    words[at.NEW] += 1
+            words[at.OPEN_END] = ready
+        if ready < end:
+            return
+
+
+@inner
+def _encode_train(m: Any) -> Any:
+    """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
+    words = m.words
+    for row in range(words[at.REDUCES]):
+        reduce = row * at.REDUCE_WORDS
+        first, ready = m.reduces[reduce + at.FIRST], m.reduces[reduce + at.READY]
+        chunks = m.reduces[reduce + at.END] - first
+        if ready < chunks:
+            # A window ahead of what is here keeps the network busy. More would keep the caller from its messages.
+            ahead = ready - (chunks - m.reduces[reduce + at.MISSING])
+            if m.reduces[reduce + at.STREAM_AT] == 0 or ahead >= words[at.SLOTS] + 2 * at.TRAIN_CHUNKS:
+                return False
+            # R2 holds the vector back. One train of it lets the worker see that.
+            if m.reduces[reduce + at.OPENS] == 0 and ready > 0:
+                return False
+            end = min(ready + at.TRAIN_CHUNKS, chunks)
+            call_at(m.reduces[reduce + at.ENCODE_AT], (m.reduces[reduce + at.STREAM_AT], ready, end))
+            size = m.reduces[reduce + at.UPDATE_BYTES]
+            payload_bytes = size - at.HOPSUM_BYTES
+            for chunk in range(ready, end):
+                target = m.reduces[reduce + at.UPDATES_AT] + chunk * size + at.HOPSUM_BYTES
+                _memcpy(target, m.reduces[reduce + at.PAYLOADS_AT] + chunk * payload_bytes, payload_bytes)
+            m.reduces[reduce + at.READY] = end
+            _open_ready(m)
+            return True
+        if m.reduces[reduce + at.OPENS] == 0 and words[at.OPEN_END] < first + ready:
+            return False
+    return False
+
+
+@inner
+def _decode_train(m: Any, row: Any) -> Any:
+    """Decode the next sums of a vector that are here in order. Say whether there were any."""
+    reduce = row * at.REDUCE_WORDS
+    if m.reduces[reduce + at.DECODE_AT] == 0:
+        return False
+    taken, held = m.reduces[reduce + at.TAKEN], _octets(m.reduces[reduce + at.HELD_AT])
+    end = min(taken + at.TRAIN_CHUNKS, m.reduces[reduce + at.END] - m.reduces[reduce + at.FIRST])
+    here = taken
+    while here < end and held[here] != 0:
+        here += 1
+    if here == taken:
+        return False
+    stream = m.reduces[reduce + at.STREAM_AT]
+    sums, contributors = m.reduces[reduce + at.RESULTS_AT], m.reduces[reduce + at.CONTRIBUTORS_AT]
+    call_at(m.reduces[reduce + at.DECODE_AT], (stream, taken, here, sums, contributors))
+    if _integers(stream)[0] != 0:
+        # The codec words the error when it gets all sums.
+        m.reduces[reduce + at.DECODE_AT] = 0
+        return False
+    m.reduces[reduce + at.TAKEN] = here
+    return True
+
+
+@inner
+def _use_time(m: Any) -> Any:
+    """Encode or decode a train while no datagram is there to read. Say whether there was one."""
+    if _encode_train(m):
+        m.clocks[at.NOW] = _now_s(m)
+        _choose(m)
+        return True
+    for row in range(m.words[at.REDUCES]):
+        if _decode_train(m, row):
+            return True
+    return False
+
+
+@inner
 def _take_rows(m: Any) -> None:
     """Take the datagrams in the buffer from REST on, until one is not plain, or an all-reduce or a part is complete."""
     words = m.words
@@ -391,6 +482,9 @@ def _wait(m: Any) -> None:
     if left_s <= 0:
         words[at.STOP] = at.STOP_TIME
         return
+    if _use_time(m):
+        # There may be more to do: only look whether somebody wants the caller.
+        left_s = 0.0
     wanted = _POLLIN | _POLLOUT if words[at.BLOCKED] == 1 else _POLLIN
     socket[at.POLL] = words[at.FD] | wanted << 32
     socket[at.POLL + 1] = words[at.WAKER] | _POLLIN << 32
@@ -427,6 +521,11 @@ def _serve(m: Any) -> None:
     # What the last train let out does not wait for the caller.
     if words[at.BLOCKED] == 0 and words[at.STOP] != at.STOP_RECEIVE:
         _send_pending(m)
+    # Nor does a vector whose last sum is here for another call.
+    for row in range(words[at.REDUCES]):
+        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] == 0:
+            while _decode_train(m, row):
+                pass
 
 
 @kernel(filled(types.int64, 1))

@@ -85,8 +85,17 @@ HELD_AT: Final = 6
 UPDATE_BYTES: Final = 7  # of a datagram
 RESULT_BYTES: Final = 8
 TELL_AT: Final = 9  # the number of missing results at which a part may be complete; 0: at the end
-REDUCE_WORDS: Final = 10
+READY: Final = 10  # chunks whose payloads are in the datagrams
+OPENS: Final = 11  # 1: chunks may be opened as soon as they are ready (R2)
+# ... with the stream of a codec's chunks (hopsum.codec.interface.ChunkStream), else 0
+STREAM_AT: Final = 12  # its memory. The first word of it is 1 once `decode` has found an impossible sum
+ENCODE_AT: Final = 13  # machine code
+DECODE_AT: Final = 14  # machine code, 0: sums are not decoded here
+PAYLOADS_AT: Final = 15
+TAKEN: Final = 16  # chunks whose sums are decoded
+REDUCE_WORDS: Final = 17
 REDUCES_MAX: Final = 8
+TRAIN_CHUNKS: Final = 32  # encoded, or decoded, between two looks at the socket: some 0.1 ms
 
 HEADER_WORDS: Final = HOPSUM_BYTES // 8
 

@@ -23,7 +23,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_is_wanted
+from hopsum.codec.backends import address_of, compiled_is_wanted
+from hopsum.codec.interface import ChunkStream
 from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
@@ -51,6 +52,8 @@ class WorkerLoop:
         self._kernel, self._link = kernel, link
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
+        self.streams: dict[int, ChunkStream] = {}
+        """By handle of an all-reduce in progress, its codes, where the kernel may encode and decode them."""
         self.words = np.zeros(at.WORDS, np.int64)
         self.clocks = np.zeros(at.CLOCKS)
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
@@ -66,17 +69,17 @@ class WorkerLoop:
         words = self.words
         words[at.FD], words[at.WAKER] = link.fileno(), link.waker
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
-        words[at.BUFFER_AT] = _address(link.buffer)
-        words[at.SOCKET_AT], words[at.LAYOUT] = _address(self._socket), at.FINGERPRINT
+        words[at.BUFFER_AT] = address_of(link.buffer)
+        words[at.SOCKET_AT], words[at.LAYOUT] = address_of(self._socket), at.FINGERPRINT
 
     def _message_headers(self) -> NDArray[np.int64]:
         """Return the kernel's message headers, which point to the link's buffer and to the vectors of a send."""
         socket = np.zeros(at.SOCKET_WORDS, np.int64)
-        base = _address(socket)
+        base = address_of(socket)
         socket[at.RX + 2], socket[at.RX + 3] = base + 8 * at.RX_VECTOR, 1
-        socket[at.RX_VECTOR], socket[at.RX_VECTOR + 1] = _address(self._link.buffer), DATAGRAM_BYTES_MAX
+        socket[at.RX_VECTOR], socket[at.RX_VECTOR + 1] = address_of(self._link.buffer), DATAGRAM_BYTES_MAX
         socket[at.RX + 4], socket[at.RX + 5] = base + 8 * at.RX_CONTROL, _CMSG_BYTES
-        socket[at.TX + 2], socket[at.TX + 4] = _address(self._vectors), base + 8 * at.TX_CONTROL
+        socket[at.TX + 2], socket[at.TX + 4] = address_of(self._vectors), base + 8 * at.TX_CONTROL
         # struct cmsghdr on 64-bit Linux: length, then level and type in one word, then the segment size.
         socket[at.TX_CONTROL] = 18  # a cmsghdr of 16 bytes and a uint16
         socket[at.TX_CONTROL + 1] = SOL_UDP | UDP_SEGMENT << 32
@@ -102,8 +105,9 @@ class WorkerLoop:
         words[at.CUTS] = self._link.offload.segment
         words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.open_end
         words[at.REDUCES] = len(worker.in_progress)
+        opens = worker.may_open() if self.streams else [False] * len(worker.in_progress)
         for row, reduce in enumerate(worker.in_progress):
-            self.reduces[row] = _row(reduce)
+            self.reduces[row] = _row(reduce, self.streams.get(reduce.handle), opens=opens[row])
             self.patterns[row] = result_pattern(worker.membership, reduce.op)
         self.everybody[0] = (1 << worker.membership.workers) - 1
         timing, rtt, window = worker.timing, queue.rtt, queue.congestion
@@ -119,7 +123,7 @@ class WorkerLoop:
         memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
         arrays = (*memory, self._link.buffer, self._socket, self._vectors)
         if not self._lent or any(new is not old for new, old in zip(arrays, self._lent, strict=True)):
-            self._lent, self._addresses = arrays, np.array([_address(array) for array in arrays], np.int64)
+            self._lent, self._addresses = arrays, np.array([address_of(array) for array in arrays], np.int64)
         return self._addresses
 
     def give_back(self, worker: Worker) -> None:
@@ -136,10 +140,19 @@ class WorkerLoop:
         statistics.window = window.size
         statistics.results += int(words[at.RESULTS])
         statistics.updates += int(words[at.UPDATES])
-        missing = self.reduces[:, at.MISSING].tolist()
+        rows = self.reduces.tolist()
         for row, reduce in enumerate(list(worker.in_progress)):
-            reduce.missing = missing[row]
-        worker.deliver(float(clocks[at.NOW]))
+            reduce.missing = rows[row][at.MISSING]
+            stream = self.streams.get(reduce.handle)
+            if stream is not None:
+                reduce.ready = stream.encoded = rows[row][at.READY]
+                if rows[row][at.DECODE_AT] and rows[row][at.TAKEN] != stream.taken:
+                    stream.taken = rows[row][at.TAKEN]
+                    reduce.note_told(stream.taken)
+        worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
+        if self.streams:
+            handles = {reduce.handle for reduce in worker.in_progress}
+            self.streams = {handle: stream for handle, stream in self.streams.items() if handle in handles}
 
     # ---- calls ---------------------------------------------------------------------------------------------
 
@@ -259,16 +272,17 @@ def compiled_kernel() -> Any | None:
     return kernel
 
 
-def _row(reduce: AllReduce) -> tuple[int, ...]:
+def _row(reduce: AllReduce, stream: ChunkStream | None, *, opens: bool) -> tuple[int, ...]:
     """Return an all-reduce as the kernel has it."""
-    addresses = (_address(array) for array in (reduce.datagrams, reduce.results, reduce.contributors, reduce.held))
+    addresses = (address_of(array) for array in (reduce.datagrams, reduce.results, reduce.contributors, reduce.held))
     sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-    return reduce.first, reduce.end, reduce.missing, *addresses, *sizes, reduce.tell_at
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    row = (reduce.first, reduce.end, reduce.missing, *addresses, *sizes)
+    if stream is None or stream.memory is None:
+        return (*row, reduce.tell_at, reduce.ready, opens, 0, 0, 0, 0, 0)
+    # Parts that the reduction has not taken yet come first, in Python.
+    decode_at = stream.decode_at if stream.taken == reduce.told else 0
+    codes = (address_of(stream.memory), stream.encode_at, decode_at, address_of(stream.payloads), stream.taken)
+    return (*row, 0, reduce.ready, opens, *codes)
 
 
 def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec import Codec
+from hopsum.codec.interface import ChunkStream
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.result_acceptor import AllReduceEvent
@@ -56,6 +57,7 @@ class StageTransport(Transport):
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics(), SideStatistics())
         self._events: list[AllReduceEvent] = []
         self._woken = False
+        self._loop = None
         self.interrupt = None
 
     # ---- as a transport ---------------------------------------------------------------------------------
@@ -80,7 +82,9 @@ class StageTransport(Transport):
         *,
         ready: int | None = None,
         part_chunks: int = 0,
+        stream: ChunkStream | None = None,
     ) -> int:
+        assert stream is None
         with self.changed:
             if self.limit is not None and len(self.stream) >= self.limit:
                 raise WorkersReplacedError("rank 1 was replaced", (1,))
