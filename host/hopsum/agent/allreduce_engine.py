@@ -284,8 +284,8 @@ class AllReduceEngine:
     def _is_network_due(self) -> bool:
         """Say whether the network should get what was made, and give what is here, before the next codec work."""
         if self._made:
-            # One all-reduce whose codes are all made leaves no codec work: the network has the next turn anyway.
-            return len(self._tasks) != 1 or self._tasks[0].unfilled
+            # One all-reduce without codes to make leaves no codec work: the network has the next turn anyway.
+            return len(self._tasks) != 1 or (self._tasks[0].unfilled and not self._is_served(self._tasks[0]))
         return time.monotonic() - self._moved_at >= LOOK_EVERY_S
 
     def _move(self, wait_s: float) -> None:

@@ -25,7 +25,6 @@ from abc import ABC, abstractmethod
 from typing import Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsum.codec.interface import (
     Bitmaps,

@@ -411,13 +411,21 @@ def _decode_train(m: Any, row: Any) -> Any:
 
 
 @inner
+def _feed(m: Any) -> Any:
+    """Encode a train and choose what is to be sent of it. Say whether there was one to encode."""
+    if not _encode_train(m):
+        return False
+    m.clocks[at.NOW] = _now_s(m)
+    _choose(m)
+    return True
+
+
+@inner
 def _use_time(m: Any) -> Any:
     """Encode or decode a train while no datagram is there to read. Say whether there was one."""
-    if _encode_train(m):
-        m.clocks[at.NOW] = _now_s(m)
-        _choose(m)
+    if _feed(m):
         return True
-    for row in range(m.words[at.REDUCES]):
+    for row in range(m.words[at.REDUCES]):  # noqa: SIM110  (numba compiles no generator here)
         if _decode_train(m, row):
             return True
     return False
@@ -478,6 +486,9 @@ def _now_s(m: Any) -> Any:
 def _wait(m: Any) -> None:
     """Wait for datagrams, for room if the kernel had none, for the waker, and for the limit."""
     words, socket = m.words, m.socket
+    # An idle network costs more than a caller who has to wait for a train.
+    if words[at.ON_THE_WAY] < min(at.TRAIN_CHUNKS, words[at.WINDOW]) and _feed(m):
+        return
     left_s = m.clocks[at.LIMIT_AT] - _now_s(m)
     if left_s <= 0:
         words[at.STOP] = at.STOP_TIME

@@ -54,6 +54,8 @@ class WorkerLoop:
         """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
         self.streams: dict[int, ChunkStream] = {}
         """By handle of an all-reduce in progress, its codes, where the kernel may encode and decode them."""
+        self._rows: dict[int, tuple[NDArray[np.uint8], tuple[int, ...], tuple[int, int, int, int]]] = {}
+        """By handle of an all-reduce in progress, its datagrams, and the parts of its row that stay."""
         self.words = np.zeros(at.WORDS, np.int64)
         self.clocks = np.zeros(at.CLOCKS)
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
@@ -107,7 +109,7 @@ class WorkerLoop:
         words[at.REDUCES] = len(worker.in_progress)
         opens = worker.may_open() if self.streams else [False] * len(worker.in_progress)
         for row, reduce in enumerate(worker.in_progress):
-            self.reduces[row] = _row(reduce, self.streams.get(reduce.handle), opens=opens[row])
+            self.reduces[row] = self._row(reduce, opens=opens[row])
             self.patterns[row] = result_pattern(worker.membership, reduce.op)
         self.everybody[0] = (1 << worker.membership.workers) - 1
         timing, rtt, window = worker.timing, queue.rtt, queue.congestion
@@ -125,6 +127,27 @@ class WorkerLoop:
         if not self._lent or any(new is not old for new, old in zip(arrays, self._lent, strict=True)):
             self._lent, self._addresses = arrays, np.array([address_of(array) for array in arrays], np.int64)
         return self._addresses
+
+    def _row(self, reduce: AllReduce, *, opens: bool) -> tuple[int, ...]:
+        """Return an all-reduce as the kernel has it."""
+        # A change of generation stamps other datagrams. All other arrays stay.
+        known = self._rows.get(reduce.handle)
+        stream = self.streams.get(reduce.handle)
+        if known is None or known[0] is not reduce.datagrams:
+            arrays: list[NDArray[Any]] = [reduce.datagrams, reduce.results, reduce.contributors, reduce.held]
+            places = (*map(address_of, arrays), reduce.datagrams.shape[1], reduce.results.shape[1])
+            codes = (0, 0, 0, 0)
+            if stream is not None and stream.memory is not None:
+                codes = (address_of(stream.memory), stream.encode_at, stream.decode_at, address_of(stream.payloads))
+            known = self._rows[reduce.handle] = (reduce.datagrams, places, codes)
+        row = (reduce.first, reduce.end, reduce.missing, *known[1])
+        if stream is None:
+            return (*row, reduce.tell_at, reduce.ready, opens, *known[2], 0)
+        memory_at, encode_at, decode_at, payloads_at = known[2]
+        # Parts that the reduction has not taken yet come first, in Python.
+        if stream.taken != reduce.told:
+            decode_at = 0
+        return (*row, 0, reduce.ready, opens, memory_at, encode_at, decode_at, payloads_at, stream.taken)
 
     def give_back(self, worker: Worker) -> None:
         """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
@@ -150,9 +173,11 @@ class WorkerLoop:
                     stream.taken = rows[row][at.TAKEN]
                     reduce.note_told(stream.taken)
         worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
-        if self.streams:
+        if max(len(self._rows), len(self.streams)) > len(worker.in_progress):
             handles = {reduce.handle for reduce in worker.in_progress}
-            self.streams = {handle: stream for handle, stream in self.streams.items() if handle in handles}
+            for memory in (self._rows, self.streams):
+                for handle in memory.keys() - handles:
+                    del memory[handle]
 
     # ---- calls ---------------------------------------------------------------------------------------------
 
@@ -270,19 +295,6 @@ def compiled_kernel() -> Any | None:
         _log.warning("the worker's loop does not compile here: the Python worker is used", exc_info=True)
         return None
     return kernel
-
-
-def _row(reduce: AllReduce, stream: ChunkStream | None, *, opens: bool) -> tuple[int, ...]:
-    """Return an all-reduce as the kernel has it."""
-    addresses = (address_of(array) for array in (reduce.datagrams, reduce.results, reduce.contributors, reduce.held))
-    sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-    row = (reduce.first, reduce.end, reduce.missing, *addresses, *sizes)
-    if stream is None or stream.memory is None:
-        return (*row, reduce.tell_at, reduce.ready, opens, 0, 0, 0, 0, 0)
-    # Parts that the reduction has not taken yet come first, in Python.
-    decode_at = stream.decode_at if stream.taken == reduce.told else 0
-    codes = (address_of(stream.memory), stream.encode_at, decode_at, address_of(stream.payloads), stream.taken)
-    return (*row, 0, reduce.ready, opens, *codes)
 
 
 def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:

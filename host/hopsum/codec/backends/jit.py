@@ -53,7 +53,6 @@ class LazyKernel:
                     self._compiled = _numba.njit(self._signature, nogil=True)(self._function)
             return self._compiled
 
-
     @property
     def address(self) -> int:
         """The address of the machine code, for `call_at`. It is valid for the life of the process."""

@@ -234,7 +234,6 @@ class Kernels:
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
 
-
     def stream(self, given: StreamParts) -> ChunkStream | None:
         """Return the stream of a vector with machine code for `encode` and `decode`; None where there is none."""
         return None

@@ -155,13 +155,14 @@ class NumbaKernels(Kernels):
         at, words = stream_kernels, np.zeros(stream_kernels.WORDS, np.int64)
         stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
         mean = given.x if given.mean is None else given.mean
-        stream.kept = (given.x, given.scales, given.shifts, given.units, mean, given.table.values)
+        arrays: tuple[NDArray[Any], ...] = (given.x, given.scales, given.shifts, given.units, mean, given.table.values)
+        stream.kept = arrays
         words[at.ENCODE], words[at.DECODE] = _ENCODE[bits].address, _DECODE[bits].address
         words[at.DEQUANTIZE] = _DEQUANTIZE[bits].address
         words[at.BLOCK], words[at.CHUNK_BLOCKS] = given.form.block_elements, given.chunk_blocks
         words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
         places = (at.X, at.SCALES, at.SHIFTS, at.UNITS, at.MEAN, at.TABLE)
-        for place, array in zip(places, stream.kept, strict=True):
+        for place, array in zip(places, arrays, strict=True):
             words[place] = address_of(array)
         words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
         words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
