@@ -147,7 +147,7 @@ class Channel:
 
         Raises:
             ControllerUnreachableError: no answer in time.
-            ControllerError: the controller refused. The message is the controller's.
+            ControllerError: the controller refused, in its own words, or the channel is closed.
         """
         # The connection is read once: another thread may replace it during the call, and `_note` must count for this
         # one.
@@ -170,8 +170,7 @@ class Channel:
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
         """Return the replies to a request as they come, without a deadline.
 
-        Takes what `call` takes, and raises ControllerUnreachableError where the channel is closed. After that the
-        replies raise.
+        Takes what `call` takes, and raises ControllerError where the channel is closed. After that the replies raise.
         """
         method = methods(service)[name]
         with self._lock:
@@ -250,8 +249,9 @@ class Channel:
         with self._lock:
             return self._streams.get(replies) is not self._channel
 
-    def _gone(self, name: str) -> ControllerUnreachableError:
-        return ControllerUnreachableError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
+    def _gone(self, name: str) -> ControllerError:
+        # Not unreachable, or a caller would try again until its time is over, and `close` of its owner would wait.
+        return ControllerError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
 
     def _why_no_tls(self) -> str:
         """Return why the TLS handshake fails, as far as another one shows it, empty where it does not."""

@@ -204,6 +204,25 @@ def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
             waiting.result(WAIT_S)
 
 
+def test_close_waits_for_no_controller(served: Served) -> None:
+    """The controller goes while a worker waits for its next generation, as it may for `membership_wait_s`."""
+    desk, service = served
+    closed = threading.Event()
+
+    def close_last() -> None:
+        jobs[0].close()
+        closed.set()
+
+    with crew(service, membership_wait_s=100 * WAIT_S, replacement_wait_s=100 * WAIT_S) as jobs:
+        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        vanish(jobs[1])
+        desk.end("rank 1 was silent", lost=1)
+        desk.wait(lambda: 0 in desk.waiting)
+        service.close()
+        threading.Thread(target=close_last, daemon=True).start()
+        assert closed.wait(WAIT_S)
+
+
 def test_ranks_that_fail_for_want_of_the_switch_are_not_waited_for_anew(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
