@@ -12,9 +12,9 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from hopsum.transport.packet_socket import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
@@ -46,30 +46,25 @@ class ProbeReply(NamedTuple):
     rtt_s: float
 
 
-class ProbeTransport(Protocol):
-    """Moves datagrams between a source and a switch."""
-
-    socket: socket.socket
-    how: str
-    """The way of the datagrams in words, empty for the plain one."""
-
-    def send(self, datagram: bytes) -> None:
-        """Send one datagram. Raises OSError."""
-
-    def receive(self) -> Sequence[bytes | memoryview]:
-        """Wait for datagrams of the switch's. Anything else that comes is none. Raises OSError, also after its time."""
-
-
 class UdpProbeTransport:
-    """A socket at the source's address. Raises OSError when it cannot be had."""
+    """Moves datagrams between a source and a switch, by a socket at the source's address.
+
+    Raises OSError when it cannot be had.
+    """
 
     how = ""
+    """The way of the datagrams in words, empty for the plain one."""
 
     def __init__(self, local: Endpoint, switch: Endpoint) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._ports = local.udp_port, switch.udp_port
+        self.socket = self._open()
         try:
             self.socket.bind(local.address)
-            _prepare(self.socket, switch)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            # Never fragment: a probe that is too large shall tell the path's MTU.
+            self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+            self.socket.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # all that ICMP says, "host unreachable" too
+            self.socket.connect(switch.address)
         except OSError:
             self.socket.close()
             raise
@@ -78,25 +73,18 @@ class UdpProbeTransport:
         """Send one datagram. Raises OSError."""
         self.socket.send(datagram)
 
-    def receive(self) -> Sequence[bytes]:
-        """Return one datagram. See `ProbeTransport`."""
+    def receive(self) -> Sequence[bytes | memoryview]:
+        """Wait for datagrams of the switch's. Anything else that comes is none. Raises OSError, also after its time."""
         return [self.socket.recv(65535)]
 
+    def _open(self) -> socket.socket:
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
-class RawProbeTransport:
+
+class RawProbeTransport(UdpProbeTransport):
     """Beside the socket of a worker that runs. Raises PermissionError unless root (CAP_NET_RAW)."""
 
     how = "beside the running worker's socket"
-
-    def __init__(self, local: Endpoint, switch: Endpoint) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-        self._ports = local.udp_port, switch.udp_port
-        try:
-            self.socket.bind((local.ip, 0))
-            _prepare(self.socket, switch)
-        except OSError:
-            self.socket.close()
-            raise
 
     def send(self, datagram: bytes) -> None:
         """Send one datagram, with UDP checksum 0, "none". Raises OSError."""
@@ -105,7 +93,7 @@ class RawProbeTransport:
         self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
 
     def receive(self) -> Sequence[memoryview]:
-        """Return datagrams. See `ProbeTransport`. What others receive from the switch's address comes by here too.
+        """Return datagrams. What others receive from the switch's address comes by here too.
 
         The worker's socket may take datagrams by the run, and then they come as runs here.
         """
@@ -117,13 +105,8 @@ class RawProbeTransport:
         source, destination, length, _ = _UDP.unpack_from(udp)
         return split_segments(udp[_UDP.size : length]) if (destination, source) == self._ports else []
 
-
-def _prepare(made: socket.socket, switch: Endpoint) -> None:
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-    # Never fragment: a probe that is too large shall tell the path's MTU.
-    made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
-    made.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # all that ICMP says, "host unreachable" too
-    made.connect(switch.address)
+    def _open(self) -> socket.socket:
+        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
 
 
 def open_probe_client(source: ProbeSource, switch: Endpoint) -> tuple[ProbeClient | None, str]:
@@ -132,8 +115,7 @@ def open_probe_client(source: ProbeSource, switch: Endpoint) -> tuple[ProbeClien
     Without any way the client is None, and a sentence has the reason.
     """
     refusal = ""
-    ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
-    for way in ways:
+    for way in (UdpProbeTransport, RawProbeTransport):
         try:
             return ProbeClient(source, way(source.local, switch)), ""
         except OSError as error:
@@ -148,7 +130,7 @@ class ProbeClient:
         unreachable: what the network said of the way there so far, by errno and times. Routers say it seldom.
     """
 
-    def __init__(self, source: ProbeSource, transport: ProbeTransport) -> None:
+    def __init__(self, source: ProbeSource, transport: UdpProbeTransport) -> None:
         self.source = source
         self.transport = transport
         self.unreachable: dict[int, int] = {}

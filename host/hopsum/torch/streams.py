@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from numpy.typing import NDArray
@@ -24,55 +24,39 @@ Mark = Any
 """A place in a stream, behind everything that was queued before it (a CUDA event). None on the CPU."""
 
 
-class Streams(Protocol):
-    """The two streams of a device. Any thread may use them. Operations that two threads queue have no order."""
+class Streams:
+    """The two streams of a device. Any thread may use them. Operations that two threads queue have no order.
 
-    device: torch.device
+    These are the CPU's: operations are done when they return, so there is nothing to mark, adopt or wait for.
+    """
+
+    device = torch.device("cpu")
 
     def mark(self) -> Mark:
         """Return a mark at the end of the calling thread's current stream of the device."""
 
-    def on_kernels(self, after: Mark = None) -> Any:
+    @contextmanager
+    def on_kernels(self, after: Mark = None) -> Iterator[None]:
         """Return a context in which operations are queued in the stream of kernels, after a mark."""
+        yield
 
-    def on_copies(self, after: Mark = None) -> Any:
+    @contextmanager
+    def on_copies(self, after: Mark = None) -> Iterator[None]:
         """Return a context in which operations are queued in the stream of copies, after a mark."""
+        yield
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor of another stream from being used again before both streams are done with it."""
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return memory of the host, with any content, that copies reach without waiting."""
+        return torch.empty(shape, dtype=dtype)
 
     def wait(self) -> None:
         """Wait until everything that is queued in both streams is done."""
 
 
-class NoStreams:
-    """The CPU: operations are done when they return. See `Streams`."""
-
-    device = torch.device("cpu")
-
-    def mark(self) -> Mark:
-        return None
-
-    @contextmanager
-    def on_kernels(self, after: Mark = None) -> Iterator[None]:
-        yield
-
-    on_copies = on_kernels
-
-    def adopt(self, tensor: torch.Tensor) -> None:
-        """Do nothing: nothing is queued. See `Streams`."""
-
-    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
-
-    def wait(self) -> None:
-        """Return. See `Streams`."""
-
-
-class CudaStreams:
+class CudaStreams(Streams):
     """Two CUDA streams of high priority, so that short kernels do not queue behind a backward pass. See `Streams`.
 
     torch's allocator of pinned memory keeps and reuses what was freed, once the copies that used it are done.
@@ -127,7 +111,7 @@ def streams_of(device: torch.device) -> Streams:
         CodecError: another kind of device than "cpu" and "cuda".
     """
     if device.type == "cpu":
-        return NoStreams()
+        return Streams()
     if device.type != "cuda":
         raise CodecError(f"device {device}: all-reduces run on devices of type cpu and cuda")
     return CudaStreams(device)

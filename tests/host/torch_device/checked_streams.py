@@ -16,6 +16,8 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from hopsum.torch.streams import Streams
+
 HOST: Final = "host"
 PROGRAM: Final = "program"
 Clock = dict[str, int]
@@ -33,10 +35,8 @@ class HostMemory(torch.Tensor):
         return super().numpy(*arguments, **options)
 
 
-class CheckedStreams:
+class CheckedStreams(Streams):
     """See the module, and `Streams`."""
-
-    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.races: list[str] = []

@@ -20,7 +20,7 @@ from hopsum.connection.open_agent import record_settings
 from hopsum.torch import device_reduction
 from hopsum.torch.device_codec import device_codec
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
-from hopsum.torch.streams import CudaStreams, NoStreams, Staging, Streams, streams_of
+from hopsum.torch.streams import Staging, Streams, streams_of
 from hopsum.torch.tensors import _codecs
 
 from ..api.ranks import run_ranks
@@ -193,7 +193,7 @@ def test_each_wait_is_needed(monkeypatch: pytest.MonkeyPatch, forgotten: str) ->
 def test_the_bytes_do_not_depend_on_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checked streams run what the CPU runs."""
     found: list[torch.Tensor] = []
-    for streams in (CheckedStreams(), NoStreams()):
+    for streams in (CheckedStreams(), Streams()):
         monkeypatch.setattr(device_reduction, "streams_of", lambda _, chosen=streams: chosen)
         host = make_codec("thc", workers=1, backend="numpy")
         held, x = DeviceFeedback(ELEMENTS, CPU), torch.linspace(-1, 1, ELEMENTS)
@@ -211,10 +211,3 @@ def test_streams_are_of_a_device() -> None:
     assert streams_of(CPU) is streams_of(torch.device("cpu"))
     with pytest.raises(CodecError, match="device meta: all-reduces run on devices of type cpu and cuda"):
         streams_of(torch.device("meta"))
-
-
-def test_both_kinds_have_all_of_the_interface() -> None:
-    """The kind for CUDA is made on a GPU only."""
-    wanted = {name for name in vars(Streams) if not name.startswith("_")}
-    assert wanted <= set(dir(NoStreams))
-    assert wanted <= set(dir(CudaStreams))
