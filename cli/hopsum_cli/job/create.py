@@ -21,8 +21,6 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum_cli.operator import address_of, operator
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.token_files import read_token
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
@@ -249,37 +247,57 @@ def token_file(
         yield token, lambda _: None
         return
     waiting = path.with_name(f".{path.name}.{quote(job, safe='')}")
+    earlier = None
     try:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        if waiting.exists():
-            token = read_token(waiting, "token_file")
-        else:
+        earlier = _read(waiting)
+        if earlier is None:
             _write(waiting, token)
-    except (OSError, ControlPlaneError) as error:
+    except OSError as error:
         raise TokenFileError(
             f"{undone}: token file {path}: {error}; give one that is not there yet, and can be written"
         ) from error
 
     def keep(told: str) -> None:
-        if told != token:
+        if told != (earlier or token):
             # A controller of before draws each token itself: the file has room for it already.
             waiting.write_text(f"{told}\n", encoding="ascii")
-        # A link, since renaming would replace a file that has come meanwhile.
-        os.link(waiting, path)
-        waiting.unlink()
+        try:
+            # A link, since renaming would replace a file that has come meanwhile.
+            os.link(waiting, path)
+        except FileExistsError as error:
+            raise TokenFileError(f"the token is in {waiting}: {path} has come meanwhile") from error
+        except OSError:
+            # A file system without links.
+            waiting.rename(path)
+        else:
+            waiting.unlink()
 
     try:
-        yield token, keep
-    except (ControllerUnreachableError, KeyboardInterrupt):
-        print(
-            f"the token waits in {waiting}: give the same command again to learn whether it is the job's",
-            file=sys.stderr,
-        )
+        yield earlier or token, keep
+    except (ControllerError, KeyboardInterrupt) as error:
+        # A refusal means that the token of this command is nobody's. That of an earlier one may be the job's.
+        if earlier is None and not isinstance(error, (ControllerUnreachableError, KeyboardInterrupt)):
+            waiting.unlink()
+        else:
+            told = "give the same command again to learn whether it is the job's, or remove the file to begin anew"
+            print(f"a token waits in {waiting}: {told}", file=sys.stderr)
         raise
-    except ControllerError:
-        waiting.unlink()
-        raise
+
+
+def _read(path: Path) -> str | None:
+    """Return the token of an earlier command, None where none waits. Raises OSError for a file that others may know."""
+    try:
+        # Another user may have put a file or a link there, in a folder that users share.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, encoding="ascii") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "others may know what is in it", str(path))
+        return file.read().strip() or None
 
 
 def _write(path: Path, token: str) -> None:

@@ -135,7 +135,8 @@ class ClusterController:
         token = check_token(token) or new_token(self._random)
         with self._cache.changed:
             made = self._cache.find(request.name)
-            if made is not None and matches(token, made.token_digest) and made.request == self.registry.spread(request):
+            is_ours = made is not None and made.state is not JobState.ENDING and matches(token, made.token_digest)
+            if made is not None and is_ours and made.request == self.registry.spread(request):
                 return answers.created_message(made, token)
             # Under one lock from the look at free places to the record on disk: two requests never get one place.
             self._cache.check_new(request.name)

@@ -435,6 +435,13 @@ def test_a_creation_whose_answer_was_lost_is_repeated(cluster: Cluster) -> None:
             cluster.controller.create_job(replace(request, name="other"), used)
     with pytest.raises(InvalidRequestError, match="this token is a job's already"):
         cluster.controller.rotate_token("train", token)
+    device = device_of(cluster)
+    enter([Worker(cluster, "train", new, rank) for rank in range(2)])
+    device.fail(at=device.updates, failure=Failure.UNREACHABLE)
+    with pytest.raises(ControlPlaneError, match="is ending"):
+        cluster.controller.delete_job("train")
+    with pytest.raises(JobExistsError):
+        cluster.controller.create_job(request, new)
     for guessed in ("secret", "t" * 31, "t" * 257, " " * 43, "\n" * 43):
         with pytest.raises(InvalidRequestError, match="32 to 256 letters"):
             cluster.controller.create_job(replace(request, name="other"), guessed)

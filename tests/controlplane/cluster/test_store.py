@@ -63,6 +63,10 @@ def many() -> list[JobRecord]:
     states.append(replace(record(), request=odd))
     waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
     states += [waits, life.start_generation(waits, job_of(waits, 9)), begun(waits, 9)]
+    seat = ShardSeat(WorkerEndpoint(0, 2, "02:00:00:00:00:09", "10.0.2.1", 4100), 5100)
+    settings = (("codec", "thc(bits=4)"), ("seed", "7"))
+    states.append(life.join(record(), replace(member(0), further=(seat,), settings=settings)))
+    states.append(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
     return [
         replace(each, request=replace(each.request, name=f"job{number:02}"), job_index=number)
         for number, each in enumerate(states)
@@ -192,18 +196,6 @@ def test_no_database(path: Path) -> None:
     assert path.read_bytes().startswith(b"something else")
     with pytest.raises(StoreError, match=r"cannot be opened: unable to open database file; make the file"):
         StateStore(path / "below" / "a file")
-
-
-def test_a_damaged_page(store: StateStore, path: Path) -> None:
-    for number in range(40):
-        store.put(replace(running(), request=replace(record().request, name=f"job{number}"), job_index=number))
-    store.close()
-    whole = bytearray(path.read_bytes())
-    for page in range(1, len(whole) // 4096):
-        whole[page * 4096 : page * 4096 + 64] = b"\xaa" * 64
-    path.write_bytes(whole)
-    with pytest.raises(StoreError, match="put a backup in its place"):
-        StateStore(path)
 
 
 @pytest.mark.parametrize(
@@ -385,24 +377,6 @@ def test_the_probe_writes(store: StateStore, path: Path) -> None:
     before = log.stat().st_size
     store.probe()
     assert log.stat().st_size > before
-
-
-def test_places_at_further_shards_come_back(store: StateStore) -> None:
-    seat = ShardSeat(WorkerEndpoint(0, 2, "02:00:00:00:00:09", "10.0.2.1", 4100), 5100)
-    kept = life.join(record(), replace(member(0), further=(seat,)))
-    store.put(kept)
-    again = reopened(store)
-    assert again.load().records == (kept,)
-    again.close()
-
-
-def test_settings_come_back(store: StateStore) -> None:
-    told = replace(member(0), settings=(("codec", "thc(bits=4)"), ("seed", "7")))
-    kept = life.join(record(), told)
-    store.put(kept)
-    again = reopened(store)
-    assert again.load().records == (kept,)
-    again.close()
 
 
 def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:

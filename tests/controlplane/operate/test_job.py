@@ -191,6 +191,29 @@ def test_a_command_whose_answer_was_lost_is_given_again(
     assert [each.name for each in tmp_path.iterdir() if "token" in each.name] == ["job.token"]
 
 
+def test_a_token_that_waits_is_neither_lost_nor_taken_from_others(
+    cluster: Cluster, at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting, path = tmp_path / ".job.token.job", tmp_path / "job.token"
+    command = ["create", "job", "--workers", "2", "--token-file", str(path), *at]
+    waiting.write_text("t" * 43)
+    waiting.chmod(0o644)
+    assert main(command) == 1
+    assert "no job was made" in capsys.readouterr().err
+    waiting.chmod(0o600)
+    elsewhere = waiting.rename(tmp_path / "elsewhere")
+    waiting.symlink_to(elsewhere)
+    assert main(command) == 1
+    assert cluster.controller.jobs() == []
+    waiting.unlink()
+    elsewhere.rename(waiting)
+    # The earlier command made the job. This one asks for another job of the same name.
+    cluster.controller.create_job(JobRequest("job", 2, 8), "t" * 43)
+    assert main(command) == 1
+    assert f"a token waits in {waiting}" in capsys.readouterr().err
+    assert waiting.read_text() == "t" * 43
+
+
 def test_a_controller_of_before_draws_the_token_itself(
     at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
