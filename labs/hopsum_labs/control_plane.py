@@ -44,8 +44,14 @@ class ControlPlane:
         self._write(Modify(DefaultAction(table, action, params)))
 
     def insert(self, table: str, match: Mapping[str, int], action: str, **params: int) -> None:
-        """Add an entry with an exact key."""
+        """Add an entry with an exact key.
+
+        The name of a table's only key is the program's own: it has the names of the program's parameters in it.
+        """
         self._require(table)
+        keys = [key.name for key in self._device.p4info.tables[table].keys]
+        if len(keys) == len(match) == 1:
+            match = dict(zip(keys, match.values(), strict=True))
         self._write(Insert(TableEntry(table, match, action, params)))
 
     def set_group(self, group: int, ports: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from hopsum_labs.control_plane import ProgramError
 from hopsum_labs.lab_switch import StartSwitch, Testbed, start_embedded
 from hopsum_labs.levels import PROGRAM, WORKER, Level
 from hopsum_labs.rule_checks import Case, Failed, LabError
-from hopsum_labs.workers import load_worker
+from hopsum_labs.workers import Workers
 
 COMPILER = "p4c-bm2-ss"
 # Ends a compiler that hangs. These programs take a second.
@@ -113,7 +113,8 @@ def grade_solution(level: Level, start: StartSwitch = start_embedded) -> Iterato
 
 
 def _check_worker(case: Case, worker: Path, switch: Testbed) -> None:
-    case.check(load_worker(worker), switch)
+    with Workers(worker) as workers:
+        case.check(workers, switch)
 
 
 def _reason_of(check: Callable[[], None]) -> str:

@@ -87,8 +87,7 @@ def _list(options: argparse.Namespace) -> int:
 def _start(options: argparse.Namespace) -> int:
     level, folder = LEVELS[options.level], options.folder
     try:
-        # Python leaves bytecode beside a skeleton that a test or a reader ran: it is no part of the handout.
-        shutil.copytree(level.exercise, folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        shutil.copytree(level.exercise, folder, ignore=_left_behind)
     except FileExistsError:
         raise LabError(f"{folder} exists already; nothing was changed. Choose another folder") from None
     except OSError as error:
@@ -96,6 +95,11 @@ def _start(options: argparse.Namespace) -> int:
     print(f"{folder}/README.md is the handout. Fill the gaps of {_files(level)} in {folder}, then:")
     print(f"  hopsum lab test {level.word} {folder}")
     return 0
+
+
+def _left_behind(folder: str, names: Sequence[str]) -> set[str]:
+    """Return what is no part of an exercise: Python leaves bytecode there, an editor copies and locks."""
+    return {name for name in names if name.startswith((".", "#")) or Path(name).suffix not in (".md", ".p4", ".py")}
 
 
 def _files(level: Level) -> str:

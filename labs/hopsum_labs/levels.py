@@ -11,6 +11,7 @@ from typing import Any
 
 from hopsum_labs.cases import ethernet, floats, loss, racks, slots, udp
 from hopsum_labs.control_plane import ControlPlane
+from hopsum_labs.packets import network_port
 from hopsum_labs.rule_checks import Case, LabError
 
 _HERE = Path(__file__).parent
@@ -60,7 +61,7 @@ class Level:
         if len(switches) != 1:
             raise LabError(f"a network with one switch is needed; this one has {', '.join(switches)}")
         (switch,) = switches.values()
-        self.module.set_up(switch, len(network["hosts"]))
+        self.module.set_up(switch, len(network["hosts"]), port=network_port)
 
     @property
     def points(self) -> int:

@@ -31,7 +31,7 @@ from hopsum_labs.control_plane import ControlPlane, ProgramError
 from hopsum_labs.levels import LEVELS
 from hopsum_labs.packets import total
 from hopsum_labs.rule_checks import Failed, LabError
-from hopsum_labs.workers import load_worker
+from hopsum_labs.worker_process import load_worker
 from hopsum_topologies.description import HOST_INTERFACE
 
 VALUES = 20

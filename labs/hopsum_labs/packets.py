@@ -92,8 +92,22 @@ def worker_ip(rank: int) -> str:
     return f"10.0.0.{rank + 1}"
 
 
+# No rank's port is its rank + 1: a program that computes ports from ranks, or ranks from ports, must not pass.
+_PORTS = (6, 3, 8, 1, 7, 2, 4, 5)
+
+
 def worker_port(rank: int) -> int:
-    """Return the switch port of a worker."""
+    """Return the grader's switch port of a worker."""
+    return _PORTS[rank]
+
+
+def rank_at(port: int) -> int | None:
+    """Return the rank of the grader's worker at a switch port, None where no worker can be."""
+    return _PORTS.index(port) if port in _PORTS else None
+
+
+def network_port(rank: int) -> int:
+    """Return the switch port of a worker of `hopsum topology`'s network with one switch."""
     return rank + 1
 
 
@@ -122,6 +136,18 @@ def over_udp(rank: int, values: Sequence[int], **fields: int) -> Packet:
 def total(vectors: Sequence[Sequence[int]]) -> list[int]:
     """Return the sum that the switch has to send, value by value, modulo 2**32."""
     return [sum(column) % MODULUS for column in zip(*vectors, strict=True)]
+
+
+def differences(wanted: bytes, got: bytes) -> str:
+    """Return the header fields in which two frames differ, or say that they differ in length or payload alone."""
+    found, first, second = [], Ether(wanted), Ether(got)
+    while first and second and type(first) is type(second):
+        pairs = (
+            (field.name, first.getfieldval(field.name), second.getfieldval(field.name)) for field in first.fields_desc
+        )
+        found += [f"{first.name} {name} {now!r} in place of {was!r}" for name, was, now in pairs if was != now]
+        first, second = first.payload, second.payload
+    return ", ".join(found) or f"{len(got)} bytes in place of {len(wanted)}, or another payload"
 
 
 def summary(packet: Any) -> str:

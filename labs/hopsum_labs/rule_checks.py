@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from hopsum_labs.packets import VALUES, Aggregation, Kind, summary, total, worker_port
+from hopsum_labs.packets import MODULUS, VALUES, Aggregation, Kind, summary, total, worker_port
 from hopsum_switch.engine import Output
+
+_LARGE = 0x5A3CF100
 
 
 class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no error of ours
@@ -25,7 +27,7 @@ class LabError(Exception):
 class Case:
     """One rule. `check` raises Failed.
 
-    A case of a program gets a `Testbed` that runs it. A case of a worker gets `all_reduce`, then a `Testbed` that runs
+    A case of a program gets a `Testbed` that runs it. A case of a worker gets the `Workers`, then a `Testbed` that runs
     the solution. The switch has no entries yet.
     """
 
@@ -41,6 +43,9 @@ def expect(condition: bool, text: str) -> None:
         raise Failed(text)
 
 
+OTHER_KINDS = tuple(kind for kind in range(256) if kind != Kind.CONTRIBUTION)
+"""The kinds that no worker's contribution has, RESULT among them."""
+
 # Sentences that the cases of all levels are written in: rounds of contributions, and the answers that are due.
 
 Contribute = Callable[[int, Sequence[int]], list[Output]]
@@ -49,7 +54,9 @@ Contribute = Callable[[int, Sequence[int]], list[Output]]
 
 def vectors(workers: int, seed: int = 0) -> list[list[int]]:
     """Return a vector for each worker in which every value tells its worker, its place and the round."""
-    return [[1000 * (rank + 1) + 10 * place + seed for place in range(VALUES)] for rank in range(workers)]
+    # So large that the sum of any two passes 2**31 and 2**32 and carries out of its lower 16 bits: what adds in fewer
+    # bits, with saturation, signed or without that carry is wrong in every round.
+    return [[(_LARGE * (rank + 1) + 10 * place + seed) % MODULUS for place in range(VALUES)] for rank in range(workers)]
 
 
 def expect_nothing(answers: Sequence[Output], why: str) -> None:
@@ -70,7 +77,7 @@ def expect_results(
 
     layer, field: the header of the level's packets, and its field with the sums.
     """
-    ports = [worker_port(rank) for rank in ranks]
+    ports = sorted(worker_port(rank) for rank in ranks)
     came = [answer.port for answer in answers]
     expect(came == ports, f"{when}: a RESULT was expected at ports {ports}, once at each; packets came at {came}.")
     for answer in answers:

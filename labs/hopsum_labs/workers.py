@@ -7,142 +7,128 @@ worker ends whatever packets are lost, and `DEADLINE_S` ends a wait for a packet
 
 from __future__ import annotations
 
-import importlib.util
-import queue
+import contextlib
+import json
 import random
-import threading
+import selectors
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from scapy.layers.l2 import Ether
-
 from hopsum_labs.lab_switch import Testbed
-from hopsum_labs.packets import total, worker_port
+from hopsum_labs.packets import rank_at, total, worker_port
 from hopsum_labs.rule_checks import Failed, expect
+from hopsum_labs.worker_process import CALL, FRAME, MAX_MESSAGE, RESULT
 
 DEADLINE_S = 60.0
 """The seconds that the workers of a case have together. A correct worker needs a small part of a second."""
-_LOOK_EVERY_S = 0.05
-AllReduce = Callable[["Port", int, int, Sequence[int]], Sequence[int]]
 
 
-class PortClosed(Exception):  # noqa: N818 - ends the threads of workers that wait for ever
-    """The case has ended. This error ends a worker's thread."""
+class Workers:
+    """The processes of a case's workers, by rank. The context manager ends them."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.wires: list[socket.socket] = []
 
-class Port:
-    """The port of a worker, for `all_reduce` of `worker.py`: scapy packets from the Ethernet header on."""
+    def start(self, count: int) -> None:
+        """Start processes until there are `count`."""
+        while len(self.wires) < count:
+            # Messages with their bounds, in order; a process that ends closes its end.
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [sys.executable, "-m", "hopsum_labs.worker_process", str(theirs.fileno()), str(self._path)]
+            with theirs:
+                self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]))
+            self.wires.append(ours)
 
-    def __init__(self, network: Network, rank: int) -> None:
-        self._network, self._rank = network, rank
-        self.arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    def ended(self, rank: int) -> str:
+        """Return how a process that has closed its end came to its end."""
+        status = self._processes[rank].wait(DEADLINE_S)
+        return f"ended its process with status {status} before it returned"
 
-    def send(self, packet: Any) -> None:
-        """Send a packet to the switch."""
-        self._network.carry(self._rank, bytes(packet))
+    def __enter__(self) -> Workers:
+        return self
 
-    def receive(self, timeout_s: float | None = None) -> Any:
-        """Return the next packet, or None when no packet came for `timeout_s`. Without `timeout_s`, wait."""
-        try:
-            frame = self.arrived.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        if frame is None:
-            raise PortClosed
-        return Ether(frame)
+    def __exit__(self, *_: object) -> None:
+        for process, wire in zip(self._processes, self.wires, strict=True):
+            # A worker that never returns must not keep the grader from ending.
+            process.kill()
+            process.wait()
+            wire.close()
 
 
 class Network:
     """A switch with workers at its ports. Every packet to and from it is lost with probability `loss`."""
 
     def __init__(self, switch: Testbed, workers: int, *, loss: float = 0.0, seed: int = 0) -> None:
-        self.ports = [Port(self, rank) for rank in range(workers)]
-        self._switch, self._loss, self._random = switch, loss, random.Random(seed)
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._switch, self._workers, self._loss, self._random = switch, workers, loss, random.Random(seed)
 
-    def carry(self, rank: int, frame: bytes) -> None:
-        """Let a frame go to the switch, and the switch's frames to the workers."""
-        # One frame at a time: the engine belongs to one thread, and workers call from threads of their own.
-        with self._lock:
-            if self._is_closed:
-                raise PortClosed
-            if self._is_lost():
-                return
-            for sent in self._switch.send(worker_port(rank), frame):
-                if not self._is_lost():
-                    self.ports[sent.port - worker_port(0)].arrived.put(sent.frame)
-
-    def close(self) -> None:
-        """End the threads that use a port."""
-        with self._lock:
-            self._is_closed = True
-        for port in self.ports:
-            # None wakes a worker that waits for a frame.
-            port.arrived.put(None)
+    def carry(self, rank: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """Let a frame of a rank go to the switch. Return the frames that arrive at workers, each with its rank."""
+        if self._is_lost():
+            return []
+        found = []
+        for sent in self._switch.send(worker_port(rank), frame):
+            to = rank_at(sent.port)
+            if to is not None and to < self._workers and not self._is_lost():
+                found.append((to, sent.frame))
+        return found
 
     def _is_lost(self) -> bool:
         return self._random.random() < self._loss
 
 
-def load_worker(path: Path) -> AllReduce:
-    """Import a student's `worker.py` and return its `all_reduce`. Raises Failed: it cannot be imported, or has none."""
-    spec = importlib.util.spec_from_file_location("student_worker", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise Failed(f"{path} is not there")
-    # Never in sys.modules: the globals of a worker must not outlive its case.
-    module = ModuleType(spec.name)
-    try:
-        spec.loader.exec_module(module)
-        all_reduce: AllReduce = module.all_reduce
-    except Exception as error:
-        raise Failed(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    return all_reduce
-
-
-def run(all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
+def run(workers: Workers, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
     """Let every worker call `all_reduce` with its vector. All workers must return the sum. Raises Failed."""
     wanted = total(vectors)
-    for rank, outcome in enumerate(outcomes_of(all_reduce, network, vectors, when)):
+    for rank, outcome in enumerate(outcomes_of(workers, network, vectors, when)):
         expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
 
 
-def outcomes_of(
-    all_reduce: AllReduce, network: Network, vectors: Sequence[Sequence[Any]], when: str
-) -> list[list[Any]]:
+def outcomes_of(workers: Workers, network: Network, vectors: Sequence[Sequence[Any]], when: str) -> list[list[Any]]:
     """Let every worker call `all_reduce` with its vector. Return the results. Raises Failed where one fails."""
-    outcomes: list[Any] = [None] * len(vectors)
-
-    def work(rank: int) -> None:
-        try:
-            outcomes[rank] = list(all_reduce(network.ports[rank], rank, len(vectors), vectors[rank]))
-        except PortClosed:
-            pass
-        except Exception as error:
-            outcomes[rank] = error
-
-    # Daemons: a worker that never returns must not keep the grader from ending.
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(vectors))]
-    for thread in threads:
-        thread.start()
-    _await(threads, outcomes)
-    # Closed ports wake the workers that still wait, with PortClosed.
-    network.close()
-    for rank, outcome in enumerate(outcomes):
-        error = f"{type(outcome).__name__}: {outcome}"
-        expect(not isinstance(outcome, Exception), f"{when}: all_reduce of rank {rank} raised {error}")
-        expect(outcome is not None, f"{when}: all_reduce of rank {rank} did not return within {DEADLINE_S:g} s")
-    return outcomes
-
-
-def _await(threads: Sequence[threading.Thread], outcomes: Sequence[Any]) -> None:
-    """Wait until all threads have ended, until the deadline, or until one has failed and the others wait."""
+    workers.start(len(vectors))
+    outcomes = dict[int, list[Any]]()
     deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s and not any(isinstance(outcome, Exception) for outcome in outcomes):
-        alive = [thread for thread in threads if thread.is_alive()]
-        if not alive:
-            return
-        alive[0].join(_LOOK_EVERY_S)
+    with selectors.DefaultSelector() as selector:
+        for rank, vector in enumerate(vectors):
+            call = {"rank": rank, "workers": len(vectors), "vector": list(vector)}
+            workers.wires[rank].send(CALL + json.dumps(call).encode())
+            selector.register(workers.wires[rank], selectors.EVENT_READ, rank)
+        while len(outcomes) < len(vectors):
+            ready = selector.select(deadline_s - time.monotonic())
+            waiting = ", ".join(str(rank) for rank in range(len(vectors)) if rank not in outcomes)
+            expect(
+                time.monotonic() < deadline_s,
+                f"{when}: all_reduce of rank {waiting} did not return within {DEADLINE_S:g} s",
+            )
+            for key, _ in ready:
+                message = _received(workers, key.data, when)
+                if message[:1] == RESULT:
+                    outcomes[key.data] = json.loads(message[1:])
+                elif message[:1] == FRAME:
+                    _deliver(workers, network.carry(key.data, message[1:]))
+                else:
+                    raise Failed(f"{when}: {message[1:].decode(errors='replace')}")
+    return [outcomes[rank] for rank in range(len(vectors))]
+
+
+def _received(workers: Workers, rank: int, when: str) -> bytes:
+    # A process that ends with unread frames in its socket is a reset connection.
+    with contextlib.suppress(ConnectionError):
+        if message := workers.wires[rank].recv(MAX_MESSAGE):
+            return message
+    raise Failed(f"{when}: all_reduce of rank {rank} {workers.ended(rank)}")
+
+
+def _deliver(workers: Workers, frames: Sequence[tuple[int, bytes]]) -> None:
+    for rank, frame in frames:
+        # As at a host whose queue is full, what does not fit is lost: the grader must not wait for a worker that does
+        # not receive. A worker that has ended is noticed where its end is read.
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            workers.wires[rank].send(FRAME + frame, socket.MSG_DONTWAIT)

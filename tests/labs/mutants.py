@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +32,24 @@ class Mutant(NamedTuple):
     breaks: str
 
 
+_SUM, _KIND = "sum + value;", "hdr.aggregation.kind != CONTRIBUTION"
+_HALVES = "(sum[31:16] + value[31:16]) ++ (sum[15:0] + value[15:0]);"
 _UDP_EVERYWHERE = (
+    ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "sum_over_udp"),
+    ("halves_without_a_carry", _SUM, _HALVES, "sum_over_udp"),
+    ("saturates", _SUM, "sum |+| value;", "sum_over_udp"),
+    ("any_kind_but_result", _KIND, "hdr.aggregation.kind == RESULT", "for_the_switch_only"),
+    ("any_port", "(AGGREGATION_PORT, 48)", "(_, 48)", "for_the_switch_only"),
+    ("any_length", "(AGGREGATION_PORT, 48)", "(AGGREGATION_PORT, _)", "for_the_switch_only"),
+    ("fragments", "(5, 0, PROTOCOL_UDP)", "(5, _, PROTOCOL_UDP)", "for_the_switch_only"),
+    ("options", "(5, 0, PROTOCOL_UDP)", "(_, 0, PROTOCOL_UDP)", "for_the_switch_only"),
+    ("any_protocol", "(5, 0, PROTOCOL_UDP)", "(5, 0, _)", "for_the_switch_only"),
+    (
+        "floods",
+        "action drop() {\n        mark_to_drop(standard);",
+        "action drop() {\n        standard.mcast_grp = ALL_WORKERS;",
+        "ordinary_traffic",
+    ),
     ("keeps_source", "hdr.ethernet.source = meta.switch_mac;", "", "result_addresses"),
     ("same_destination", "hdr.ipv4.destination = ip;", "", "result_addresses"),
     ("no_time_to_live", "hdr.ipv4.ttl = 64;", "hdr.ipv4.ttl = 63;", "checksums"),
@@ -45,6 +63,34 @@ _UDP_EVERYWHERE = (
     ("wrong_ip_checksum", "update_checksum(hdr.ipv4.isValid()", "update_checksum(false", "checksums"),
 )
 _LOSS = (
+    ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "two_versions"),
+    ("saturates", _SUM, "sum |+| value;", "two_versions"),
+    ("any_kind_but_result", _KIND, "hdr.aggregation.kind == RESULT", "who_does_not_exist"),
+    ("any_protocol", "(5, 0, PROTOCOL_UDP)", "(5, 0, _)", "who_does_not_exist"),
+    (
+        "answers_at_rank_plus_one",
+        "standard.egress_spec = standard.ingress_port;",
+        "standard.egress_spec = (bit<9>)hdr.aggregation.rank + 1;",
+        "again_after_the_end",
+    ),
+    (
+        "answers_at_its_usual_port",
+        "standard.egress_spec = standard.ingress_port;",
+        "standard.egress_spec = hdr.aggregation.rank == 1 ? 9w3 : standard.ingress_port;",
+        "again_after_the_end",
+    ),
+    (
+        "bits_by_port",
+        "8w1 << hdr.aggregation.rank",
+        "8w1 << (bit<8>)(standard.ingress_port - 1)",
+        "again_before_the_end",
+    ),
+    (
+        "keeps_the_contributions_addresses",
+        "answer();\n                standard.egress_spec",
+        "hdr.aggregation.kind = RESULT;\n                standard.egress_spec",
+        "again_after_the_end",
+    ),
     ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
     ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
     (
@@ -65,6 +111,9 @@ _LOSS = (
     ("clears_too_early", "other_bitmap & ~own_bit", "8w0xFF & ~own_bit", "random_loss"),
 )
 _SLOTS = (
+    ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "one_after_the_other"),
+    ("any_version", "|| hdr.aggregation.version > 1", "", "no_such_slot"),
+    ("any_rank", "|| hdr.aggregation.rank >= meta.workers", "", "no_such_slot"),
     ("one_slot", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)0 * 2", "side_by_side"),
     ("slots_overlap", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)hdr.aggregation.slot", "side_by_side"),
     ("any_slot", "|| hdr.aggregation.slot >= SLOTS", "", "no_such_slot"),
@@ -74,6 +123,10 @@ _SLOTS = (
     ("clears_all", "other_bitmap & ~own_bit", "0", "late_worker"),
 )
 _ETHERNET = (
+    ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "wraps"),
+    ("halves_without_a_carry", _SUM, _HALVES, "sum_of_two"),
+    ("any_kind_but_result", _KIND, "hdr.aggregation.kind == RESULT", "other_frames"),
+    ("cut_contributions", "!hdr.values.isValid()", "!hdr.aggregation.isValid()", "other_frames"),
     ("keeps_the_last_only", "is_first ? value : sum + value", "value", "sum_of_two"),
     ("one_cell_twice", "aggregate(1, is_first", "aggregate(0, is_first", "sum_of_two"),
     ("stays_a_contribution", "hdr.aggregation.kind = RESULT;", "", "sum_of_two"),
@@ -137,6 +190,13 @@ _FLOATS = (
     ),
 )
 _RACKS = (
+    ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "two_racks"),
+    (
+        "any_kind_but_result",
+        "if (is_from_above || hdr.aggregation.kind != CONTRIBUTION",
+        "if (is_from_above || hdr.aggregation.kind == RESULT",
+        "only_from_the_right_side",
+    ),
     (
         "answers_at_the_leaf",
         "if (meta.is_leaf == 1) {\n                send_up",
@@ -196,6 +256,8 @@ _BY_LEVEL = {
 }
 MUTANTS = tuple(Mutant(level, *row) for level, rows in _BY_LEVEL.items() for row in rows)
 SKELETON = "skeleton"
+RENAMED = "udp/renamed"
+"""The solution of level 2 with parameters and headers of other names, which is as right."""
 
 
 def source_of(mutant: Mutant) -> str:
@@ -207,9 +269,12 @@ def source_of(mutant: Mutant) -> str:
 
 
 def sources() -> dict[str, str]:
-    """Return all programs that earn less than all points, by LEVEL/NAME; the skeletons are among them."""
+    """Return all programs to record, by LEVEL/NAME: the mutants, the skeletons and `RENAMED`."""
     skeletons = {f"{word}/{SKELETON}": (level.exercise / f"{PROGRAM}.p4").read_text() for word, level in LEVELS.items()}
-    return skeletons | {f"{mutant.level}/{mutant.name}": source_of(mutant) for mutant in MUTANTS}
+    renamed = (LEVELS["udp"].solution / f"{PROGRAM}.p4").read_text()
+    for old, new in {"hdr": "h", "standard": "standard_metadata", "meta": "m", "ethernet": "eth"}.items():
+        renamed = re.sub(rf"\b{old}\b", new, renamed)
+    return {RENAMED: renamed} | skeletons | {f"{mutant.level}/{mutant.name}": source_of(mutant) for mutant in MUTANTS}
 
 
 def hashes() -> dict[str, str]:

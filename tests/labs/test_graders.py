@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from hopsum_labs import workers
 from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade, grade_worker
 from hopsum_labs.lab_command import main
 from hopsum_labs.lab_switch import Testbed, start_embedded
 from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
+from hopsum_labs.packets import differences
 from hopsum_labs.rule_checks import LabError
 from hopsum_switch.backend import Backend
 
@@ -62,6 +65,20 @@ def test_a_broken_rule_is_found(mutant: mutants.Mutant, tmp_path: Path) -> None:
 def test_every_rule_has_a_program_that_breaks_it(level: Level) -> None:
     broken = {mutant.breaks for mutant in mutants.MUTANTS if mutant.level == level.word}
     assert broken == {case.name for case in level.cases()}
+
+
+def test_a_right_program_may_have_names_of_its_own(tmp_path: Path) -> None:
+    """The names of parameters and headers are in the names of keys."""
+    reasons = {name: verdict.reason for name, verdict in graded(mutants.RENAMED, tmp_path).items()}
+    assert reasons == dict.fromkeys(reasons, "")
+
+
+def test_a_field_that_was_changed_is_shown() -> None:
+    packet = Ether() / IP(ttl=64) / UDP()
+    other = Ether(bytes(packet))
+    other[IP].ttl = 63
+    assert differences(bytes(packet), bytes(other)) == "IP ttl 63 in place of 64"
+    assert differences(bytes(packet), bytes(packet)[:-1]).endswith("41 bytes in place of 42, or another payload")
 
 
 @EVERY_LEVEL
@@ -205,6 +222,39 @@ def test_wrong_arithmetic_with_floats_is_found(old: str, new: str, reason: str, 
     assert reason in found
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import sys; sys.exit(0)", "all_reduce of rank 0 raised SystemExit: 0"),
+        ("import sys; sys.exit(3)", "all_reduce of rank 0 raised SystemExit: 3"),
+        ("import os; os._exit(0)", "all_reduce of rank 0 ended its process with status 0 before it returned"),
+        ("import os; os.kill(os.getpid(), 9)", "all_reduce of rank 0 ended its process with status -9"),
+    ],
+)
+def test_a_worker_that_ends_its_process_breaks_its_rule(line: str, reason: str, tmp_path: Path) -> None:
+    worker = changed(LEVELS["ethernet"], tmp_path, "    sums = []", f"    sums = []\n    if rank == 0: {line}")
+    assert reason in reasons(LEVELS["ethernet"], worker)
+
+
+def test_a_script_that_exits_when_imported_breaks_its_rule(tmp_path: Path) -> None:
+    worker = changed(LEVELS["ethernet"], tmp_path, "def _result_of", "import sys\n\nsys.exit(0)\n\n\ndef _result_of")
+    assert "cannot be imported: SystemExit: 0" in reasons(LEVELS["ethernet"], worker)
+
+
+def test_ranks_share_nothing_but_the_network(tmp_path: Path) -> None:
+    text = "all_vectors = {}\n\n\ndef all_reduce(port, rank, workers, vector):\n    all_vectors[rank] = vector\n"
+    text += "    return [sum(column) for column in zip(*all_vectors.values())]\n"
+    (tmp_path / WORKER).write_text(text)
+    assert "had to return" in reasons(LEVELS["ethernet"], tmp_path / WORKER)
+
+
+def test_what_a_worker_prints_is_not_the_graders_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    worker = changed(LEVELS["ethernet"], tmp_path, "    sums = []", "    sums = []\n    print('debug', rank)")
+    assert reasons(LEVELS["ethernet"], worker) == ""
+    output = capfd.readouterr()
+    assert (output.out, "debug 2" in output.err) == ("", True)
+
+
 def test_a_worker_that_never_sends_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "DEADLINE_S", NEVER_S)
     again = "if packet is None:\n            port.send(contribution)"
@@ -235,8 +285,15 @@ def test_list_names_levels_and_points(capsys: pytest.CaptureFixture[str]) -> Non
     assert lines[0].endswith("(13 points)")
 
 
-def test_start_copies_handout_and_skeleton_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "mine"
+def test_start_copies_handout_and_skeleton_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, exercise = tmp_path / "mine", tmp_path / "exercises" / "ethernet"
+    shutil.copytree(LEVELS["ethernet"].exercise, exercise)
+    for left in (".worker.py.swp", "worker.py~", "#aggregate.p4#", ".#README.md"):
+        (exercise / left).write_text("left by an editor")
+    (exercise / "__pycache__").mkdir(exist_ok=True)
+    monkeypatch.setattr("hopsum_labs.levels._HERE", tmp_path)
     assert main(["start", "ethernet", str(folder)]) == 0
     assert {path.name for path in folder.iterdir()} == {"README.md", "aggregate.p4", "worker.py"}
     assert "hopsum lab test ethernet" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
@@ -16,24 +16,23 @@ from hopsum_labs.packets import (
     SWITCH_MAC,
     VALUES,
     Aggregation,
-    Kind,
     over_ethernet,
     summary,
     total,
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round, vectors
-from hopsum_labs.workers import AllReduce, Network, run
+from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, expect_results, play_round, vectors
+from hopsum_labs.workers import Network, Workers, run
 from hopsum_switch.engine import Output
 
 _GROUP = 1
 
 
-def set_up(switch: ControlPlane, workers: int) -> None:
+def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
     """Tell the switch how many workers there are, and their ports."""
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers)
-    switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])
+    switch.set_group(_GROUP, [port(rank) for rank in range(workers)])
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
@@ -81,8 +80,8 @@ def next_round(switch: Testbed) -> None:
 def wraps(switch: Testbed) -> None:
     """Sums are modulo 2**32, each value for itself."""
     set_up(switch, 2)
-    # Values differ by place: a carry into the next value would show.
-    play(switch, [[MODULUS - 1] * VALUES, [1, 2] * (VALUES // 2)], "a round whose sums pass 2**32")
+    # Values differ by place: a carry into the next value would show. 70000 shows a sum of 16 bits.
+    play(switch, [[MODULUS - 1] * VALUES, [1, 70001] * (VALUES // 2)], "a round whose sums pass 2**32")
 
 
 def other_frames(switch: Testbed) -> None:
@@ -90,7 +89,10 @@ def other_frames(switch: Testbed) -> None:
     set_up(switch, 2)
     contributions = vectors(2)
     strange = [
-        over_ethernet(0, [5] * VALUES, kind=Kind.RESULT),
+        *(over_ethernet(1, [5] * VALUES, kind=kind) for kind in OTHER_KINDS),
+        # As much of a contribution as its header, and another type's frame that looks like one.
+        Ether(bytes(over_ethernet(1, [5] * VALUES))[:22]),
+        Ether(src=worker_mac(1), dst=SWITCH_MAC, type=0x88B7) / Aggregation(rank=1, values=[5] * VALUES),
         Ether(src=worker_mac(0), dst=SWITCH_MAC) / IP(dst="10.0.0.2") / ICMP(),
     ]
     # One of two has contributed, so a frame that is taken for a contribution would end the round.
@@ -111,14 +113,14 @@ CASES = (
 )
 
 
-def whole_vectors(all_reduce: AllReduce, switch: Testbed) -> None:
+def whole_vectors(workers: Workers, switch: Testbed) -> None:
     """Vectors of several chunks, of less than one, and of none."""
     # Chunks have eight values: two full ones and a rest, less than one, and nothing to send at all.
     for length in (20, 3, 0):
         switch.reload()
         set_up(switch, 3)
         vectors_of_workers = [[100 * rank + place for place in range(length)] for rank in range(3)]
-        run(all_reduce, Network(switch, 3), vectors_of_workers, f"vectors of {length} values")
+        run(workers, Network(switch, 3), vectors_of_workers, f"vectors of {length} values")
 
 
 WORKER_CASES = (Case("whole_vectors", "worker.py: every worker gets the sum of whole vectors", 3, whole_vectors),)

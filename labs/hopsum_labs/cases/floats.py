@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from scapy.layers.l2 import Ether
@@ -23,7 +23,6 @@ from hopsum_labs.packets import (
     SWITCH_MAC,
     TYPE_QUANTISED,
     VALUES,
-    Kind,
     Quantised,
     over_ethernet,
     quantised,
@@ -31,8 +30,8 @@ from hopsum_labs.packets import (
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round
-from hopsum_labs.workers import AllReduce, Network, outcomes_of
+from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, expect_results, play_round
+from hopsum_labs.workers import Network, Workers, outcomes_of
 from hopsum_switch.engine import Output
 
 # Another table than the handout's: a program with the values built in fails.
@@ -43,9 +42,15 @@ _CHANCE = 1e-9
 """The largest probability that a right worker fails `unbiased`."""
 
 
-def set_up(switch: ControlPlane, workers: int, values: Sequence[int] = CODE_VALUES) -> None:
+def set_up(
+    switch: ControlPlane,
+    workers: int,
+    values: Sequence[int] = CODE_VALUES,
+    *,
+    port: Callable[[int], int] = worker_port,
+) -> None:
     """Write the entries of the handout's control plane. `values` is the lookup table."""
-    ethernet.set_up(switch, workers)
+    ethernet.set_up(switch, workers, port=port)
     for place in range(VALUES):
         table = f"MyIngress.lookup{place}"
         for code, value in enumerate(values):
@@ -127,8 +132,7 @@ def other_frames(switch: Testbed) -> None:
     switch.send(worker_port(0), bytes(quantised(0, codes[0])))
     header = Ether(src=worker_mac(1), dst=SWITCH_MAC, type=TYPE_QUANTISED)
     strange = (
-        header / Quantised(rank=1, kind=Kind.RESULT, sums=[9] * VALUES),
-        header / Quantised(rank=1, kind=7, sums=[9] * VALUES),
+        *(header / Quantised(rank=1, kind=kind, sums=[9] * VALUES) for kind in OTHER_KINDS),
         over_ethernet(1, [5] * VALUES),
     )
     for packet in strange:
@@ -147,11 +151,11 @@ CASES = (
 )
 
 
-def _summed(all_reduce: AllReduce, switch: Testbed, vectors: Sequence[Sequence[float]], when: str) -> list[list[float]]:
+def _summed(workers: Workers, switch: Testbed, vectors: Sequence[Sequence[float]], when: str) -> list[list[float]]:
     """Sum vectors on a fresh switch. Return the ranks' results, all equal, each as long as the vectors."""
     switch.reload()
     set_up(switch, len(vectors))
-    outcomes = outcomes_of(all_reduce, Network(switch, len(vectors)), vectors, when)
+    outcomes = outcomes_of(workers, Network(switch, len(vectors)), vectors, when)
     for rank, outcome in enumerate(outcomes):
         lengths = f"{len(vectors[0])} floats, the same ones as rank 0; it returned {outcome[:9]}, {len(outcome)} in all"
         is_right = len(outcome) == len(vectors[0]) and outcome == outcomes[0]
@@ -159,7 +163,7 @@ def _summed(all_reduce: AllReduce, switch: Testbed, vectors: Sequence[Sequence[f
     return outcomes
 
 
-def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
+def exact_values(workers: Workers, switch: Testbed) -> None:
     """Values in the table lose nothing, in vectors of any length."""
     for length in (20, 3, 0):
         vectors = [
@@ -168,16 +172,16 @@ def exact_values(all_reduce: AllReduce, switch: Testbed) -> None:
         ]
         when = f"vectors of {length} values of the table"
         wanted = [sum(column) for column in zip(*vectors, strict=True)]
-        for outcome in _summed(all_reduce, switch, vectors, when):
+        for outcome in _summed(workers, switch, vectors, when):
             is_close = all(abs(got - exact) < 1e-6 for got, exact in zip(outcome, wanted, strict=True))
             expect(is_close, f"{when}: all_reduce had to return {wanted}; it returned {outcome}")
 
 
-def neighbours(all_reduce: AllReduce, switch: Testbed) -> None:
+def neighbours(workers: Workers, switch: Testbed) -> None:
     """A value becomes one of the two codes around it. A value outside the range becomes the end of the range."""
     rng = random.Random(1)
     vectors = [[rng.uniform(-1.0, 1.0) for _ in range(200)] for _ in range(2)]
-    for got, *values in zip(_summed(all_reduce, switch, vectors, "random vectors")[0], *vectors, strict=True):
+    for got, *values in zip(_summed(workers, switch, vectors, "random vectors")[0], *vectors, strict=True):
         low, high = (sum(_around(value)[side] for value in values) for side in range(2))
         expect(
             low - 1e-6 <= got <= high + 1e-6,
@@ -185,7 +189,7 @@ def neighbours(all_reduce: AllReduce, switch: Testbed) -> None:
             f"in the table; all_reduce returned {got}",
         )
     outside = [[-3.0, 1.5, 1.0, -1.0]]
-    got_outside = _summed(all_reduce, switch, outside, "values outside of -1 to 1")[0]
+    got_outside = _summed(workers, switch, outside, "values outside of -1 to 1")[0]
     wanted = [-1.0, 1.0, 1.0, -1.0]
     is_close = all(abs(got - each) < 1e-6 for got, each in zip(got_outside, wanted, strict=True))
     expect(
@@ -202,14 +206,14 @@ def _around(value: float) -> tuple[float, float]:
     return below * _STEP - 1, above * _STEP - 1
 
 
-def unbiased(all_reduce: AllReduce, switch: Testbed) -> None:
+def unbiased(workers: Workers, switch: Testbed) -> None:
     """Rounding goes up as often as it has to, so that the mean of many roundings is the value (Hoeffding's bound)."""
     count = 1600
     # Hoeffding: count independent roundings, each within one gap of the table, miss their mean by more with
     # probability _CHANCE.
     bound = _GAP * math.sqrt(math.log(2 / _CHANCE) / (2 * count))
     for value in (-0.95, 0.93):
-        outcome = _summed(all_reduce, switch, [[value] * count], f"{count} times {value}")[0]
+        outcome = _summed(workers, switch, [[value] * count], f"{count} times {value}")[0]
         mean = sum(outcome) / count
         expect(
             abs(mean - value) <= bound,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.cases.udp import contribute, play, set_up
+from hopsum_labs.cases.udp import contribute, expect_addresses, for_the_switch_only, play, set_up
 from hopsum_labs.lab_switch import Testbed
-from hopsum_labs.packets import VALUES, Aggregation, Kind, over_udp, summary, total, worker_port
-from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, vectors
-from hopsum_labs.workers import AllReduce, Network, run
+from hopsum_labs.packets import VALUES, Aggregation, over_udp, rank_at, summary, total, worker_port
+from hopsum_labs.rule_checks import OTHER_KINDS, Case, Failed, expect, expect_nothing, expect_results, vectors
+from hopsum_labs.workers import Network, Workers, run
 
 
 def two_versions(switch: Testbed) -> None:
@@ -34,6 +34,8 @@ def again_before_the_end(switch: Testbed) -> None:
     # Five packets of two workers: a switch that counts packets ends the round too early.
     for rank in (0, 1, 0, 1, 1):
         expect_nothing(contribute(switch, rank, contributions[rank]), "rank 2 has not contributed yet")
+    # The rank says who contributes, not the port: rank 1 through the port of rank 2, which has not contributed.
+    expect_nothing(contribute(switch, 1, contributions[1], through=2), "rank 2 has not contributed yet")
     answers = contribute(switch, 2, contributions[2])
     expect_results(answers, range(3), total(contributions), "a round in which ranks 0 and 1 sent again")
 
@@ -47,6 +49,9 @@ def again_after_the_end(switch: Testbed) -> None:
     for _ in range(2):
         answers = contribute(switch, 1, contributions[1])
         expect_results(answers, [1], total(contributions), "rank 1 sent again after the end of the round")
+        expect_addresses(answers)
+    answers = contribute(switch, 1, contributions[1], through=0)
+    expect_results(answers, [0], total(contributions), "rank 1 sent again, through the port of rank 0")
 
 
 def late_worker(switch: Testbed) -> None:
@@ -62,7 +67,9 @@ def late_worker(switch: Testbed) -> None:
 
 
 def who_does_not_exist(switch: Testbed) -> None:
-    """Ranks and versions that the job does not have are dropped."""
+    """Ranks and versions that the job does not have are dropped, as is what level 2 drops."""
+    for_the_switch_only(switch)
+    switch.reload()
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])
@@ -71,7 +78,7 @@ def who_does_not_exist(switch: Testbed) -> None:
         # Rank 9 would set a bit beyond eight workers, rank 2 one that only this job lacks.
         over_udp(9, contributions[1]),
         over_udp(1, contributions[1], version=2),
-        over_udp(1, contributions[1], kind=Kind.RESULT),
+        *(over_udp(1, contributions[1], kind=kind) for kind in OTHER_KINDS),
     )
     for packet in strange:
         why = f"a job of two workers has no such contribution: {summary(packet)}"
@@ -119,11 +126,13 @@ class _LossyRun:
             answers = contribute(self.switch, rank, contributions[chunk][rank], version=chunk % 2, chunk=chunk)
             for answer in answers:
                 if self.random.random() >= self.loss:
-                    self._take(answer.port - worker_port(0), Ether(answer.frame), at, contributions, when)
+                    self._take(answer.port, Ether(answer.frame), at, contributions, when)
         expect(False, f"{when}: after {self.chunks * 200} packets the workers have {at} of {self.chunks} chunks each")
 
-    def _take(self, rank: int, packet: Ether, at: list[int], contributions: list[list[list[int]]], when: str) -> None:
-        expect(0 <= rank < len(at), f"{when}: a packet came at port {worker_port(rank)}, where no worker is")
+    def _take(self, port: int, packet: Ether, at: list[int], contributions: list[list[list[int]]], when: str) -> None:
+        rank = rank_at(port)
+        if rank is None or rank >= len(at):
+            raise Failed(f"{when}: a packet came at port {port}, where no worker is")
         expect(Aggregation in packet, f"{when}: rank {rank} got what is no aggregation packet: {summary(packet)}")
         part = packet[Aggregation]
         if part.chunk != at[rank]:
@@ -144,14 +153,14 @@ CASES = (
 )
 
 
-def sends_again(all_reduce: AllReduce, switch: Testbed) -> None:
+def sends_again(workers: Workers, switch: Testbed) -> None:
     """Vectors of five chunks, with no packet lost, then with a fifth of all packets lost."""
     for number, loss in enumerate((0.0, 0.2, 0.2, 0.2, 0.2)):
         switch.reload()
         set_up(switch, 3)
         vectors_of_workers = [[100 * rank + place for place in range(5 * VALUES - 3)] for rank in range(3)]
         when = f"run {number + 1}, with {loss:.0%} of all packets lost"
-        run(all_reduce, Network(switch, 3, loss=loss, seed=number), vectors_of_workers, when)
+        run(workers, Network(switch, 3, loss=loss, seed=number), vectors_of_workers, when)
 
 
 WORKER_CASES = (

@@ -17,11 +17,12 @@ from hopsum_labs.packets import (
     Aggregation,
     Kind,
     over_ethernet,
+    rank_at,
     summary,
     total,
     worker_port,
 )
-from hopsum_labs.rule_checks import Case, LabError, expect, expect_nothing, expect_results, vectors
+from hopsum_labs.rule_checks import OTHER_KINDS, Case, Failed, LabError, expect, expect_nothing, expect_results, vectors
 from hopsum_switch.engine import Output
 
 UPLINK = 9
@@ -79,11 +80,9 @@ class _Racks:
                 continue
             self.up[rack] += 1
             for answer in self._spine.send(worker_port(rack), sent.frame):
-                below = answer.port - worker_port(0)
-                expect(
-                    0 <= below < len(self._leaves),
-                    f"the spine sent a packet out of port {answer.port}: no leaf is there",
-                )
+                below = rank_at(answer.port)
+                if below is None or below >= len(self._leaves):
+                    raise Failed(f"the spine sent a packet out of port {answer.port}: no leaf is there")
                 # Counted at the spine: the case `two_racks` holds each uplink to one packet a round.
                 self.down[below] += 1
                 arrived += [(below, each) for each in self._leaves[below].send(UPLINK, answer.frame)]
@@ -114,7 +113,7 @@ def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
 
 def leaf_sends_up(switch: Testbed) -> None:
     """The sum of a rack goes up, round after round."""
-    set_up_leaf(switch, [1, 2, 3], UPLINK, rack=5)
+    set_up_leaf(switch, [worker_port(rank) for rank in range(3)], UPLINK, rack=5)
     for number in range(3):
         contributions = vectors(3, seed=number)
         answers: list[Output] = []
@@ -140,7 +139,7 @@ def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when:
 
 def leaf_hands_down(switch: Testbed) -> None:
     """A RESULT from above goes to the workers of the rack, unchanged."""
-    set_up_leaf(switch, [1, 2, 3], UPLINK, rack=0)
+    set_up_leaf(switch, [worker_port(rank) for rank in range(3)], UPLINK, rack=0)
     result = over_ethernet(0, range(8), kind=Kind.RESULT, chunk=9)
     # As the spine sends it: a leaf only copies.
     result.src, result.dst = SWITCH_MAC, BROADCAST
@@ -152,19 +151,22 @@ def leaf_hands_down(switch: Testbed) -> None:
 
 def only_from_the_right_side(switch: Testbed) -> None:
     """A packet from the wrong side counts nothing and goes nowhere."""
-    set_up_leaf(switch, [1, 2], UPLINK, rack=5)
+    first, second = worker_port(0), worker_port(1)
+    set_up_leaf(switch, [first, second], UPLINK, rack=5)
     contributions = vectors(2)
-    expect_nothing(switch.send(1, bytes(over_ethernet(0, contributions[0]))), "rank 1 has not contributed yet")
+    expect_nothing(switch.send(first, bytes(over_ethernet(0, contributions[0]))), "rank 1 has not contributed yet")
     result, from_above = over_ethernet(1, [7] * 8, kind=Kind.RESULT), over_ethernet(1, [7] * 8)
-    expect_nothing(switch.send(2, bytes(result)), "a worker sends no RESULT")
+    for kind in OTHER_KINDS:
+        strange = over_ethernet(1, [7] * 8, kind=kind)
+        expect_nothing(switch.send(second, bytes(strange)), f"its kind is {kind}, not CONTRIBUTION")
     expect_nothing(switch.send(UPLINK, bytes(from_above)), "no CONTRIBUTION comes from the spine")
-    answers = switch.send(2, bytes(over_ethernet(1, contributions[1])))
+    answers = switch.send(second, bytes(over_ethernet(1, contributions[1])))
     _expect_up(answers, total(contributions), 0, "a round beside packets from the wrong side")
     switch.reload()
-    set_up_spine(switch, [1, 2])
-    expect_nothing(switch.send(1, bytes(result)), "no RESULT comes from a leaf")
-    expect_nothing(switch.send(1, bytes(over_ethernet(0, contributions[0]))), "rack 1 has not contributed yet")
-    answers = switch.send(2, bytes(over_ethernet(1, contributions[1])))
+    set_up_spine(switch, [first, second])
+    expect_nothing(switch.send(first, bytes(result)), "no RESULT comes from a leaf")
+    expect_nothing(switch.send(first, bytes(over_ethernet(0, contributions[0]))), "rack 1 has not contributed yet")
+    answers = switch.send(second, bytes(over_ethernet(1, contributions[1])))
     expect_results(answers, range(2), total(contributions), "a round at the spine beside a RESULT")
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_labs.cases.loss import again_after_the_end, again_before_the_end, late_worker
+from hopsum_labs.cases.loss import again_after_the_end, again_before_the_end, late_worker, who_does_not_exist
 from hopsum_labs.cases.udp import contribute, play, set_up
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import total
@@ -46,6 +46,8 @@ def no_such_slot(switch: Testbed) -> None:
     set_up(switch, 1)
     for slot in (SLOTS, 31, 255):
         expect_nothing(contribute(switch, 0, contributions[0], slot=slot), f"slot {slot} does not exist")
+    switch.reload()
+    who_does_not_exist(switch)
 
 
 def one_after_the_other(switch: Testbed) -> None:
@@ -61,7 +63,7 @@ def one_after_the_other(switch: Testbed) -> None:
 CASES = (
     Case("one_after_the_other", "every slot works as the only one of level 3", 1, one_after_the_other),
     Case("side_by_side", "rounds in different slots do not disturb each other", 2, side_by_side),
-    Case("no_such_slot", "slots that do not exist are dropped", 1, no_such_slot),
+    Case("no_such_slot", "slots, ranks and versions that do not exist are dropped", 1, no_such_slot),
     Case("again_before_the_end", "a contribution that comes again is not added again", 1, again_before_the_end),
     Case("again_after_the_end", "who asks again after the end gets the RESULT, alone", 1, again_after_the_end),
     Case("late_worker", "the other version keeps the RESULT for who is late", 1, late_worker),

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
+from scapy.utils import checksum
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_labs.control_plane import ControlPlane
@@ -19,35 +20,40 @@ from hopsum_labs.packets import (
     VALUES,
     Aggregation,
     Kind,
+    differences,
     over_udp,
+    rank_at,
     summary,
     total,
     worker_ip,
     worker_mac,
     worker_port,
 )
-from hopsum_labs.rule_checks import Case, expect, expect_nothing, expect_results, play_round, vectors
+from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, expect_results, play_round, vectors
 from hopsum_switch.engine import Output
 
 _GROUP = 1
 
 
-def set_up(switch: ControlPlane, workers: int) -> None:
+def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
     """Write the entries of the handout's control plane."""
     # The switch answers from these addresses: they are entries, so that one program serves any network.
     own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
-    switch.set_group(_GROUP, [worker_port(rank) for rank in range(workers)])
+    switch.set_group(_GROUP, [port(rank) for rank in range(workers)])
     for rank in range(workers):
-        mac, port = mac_to_int(worker_mac(rank)), worker_port(rank)
-        switch.insert("MyIngress.forward", {"hdr.ethernet.destination": mac}, "MyIngress.send_to", port=port)
+        mac = mac_to_int(worker_mac(rank))
+        switch.insert("MyIngress.forward", {"hdr.ethernet.destination": mac}, "MyIngress.send_to", port=port(rank))
         address = {"mac": mac, "ip": ipv4_to_int(worker_ip(rank))}
-        switch.insert("MyEgress.worker", {"standard.egress_port": port}, "MyEgress.to_worker", **address)
+        switch.insert("MyEgress.worker", {"standard.egress_port": port(rank)}, "MyEgress.to_worker", **address)
 
 
-def contribute(switch: Testbed, rank: int, values: Sequence[int], **fields: int) -> list[Output]:
-    """Let a rank contribute. Return the packets that the switch sends in answer."""
-    return switch.send(worker_port(rank), bytes(over_udp(rank, values, **fields)))
+def contribute(
+    switch: Testbed, rank: int, values: Sequence[int], *, through: int | None = None, **fields: int
+) -> list[Output]:
+    """Let a rank contribute, through the port of rank `through` or its own. Return the packets sent in answer."""
+    port = worker_port(rank if through is None else through)
+    return switch.send(port, bytes(over_udp(rank, values, **fields)))
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
@@ -73,8 +79,14 @@ def sum_over_udp(switch: Testbed) -> None:
 def result_addresses(switch: Testbed) -> None:
     """Each copy of a RESULT has the addresses of its own worker."""
     set_up(switch, 3)
-    for rank, answer in enumerate(play(switch, vectors(3))):
-        packet = Ether(answer.frame)
+    expect_addresses(play(switch, vectors(3)))
+
+
+def expect_addresses(answers: Sequence[Output]) -> None:
+    """Fail unless each RESULT goes from the switch to the worker at its port."""
+    for answer in answers:
+        packet, rank = Ether(answer.frame), rank_at(answer.port)
+        assert rank is not None, "the ports of the answers are checked before"
         got = (packet.src, packet.dst, packet[IP].src, packet[IP].dst, packet[UDP].sport, packet[UDP].dport)
         wanted = (SWITCH_MAC, worker_mac(rank), SWITCH_IP, worker_ip(rank), AGGREGATION_PORT, AGGREGATION_PORT)
         expect(
@@ -115,8 +127,10 @@ def ordinary_traffic(switch: Testbed) -> None:
         expect(
             sent == [Output(worker_port(1), bytes(packet))],
             f"this is for another host, and has to leave through port {worker_port(1)} unchanged: {summary(packet)}; "
-            f"the switch sent {[(frame.port, summary(Ether(frame.frame))) for frame in sent]}",
+            f"the switch sent {[(frame.port, differences(bytes(packet), frame.frame)) for frame in sent]}",
         )
+    nobody = Ether(src=worker_mac(0), dst="02:00:00:00:00:77") / IP(src=worker_ip(0), dst="10.0.0.119") / UDP()
+    expect_nothing(switch.send(worker_port(0), bytes(nobody)), "no entry of `forward` has its Ethernet address")
     play(switch, vectors(3), "the round after ordinary traffic")
 
 
@@ -125,14 +139,38 @@ def for_the_switch_only(switch: Testbed) -> None:
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])
-    damaged = over_udp(1, [7] * VALUES)
-    # The switch is the packet's receiver, so it has to check what a host would check.
-    damaged[IP].chksum = 1
-    expect_nothing(switch.send(worker_port(1), bytes(damaged)), "its IPv4 checksum is wrong")
-    result = bytes(over_udp(1, [7] * VALUES, kind=Kind.RESULT))
-    expect_nothing(switch.send(worker_port(1), result), "a worker sends no RESULT")
+    for why, packet in _no_contributions(1):
+        expect_nothing(switch.send(worker_port(1), bytes(packet)), why)
     answers = contribute(switch, 1, contributions[1])
     expect_results(answers, range(2), total(contributions), "a round beside damaged packets")
+
+
+def _no_contributions(rank: int) -> Iterator[tuple[str, Packet]]:
+    """Yield packets of a rank to the switch that are no contributions, each with the reason."""
+    for kind in OTHER_KINDS:
+        yield f"its kind is {kind}, not CONTRIBUTION", over_udp(rank, [7] * VALUES, kind=kind)
+    # The switch is the packet's receiver, so it has to check what a host would check.
+    for why, layer, fields in (
+        ("its IPv4 checksum is wrong", IP, {"chksum": 1}),
+        ("its UDP port is 5556", UDP, {"dport": AGGREGATION_PORT + 1}),
+        ("its UDP length is 47 bytes", UDP, {"len": 47}),
+        ("it is no first fragment", IP, {"frag": 5}),
+        ("its IP protocol is TCP", IP, {"proto": 6}),
+        ("its IPv4 header has options", IP, {"options": [IPOption_NOP()] * 4}),
+    ):
+        packet = over_udp(rank, [7] * VALUES)
+        for name, value in fields.items():
+            packet[layer].setfieldval(name, value)
+        yield why, packet
+    # Once more for a program that takes the options for the UDP header: there they are its ports, the source port its
+    # length, the length kind and rank, and the checksum slot and version.
+    packet = over_udp(rank, [7] * VALUES)
+    packet[UDP].sport, packet[UDP].len, packet[UDP].chksum = 48, Kind.CONTRIBUTION << 8 | rank, 0
+    frame = bytes(packet)
+    header = bytearray(frame[14:34] + b"\0\0" + AGGREGATION_PORT.to_bytes(2, "big"))
+    header[0], header[3], header[10:12] = 0x46, header[3] + 4, b"\0\0"
+    header[10:12] = checksum(bytes(header)).to_bytes(2, "big")
+    yield "its IPv4 header has options", Raw(frame[:14] + bytes(header) + frame[34:])
 
 
 CASES = (
