@@ -7,8 +7,6 @@ The files are read for each session, so that new ones are used from the next one
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from pathlib import Path
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_wire.tls_client import Contents, TlsClientFiles
@@ -16,13 +14,10 @@ from hopsum_wire.tls_client import Contents, TlsClientFiles
 _PROBE_S = 2.0
 
 
-@dataclass(frozen=True)
-class SwitchTls:
+class SwitchTls(TlsClientFiles):
     """PEM files: the authority that certified the switch; certificate and key of the client, both or none."""
 
-    ca: Path
-    certificate: Path | None = None
-    key: Path | None = None
+    __slots__ = ()
 
     def check(self) -> None:
         """Raise ControlPlaneError unless the files can be read and go together."""
@@ -31,16 +26,11 @@ class SwitchTls:
     def contents(self) -> Contents:
         """Return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
         try:
-            return self.files.contents()
+            return super().contents()
         except OSError as error:
             given = ", ".join(str(each) for each in (self.ca, self.certificate, self.key) if each)
             hint = "give authorities, and a certificate with its key without a password (PEM)"
             raise ControlPlaneError(f"TLS to the switch: {given}: {error}", hint=hint) from error
-
-    @property
-    def files(self) -> TlsClientFiles:
-        """The same files, as the wire's TLS takes them."""
-        return TlsClientFiles(self.ca, self.certificate, self.key)
 
 
 def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
@@ -55,6 +45,6 @@ def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
         return "", silent
     if tls is None:
         return "", f"something listens there: if it speaks TLS, give its authority (tls_ca); else {silent}"
-    why = tls.files.why_not(host, int(port))
+    why = tls.why_not(host, int(port))
     told = f": TLS: {why}" if why else ""
     return told, "check tls_ca, the address in the switch's certificate, and that the switch knows this client's"

@@ -372,7 +372,7 @@ class ClusterController:
             generation=now,
             reason=reason,
             lost_ranks=lost,
-            switch_unreachable=self._reconcilers.unreachable(record) if now else "",
+            switch_unreachable=self._reconcilers.trouble(record, "unreachable") if now else "",
         )
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:

@@ -190,15 +190,13 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             return conditions.get(record.switch, "")
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
-    def trouble(self, record: JobRecord) -> str:
-        """Return the problems of a job's switches themselves, in words, empty where there are none."""
-        ill = [reconciler for reconciler in self.of(record) if reconciler.condition]
-        return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in ill)
+    def trouble(self, record: JobRecord, reason: str = "") -> str:
+        """Return the problems of a job's switches themselves, in words, empty where there are none.
 
-    def unreachable(self, record: JobRecord) -> str:
-        """Return which switches of a job cannot be reached, and why, or an empty string when all can."""
-        reconcilers = [reconciler for reconciler in self.of(record) if reconciler.condition_reason == "unreachable"]
-        return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in reconcilers)
+        With a `reason`, see `condition_reason`, return only those that have it.
+        """
+        ill = [each for each in self.of(record) if each.condition and reason in ("", each.condition_reason)]
+        return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in ill)
 
     def require_decided(self, job: str) -> None:
         """Raise UndecidedError for a job whose entries may be among those on a switch that the database does not have.
