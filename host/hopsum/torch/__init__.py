@@ -7,22 +7,17 @@
 and goes into the checkpoint. The hook hands the gradient buckets to the communicator. The communicator's thread encodes
 and decodes: give each worker one core for that thread, and torch the rest (`torch.set_num_threads`), since both
 together on the same cores make each other wait.
-
-Importing this module also makes the process-group backend "hopsum" known to torch. See `hopsum.torch.group`.
 """
 
 from __future__ import annotations
 
 from hopsum.torch.diloco import DiLoCo
 from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
-from hopsum.torch.group import ProcessGroupHopsum, register
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
 from hopsum.torch.recovery import StateDictRecovery
 from hopsum.torch.state import HopsumState
 
 __all__ = [
-    "DiLoCo", "HopsumState", "ProcessGroupHopsum", "ReplicaState",
+    "DiLoCo", "HopsumState", "ReplicaState",
     "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook", "register_comm_hook",
 ]  # fmt: skip
-
-register()

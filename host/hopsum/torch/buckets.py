@@ -21,7 +21,6 @@ from hopsum.codec.interface import OnNonfinite, nonfinite_error
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.group import ProcessGroupHopsum
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
@@ -77,11 +76,6 @@ def group_of(
     own: dist.ProcessGroup | None = module.process_group if isinstance(module, DistributedDataParallel) else None
     group = given or own or dist.group.WORLD
     rank, workers = dist.get_rank(group), dist.get_world_size(group)
-    if isinstance(group, ProcessGroupHopsum):
-        raise ValueError(
-            "this process group is hopsum's own, which compresses what it averages: make it with backend 'gloo' for "
-            "the hook, or leave the hook out"
-        )
     if (rank, workers) == (agent.rank, agent.workers):
         return group
     if not given and not own:

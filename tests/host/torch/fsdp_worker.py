@@ -7,7 +7,6 @@ import copy
 import hashlib
 import json
 import sys
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ledger import Model, draw, loss_of
 
 import hopsum
-from hopsum.torch import DiLoCo, ProcessGroupHopsum, ReplicaState, register_all_reduce_hook
+from hopsum.torch import DiLoCo, ReplicaState, register_all_reduce_hook
 from hopsum.torch.fsdp import ReplicaStateDict
 
 
@@ -109,22 +108,6 @@ def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
     return texts
 
 
-def by_the_mesh(comm: Any) -> dict[str, Any] | None:
-    """HSDP of torch itself, whose replicate dimension is a process group of ours. None: torch 2.8 has no such mesh."""
-    if "backend_override" not in signature(init_device_mesh).parameters:
-        return None
-    override = {"replicate": ("hopsum", ProcessGroupHopsum.Options(comm))}
-    names = ("replicate", "shard")
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names, backend_override=override)  # type: ignore[arg-type]
-    model: Any = Model()
-    fully_shard(model, mesh=mesh)
-    for number in range(2):
-        mine = step(model, number)
-    both: list[str] = [""] * 2
-    dist.all_gather_object(both, mine, group=mesh.get_group("replicate"))
-    return {"allreduces": comm.statistics.allreduces, "equal": both[0] == both[1]}
-
-
 def by_diloco(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
     """Replicas of two shards that train by themselves and are synchronised by DiLoCo, each shard in its own job."""
     model: Any = Model()
@@ -157,11 +140,7 @@ def main() -> None:
         found |= resume(comm, mesh, model, state)
         found["texts"] = refusals(mesh, comm, state)
     with hopsum.connect(f"file://{folder}/job{2 + shard}.json", rank=replica, backend="numpy") as comm:
-        found["mesh"] = by_the_mesh(comm)
-    with hopsum.connect(f"file://{folder}/job{4 + shard}.json", rank=replica, backend="numpy") as comm:
         found["diloco"] = {**by_diloco(comm, mesh), "place": shard}
-    plain = dist.new_group(list(range(4)), backend="hopsum")
-    dist.all_reduce(torch.ones(2048), group=plain)
     every: list[dict[str, Any]] = [{}] * 4
     dist.all_gather_object(every, found)
     if dist.get_rank() == 0:

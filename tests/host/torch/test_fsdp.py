@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from torch.distributed.device_mesh import init_device_mesh
-
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 
 pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("fsdp_worker.py")
 STEPS = 50
-HAS_OVERRIDE = "backend_override" in signature(init_device_mesh).parameters
 
 
 @pytest.mark.parametrize(("shards", "options"), [(2, ("--bf16",)), (1, ())], ids=["2x2-bfloat16", "4x1"])
@@ -44,8 +40,8 @@ def test_the_example_without_options() -> None:
 
 
 def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
-    with embedded_jobs(tmp_path, 2, jobs=6):
-        ranks, log = torchrun(WORKER, str(tmp_path), ranks=4)
+    with embedded_jobs(tmp_path, 2, jobs=4):
+        ranks, _ = torchrun(WORKER, str(tmp_path), ranks=4)
     for rank in ranks:
         assert rank["largest"] > 1e-4, "there is no residual: the test proves nothing"
         assert rank["out"] < 2e-6
@@ -55,11 +51,9 @@ def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
         assert "sharded over a mesh of 2 dimensions, whose replicas torch averages itself" in mesh
         assert "Linear has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first" in plain
         assert "each rank loads its own" in foreign
-        assert rank["mesh"] == ({"allreduces": 2, "equal": True} if HAS_OVERRIDE else None)
     for place in range(2):
         first, second = (rank["diloco"] for rank in ranks if rank["diloco"]["place"] == place)
         assert first == second
         assert first["apart"], "the replicas never differed: the test proves nothing"
         assert first["allreduces"] == 2
     assert len({rank["diloco"]["whole"] for rank in ranks}) == 1
-    assert "that was made without options goes through Gloo, not through hopsum" in log
