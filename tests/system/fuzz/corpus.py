@@ -47,7 +47,6 @@ LEAF_JOB, SPINE_JOB = 3, 4
 LEAVES = (leaf(0, 0b0011), leaf(63, 1 << 63 | 0b1100))
 """Of the spine's job."""
 VARIANTS = 3
-FRAMES_PER_ROUND = 260
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -77,8 +76,8 @@ class Frames:
 class Corpus:
     """Rows to draw from. All randomness is numpy's `rng`."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
+    def __init__(self, rng: np.random.Generator, frames_per_round: int = 260) -> None:
+        self._rng, self._frames_per_round = rng, frames_per_round
         self._frames: list[tuple[bytes, int, Layers]] = []
         source = random.Random(int(rng.integers(1 << 32)))
         self._updates = np.array(
@@ -110,7 +109,7 @@ class Corpus:
 
     def rounds(self, count: int) -> Ints:
         """Return the round that workers are in, for each of the next frames."""
-        return 1 + (self._drawn + np.arange(count)) // FRAMES_PER_ROUND
+        return 1 + (self._drawn + np.arange(count)) // self._frames_per_round
 
     def draw(self, count: int, jobs: tuple[JobConfig, ...]) -> Frames:
         """Return the next valid frames, of members of these jobs and of others."""
