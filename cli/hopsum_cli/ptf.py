@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from hopsum_topologies.ptf.ptf_switches import SWITCHES
 _MAX_PORTS = 200
 _EPILOG = """\
 A test is a subclass of hopsum_topologies.ptf.program_test.ProgramTest. Before each test the program is pushed: no
-entries, no multicast groups, registers and counters at zero. Ports are 1 to N.
+entries, no multicast groups, registers and counters at zero. Ports are 1 to N. Other tests of ptf, as those of p4lang's
+exercises, push a program themselves: they get the test parameters grpcaddr, p4info and config.
 
 targets:
   native   the embedded switch with AF_UNIX ports; no root
@@ -29,6 +31,7 @@ examples:
   hopsum ptf my.json tests/                        # all tests of the folder
   hopsum ptf my.json tests/sums.py --trace trace   # one module, and what the switch did with every packet
   hopsum ptf my.json tests/ sums.Duplicate --target bmv2
+  hopsum ptf build/basic.json ptf/ --ports 0-7 --cpu-port 510   # tests written for simple_switch_grpc
 
 The exit status is 0 when every test passed or was skipped with a reason, else 1.
 """
@@ -49,7 +52,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="modules or module.Class (default: all)")
     add_p4info(parser)
     parser.add_argument("--target", choices=list(SWITCHES), default="native", help="switch (default %(default)s)")
-    parser.add_argument("--ports", type=int, default=8, metavar="N", help="number of ports (default %(default)s)")
+    parser.add_argument(
+        "--ports", type=_ports, default=_ports("8"), metavar="N", help="ports 1 to N (default 8), or FIRST-LAST, as 0-7"
+    )
+    parser.add_argument(
+        "--cpu-port", type=int, metavar="N", help="CPU port of packet-ins and packet-outs; embedded switch only"
+    )
     parser.add_argument("--list", action="store_true", help="list the tests and leave")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="folder to keep ptf's log, output and results in")
     parser.add_argument(
@@ -62,10 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 1 <= options.ports <= _MAX_PORTS:
-        parser.error(f"--ports {options.ports}: 1 to {_MAX_PORTS}")
-    if options.trace is not None and options.target == "bmv2":
-        parser.error("--trace: the embedded switch alone writes one; use --target native")
+    for option in ("trace", "cpu_port"):
+        if getattr(options, option) is not None and options.target == "bmv2":
+            parser.error(f"--{option.replace('_', '-')}: for the embedded switch alone; use --target native")
     try:
         folder, chosen = _tests(options.tests, options.cases)
         cases = list_cases(chosen, folder)
@@ -80,10 +87,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, cases: Sequence[str], folder: Path) -> int:
     program = program_with_p4info(options.program, options.p4info)
-    extra = ("--trace", os.path.abspath(options.trace)) if options.trace else ()
-    ports = range(1, options.ports + 1)
+    extra = ["--trace", os.path.abspath(options.trace)] if options.trace else []
+    if options.cpu_port is not None:
+        extra += ["--cpu-port", str(options.cpu_port)]
     given = {"program": str(program[0].absolute()), "p4info": str(program[1].absolute())}
-    with log_folder(options.logs) as logs, SWITCHES[options.target](program, ports, extra) as target:
+    with log_folder(options.logs) as logs, SWITCHES[options.target](program, options.ports, extra) as target:
+        # The names that tests of p4lang's exercises ask for.
+        given |= {"config": given["program"], "grpcaddr": target.address}
         status, results = run_cases(target, cases, logs, folder=folder, parameters=given)
         failed = status != 0 or any(result.outcome not in ("ok", "skipped") for result in results)
         if failed:
@@ -91,6 +101,15 @@ def _run(options: argparse.Namespace, cases: Sequence[str], folder: Path) -> int
             print((logs / "output").read_text(errors="replace"))
     _show(options.target, results)
     return int(failed)
+
+
+def _ports(text: str) -> range:
+    """Read N, for ports 1 to N, or FIRST-LAST."""
+    found = re.fullmatch("(?:([0-9]+)-)?([0-9]+)", text)
+    ports = range(0) if found is None else range(int(found[1] or 1), int(found[2]) + 1)
+    if not ports or ports[-1] > _MAX_PORTS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of ports from 1 to {_MAX_PORTS}, or FIRST-LAST, as 0-7")
+    return ports
 
 
 def _show(target: str, results: Sequence[Result]) -> None:

@@ -71,6 +71,7 @@ class TableInfo:
     default_actions: frozenset[int]
     const_default: bool
     is_const: bool
+    has_initial_entries: bool
     size: int
     direct_counter: int  # id, 0 if there is none
     direct_meter: int  # id, 0 if there is none
@@ -317,6 +318,8 @@ def _table(
         default_actions=frozenset(i for i, scope in scopes.items() if scope != p4info_pb2.ActionRef.TABLE_ONLY),
         const_default=table.const_default_action_id != 0,
         is_const=table.is_const_table,
+        # P4Runtime's own field since 1.4: older bindings lack it.
+        has_initial_entries=getattr(table, "has_initial_entries", False) and not table.is_const_table,
         size=table.size,
         direct_counter=counters[0] if counters else 0,
         direct_meter=meters[0] if meters else 0,

@@ -238,9 +238,13 @@ class PipelineManager:
         Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
         """
         try:
-            return RunningPipeline(pipeline, self._make_engine(pipeline.program))
+            engine = self._make_engine(pipeline.program)
         except ProgramError as error:
             raise invalid(f"the program cannot run here: {error}") from error
+        for table in pipeline.p4info.tables.values():
+            if table.has_initial_entries:
+                engine.tables[table.name].let_write(table.size)
+        return RunningPipeline(pipeline, engine)
 
     def save(self, target: RunningPipeline) -> None:
         """Let Read and Write refer to `target` from now on. Packets still go to the running program."""

@@ -484,7 +484,7 @@ class TableIR(IrNode, frozen=True):
     const_default_action: bool  # the control plane may not choose another default action
     const_default_entry: bool  # ... nor other arguments
     const_entries: tuple[ConstEntryIR, ...]
-    immutable: bool  # entries are in the source; the control plane may not write any
+    immutable: bool  # entries are in the source; the control plane may write some only where P4Info says so
     with_counters: bool
     direct_counter: str | None
     direct_meter: MeterIR | None

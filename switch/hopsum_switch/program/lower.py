@@ -37,9 +37,6 @@ T = TypeVar("T")
 
 # Controls of the mirror to IR: tables, conditions, action calls.
 
-# The JSON's priorities run the other way round; the two senses are exchanged through this number.
-PRIORITY_PIVOT = 2**31 - 1
-
 _KINDS = {kind.value: kind for kind in p4.MatchKind}
 _HIT, _MISS = "__HIT__", "__MISS__"
 
@@ -82,7 +79,7 @@ def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
         default=None if default is None else _call(default, scope, table.source),
         const_default_action=default is not None and default.action_const,
         const_default_entry=default is not None and default.action_entry_const,
-        const_entries=tuple(_entry(e, table, keys, scope) for e in entries or ()),
+        const_entries=_entries(table, keys, scope),
         immutable=entries is not None,
         with_counters=table.with_counters,
         direct_counter=direct[0] if direct else None,
@@ -168,18 +165,25 @@ def _value(match: js.MatchJson, key: p4.KeyIR, source: SourceInfo | None) -> tup
     return value, second
 
 
+def _entries(table: js.TableJson, keys: tuple[p4.KeyIR, ...], scope: ProgramScope) -> tuple[p4.ConstEntryIR, ...]:
+    entries = table.entries or ()
+    # The JSON numbers entries from 1, and the smaller number wins. P4 has the larger one win, and the last entry 1: so
+    # does p4c write them for P4Runtime. Priorities that the source gives are not in the JSON.
+    above = 1 + max((entry.priority for entry in entries), default=0)
+    return tuple(_entry(entry, above - entry.priority, table, keys, scope) for entry in entries)
+
+
 def _entry(
-    entry: js.EntryJson, table: js.TableJson, keys: tuple[p4.KeyIR, ...], scope: ProgramScope
+    entry: js.EntryJson, priority: int, table: js.TableJson, keys: tuple[p4.KeyIR, ...], scope: ProgramScope
 ) -> p4.ConstEntryIR:
     if len(entry.match_key) != len(keys):
         found = f"{len(entry.match_key)} of {len(keys)} keys"
         raise ProgramError(f"table {table.name}: an entry has {found}{at(table.source)}")
     # Exact and lpm tables have no priorities. The format writes one for them all the same.
     ordered = table.match_type in (p4.MatchKind.TERNARY.value, p4.MatchKind.RANGE.value)
-    priority = PRIORITY_PIVOT - entry.priority if ordered else 0
     source = entry.source or table.source
     values = tuple(_value(m, key, source) for m, key in zip(entry.match_key, keys, strict=True))
-    return p4.ConstEntryIR(values, _call(entry.action_entry, scope, source), priority)
+    return p4.ConstEntryIR(values, _call(entry.action_entry, scope, source), priority if ordered else 0)
 
 
 # Parser states of the mirror to IR.

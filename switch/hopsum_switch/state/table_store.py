@@ -28,6 +28,7 @@ class TableState:
         self._lookup: Lookup = lookup_for(ir)
         self._next_handle = 1
         self.default: ActionCall | None = ir.default
+        self._is_constant, self._max_size = ir.immutable, ir.max_size
         self.reset()
 
     def reset(self) -> None:
@@ -41,6 +42,13 @@ class TableState:
             match = tuple(_const_match(key.kind, pair) for key, pair in zip(self.ir.keys, const.values, strict=True))
             self._add(normalise(self.ir, match), const.call, const.priority, is_const=True)
 
+    def let_write(self, max_size: int) -> None:
+        """Let the control plane write, in a table of `max_size` entries whose first entries the program has.
+
+        P4Info says so. The JSON has initial and constant entries in one form, and their number as the table's size.
+        """
+        self._is_constant, self._max_size = False, max(max_size, self._max_size)
+
     def insert(self, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0) -> int:
         """Add an entry and return its handle.
 
@@ -53,8 +61,8 @@ class TableState:
         call = self._call(action, params)
         if self._lookup.find(key, priority) is not None:
             raise AlreadyExistsError(f"{self.ir.name}: an entry {key} with priority {priority} exists; modify it")
-        if len(self._entries) >= self.ir.max_size:
-            raise OutOfSpaceError(f"{self.ir.name} is full ({self.ir.max_size} entries); delete some first")
+        if len(self._entries) >= self._max_size:
+            raise OutOfSpaceError(f"{self.ir.name} is full ({self._max_size} entries); delete some first")
         return self._add(key, call, priority, is_const=False)
 
     def modify(self, handle: int, action: str, params: Sequence[int]) -> None:
@@ -158,7 +166,7 @@ class TableState:
     def _require_writable(self) -> None:
         if not self.ir.keys:
             raise InvalidArgumentError(f"{self.ir.name} has no key: set its default action instead")
-        if self.ir.immutable:
+        if self._is_constant:
             raise ReadOnlyError(f"{self.ir.name}: the entries are constant in the program")
 
 

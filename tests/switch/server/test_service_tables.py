@@ -706,3 +706,61 @@ def test_a_fault_of_the_server_is_one_line_for_the_client(
     assert (code, "internal error: IndexError" in message) == (grpc.StatusCode.INTERNAL, True)
     assert "please report this line" in message
     assert [record.exc_info for record in caplog.records] == [None, None]
+
+
+def initial_entries(*, constant: bool) -> tuple[p4info_pb2.P4Info, bytes]:
+    """A ternary table of 4 entries of which the program has two: p4c writes them as here, constant or initial."""
+    builder = build()
+    info = p4info_pb2.P4Info()
+    info.actions.add().preamble.id, info.actions[0].preamble.name = 21, "act"
+    table = info.tables.add(size=4, has_initial_entries=True, is_const_table=constant)
+    table.preamble.id, table.preamble.name = 12, "tbl_in"
+    table.action_refs.add(id=21)
+    table.match_fields.add(id=1, name="a", bitwidth=8, match_type=p4info_pb2.MatchField.TERNARY)
+    table_json = builder.data["pipelines"][0]["tables"][0]
+    table_json |= {"match_type": "ternary", "max_size": 2}
+    table_json["key"] = [{"match_type": "ternary", "name": "a", "target": ["h", "a"], "mask": None}]
+    table_json["entries"] = [
+        {
+            "match_key": [{"match_type": "ternary", "key": hex(value), "mask": hex(mask)}],
+            "action_entry": {"action_id": 0, "action_data": []},
+            "priority": number,
+        }
+        for number, (value, mask) in enumerate([(3, 15), (0, 0)], 1)
+    ]
+    return info, builder.text().encode()
+
+
+def initial(value: int, priority: int, **fields: object) -> TableEntry:
+    entry = TableEntry(table_id=12, priority=priority, **fields)
+    if value:
+        entry.match.add(field_id=1).ternary.value, entry.match[0].ternary.mask = bytes([value]), b"\x0f"
+    entry.action.action.action_id = 21
+    return entry
+
+
+def test_initial_entries_are_read_modified_deleted_and_joined_by_others(client: Controller) -> None:
+    """The first of the source has the highest priority and the last has 1, as p4c writes them for P4Runtime."""
+    info, program = initial_entries(constant=False)
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    assert client.read_tables(table_id=12) == [initial(3, 2), initial(0, 1)]
+    changed = initial(3, 2, metadata=b"mine")
+    added = [initial(4, 9), initial(5, 1)]
+    client.write(Update(type=MODIFY, entity=Entity(table_entry=changed)))
+    client.write(*(Update(type=INSERT, entity=Entity(table_entry=each)) for each in added))
+    full = Update(type=INSERT, entity=Entity(table_entry=initial(6, 1)))
+    assert client.refusals(full) == [code_pb2.RESOURCE_EXHAUSTED]
+    assert client.read_tables(table_id=12) == [changed, initial(0, 1), *added]
+    client.write(Update(type=DELETE, entity=Entity(table_entry=initial(0, 1))), full)
+    assert client.read_tables(table_id=12) == [changed, *added, initial(6, 1)]
+    # Pushed once more, the table is as the program has it.
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    assert client.read_tables(table_id=12) == [initial(3, 2), initial(0, 1)]
+
+
+def test_entries_of_a_constant_table_stay(client: Controller) -> None:
+    info, program = initial_entries(constant=True)
+    client.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    for kind, each in ((INSERT, initial(4, 9)), (MODIFY, initial(3, 2)), (DELETE, initial(3, 2))):
+        assert client.refusals(Update(type=kind, entity=Entity(table_entry=each))) == [code_pb2.PERMISSION_DENIED]
+    assert client.read_tables(table_id=12) == [initial(3, 2, is_const=True), initial(0, 1, is_const=True)]
