@@ -42,6 +42,7 @@ _CONFIG: Final = """\
 [controller]
 database = "{database}"
 listen = "{listen}"
+metrics_listen = ""
 admin_token_file = "{folder}/admin.token"
 lease_s = {lease_s}
 heartbeat_s = {heartbeat_s}
