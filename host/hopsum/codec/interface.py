@@ -99,6 +99,17 @@ class CollectivePhase(NamedTuple):
         return counts
 
 
+class MachineCode(Protocol):
+    """Compiled code that Python calls, and other compiled code by its address."""
+
+    @property
+    def address(self) -> int:
+        """The place of the code in memory, for the life of the process."""
+
+    def __call__(self, *arguments: int) -> None:
+        """Run it. Arrays are given by their addresses."""
+
+
 @dataclass(slots=True)
 class ChunkStream:
     """The codes of one vector: how many of its chunks are encoded, and of how many the sums are decoded.
@@ -116,12 +127,18 @@ class ChunkStream:
     """Chunks from the first on whose sums are in the mean, and settled."""
     memory: NDArray[np.int64] | None = None
     """int64[stream_kernels.WORDS], None: there is no machine code."""
-    encode_at: int = 0
-    """The address of machine code: stream_kernels.encode."""
-    decode_at: int = 0
-    """The address of stream_kernels.decode. 0: sums are not decoded before the last one is here."""
+    encoder: MachineCode | None = None
+    """stream_kernels.encode, which `memory` is for."""
+    decoder: MachineCode | None = None
+    """stream_kernels.decode. None: sums are not decoded before the last one is here."""
     kept: tuple[NDArray[Any], ...] = ()
     """The arrays to which addresses in `memory` point."""
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class Reduction(Protocol):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.fixed import Fixed
-from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, Floats, ReductionContext
+from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, Floats, ReductionContext, address_of
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc, Uhc
@@ -133,7 +133,9 @@ def self_check(codec: Codec, reference: Codec) -> None:
     # One block is much smaller than the others, and a third of all elements are zero: cases that kernels treat apart.
     x[:1024] *= np.float32(1e-8)
     x[::3] = 0
-    for (what, found), (_, expected) in zip(_trace(codec, x), _trace(reference, x), strict=True):
+    # Once by calls for the whole vector, and once as the worker's compiled loop encodes and decodes it.
+    traced = zip([*_trace(codec, x), *_trace(codec, x, compiled=True)], [*_trace(reference, x)] * 2, strict=True)
+    for (what, found), (_, expected) in traced:
         if found.shape != expected.shape or found.tobytes() != expected.tobytes():
             raise CodecError(
                 f"codec {codec.name}: {what} of backend {codec.backend} differs from that of {reference.backend}; "
@@ -141,7 +143,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
             )
 
 
-def _trace(codec: Codec, x: Floats) -> Iterator[tuple[str, NDArray[Any]]]:
+def _trace(codec: Codec, x: Floats, *, compiled: bool = False) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
     kept = ErrorFeedback(x.size)
     # The last rank has the highest bit of the bitmap, rank 0 the lowest: both ends are checked.
@@ -151,10 +153,20 @@ def _trace(codec: Codec, x: Floats) -> Iterator[tuple[str, NDArray[Any]]]:
     number = 0
     while (phase := last.phase) is not None:
         number += 1
+        stream = last.stream
+        if stream is not None and stream.memory is not None and stream.encoder is not None:
+            stream.encoded = len(stream.payloads)
+            stream.encoder(address_of(stream.memory), 0, stream.encoded)
         yield f"phase {number} ({phase.op.name})", phase.payloads
         payloads = [rank.phase.payloads for rank in ranks if rank.phase is not None]
         results, _ = simulate_switch(phase.op, payloads, codec.lookup, code_group=codec.code_group)
         contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
+        if stream is not None and stream.memory is not None and stream.decoder is not None:
+            stream.taken = len(results)
+            places = (address_of(results), address_of(contributors))
+            stream.decoder(address_of(stream.memory), 0, stream.taken, *places)
+        if compiled:
+            last.encode_in_parts(_CHECKED_ELEMENTS, compiled=True)
         for rank in ranks:
             rank.take(results, contributors)
     assert last.mean is not None

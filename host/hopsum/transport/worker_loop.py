@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import address_of, compiled_is_wanted
-from hopsum.codec.interface import ChunkStream
+from hopsum.codec.backends import compiled_is_wanted
+from hopsum.codec.interface import ChunkStream, address_of
 from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
@@ -137,8 +137,9 @@ class WorkerLoop:
             arrays: list[NDArray[Any]] = [reduce.datagrams, reduce.results, reduce.contributors, reduce.held]
             places = (*map(address_of, arrays), reduce.datagrams.shape[1], reduce.results.shape[1])
             codes = (0, 0, 0, 0)
-            if stream is not None and stream.memory is not None:
-                codes = (address_of(stream.memory), stream.encode_at, stream.decode_at, address_of(stream.payloads))
+            if stream is not None and stream.memory is not None and stream.encoder is not None:
+                decode_at = 0 if stream.decoder is None else stream.decoder.address
+                codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
             known = self._rows[reduce.handle] = (reduce.datagrams, places, codes)
         row = (reduce.first, reduce.end, reduce.missing, *known[1])
         if stream is None:

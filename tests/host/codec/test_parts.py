@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +13,8 @@ from numpy.typing import NDArray
 from tests.host.codec.vectors import layered
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.backends import address_of
-from hopsum.codec.backends.jit import call_at
 from hopsum.codec.backends.stream_kernels import FAULT
+from hopsum.codec.interface import address_of
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import INFINITE
@@ -123,18 +121,6 @@ def test_parts_give_the_bytes_of_the_whole(
         np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-def encode_at(address: int, memory: int, first: int, end: int) -> None:
-    """Call `stream_kernels.encode` as the worker's loop does."""
-    call_at(address, (memory, first, end))
-
-
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-def decode_at(address: int, memory: int, first: int, end: int, results: int, contributors: int) -> None:
-    """Call `stream_kernels.decode` as the worker's loop does."""
-    call_at(address, (memory, first, end, results, contributors))
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     form=st.sampled_from(FORMS),
@@ -158,11 +144,11 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
         for cut, compiled in (*cuts, *[(9, False)] * chunks):
             if other.encoded == chunks:
                 break
-            if stream is None or stream.memory is None or not compiled:
+            if stream is None or stream.memory is None or stream.encoder is None or not compiled:
                 other.encode_part()
             else:
                 end = min(stream.encoded + cut, chunks)
-                encode_at(stream.encode_at, address_of(stream.memory), stream.encoded, end)
+                stream.encoder(address_of(stream.memory), stream.encoded, end)
                 stream.encoded = end
         np.testing.assert_array_equal(one.phase.payloads, other.phase.payloads)
     present = np.random.default_rng(seed).random((WORKERS, chunks)) < 0.8
@@ -177,9 +163,9 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
             if repeats and first == 3:
                 other.take_part(0, results[:0], contributors[:0])
                 first, end = 0, 1
-            if end > first and compiled and stream is not None and stream.memory is not None:
+            if end > first and compiled and stream and stream.memory is not None and stream.decoder:
                 places = (address_of(results), address_of(contributors))
-                decode_at(stream.decode_at, address_of(stream.memory), first, end, *places)
+                stream.decoder(address_of(stream.memory), first, end, *places)
                 assert not stream.memory[FAULT]
                 stream.taken = end
             elif end > first:
@@ -198,14 +184,14 @@ def test_machine_code_settles_nothing_of_impossible_sums() -> None:
     codec = codec_of(("thc", {}), "auto")
     reduction = Ranks(codec, 3000, 1, 3, compiled=True).each[0]
     stream = reduction.stream
-    if stream is None or stream.memory is None:
+    if stream is None or stream.memory is None or stream.encoder is None or stream.decoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
-    encode_at(stream.encode_at, address_of(stream.memory), 0, 3)
+    stream.encoder(address_of(stream.memory), 0, 3)
     stream.encoded = 3
     before = reduction._x.copy()
     results, contributors = np.full((3, 1024), 255, np.uint8), np.full(3, 1, np.uint64)
     places = (address_of(results), address_of(contributors))
-    decode_at(stream.decode_at, address_of(stream.memory), 0, 3, *places)
+    stream.decoder(address_of(stream.memory), 0, 3, *places)
     assert stream.memory[FAULT]
     np.testing.assert_array_equal(reduction._x, before)
     with pytest.raises(CodecError, match="the switch has another table"):

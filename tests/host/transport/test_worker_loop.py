@@ -26,9 +26,8 @@ pytest.importorskip("numba")
 
 import numba
 
-from hopsum.codec.backends import address_of
 from hopsum.codec.backends.jit import kernel, pointer, types
-from hopsum.codec.interface import ChunkStream
+from hopsum.codec.interface import ChunkStream, address_of
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
@@ -98,7 +97,7 @@ class Codes:
         self.mean = np.zeros((len(payloads), down_bytes(op)), np.uint8)
         memory = np.zeros(7, np.int64)
         self.stream = ChunkStream(np.zeros_like(payloads), np.zeros(len(payloads), np.uint64), memory=memory)
-        self.stream.encode_at, self.stream.decode_at = copy_codes.address, copy_sums.address
+        self.stream.encoder, self.stream.decoder = copy_codes, copy_sums
         memory[SOURCE], memory[PAYLOADS] = address_of(payloads), address_of(self.stream.payloads)
         memory[UP_BYTES], memory[DOWN_BYTES] = payloads.shape[1], self.mean.shape[1]
         memory[MEAN], memory[TAKEN] = address_of(self.mean), address_of(self.stream.contributors)

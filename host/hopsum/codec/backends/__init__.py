@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.interface import CodecError
@@ -30,12 +28,6 @@ COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
 def compiled_is_wanted() -> bool:
     """Return whether compiled kernels and loops may be used: HOPSUM_COMPILED=0 turns them off."""
     return os.environ.get(COMPILED_VARIABLE) != "0"
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Return the address of an array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def load_kernels(backend: str, threads: int = 1) -> Kernels:

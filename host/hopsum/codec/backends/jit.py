@@ -7,6 +7,7 @@ numba ships no types, and finds a cache stale by the file of the kernel alone: p
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numba
@@ -36,7 +37,6 @@ class LazyKernel:
         function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
-        self._address = 0
 
     def __call__(self, *arguments: Any) -> None:
         (self._compiled or self.compile())(*arguments)
@@ -53,14 +53,13 @@ class LazyKernel:
                     self._compiled = _numba.njit(self._signature, nogil=True)(self._function)
             return self._compiled
 
-    @property
+    @cached_property
     def address(self) -> int:
         """The address of the machine code, for `call_at`. It is valid for the life of the process."""
-        if not self._address:
-            compiled: Any = self.compile()
-            found = compiled.overloads[tuple(compiled.signatures[0])]
-            self._address = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
-        return self._address
+        compiled: Any = self.compile()
+        found = compiled.overloads[tuple(compiled.signatures[0])]
+        address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
+        return address
 
 
 def kernel(*arguments: Any) -> Callable[[Callable[..., None]], LazyKernel]:

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import address_of, stream_kernels, thc_kernels
+from hopsum.codec.backends import stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels, StreamParts
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
 _I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
@@ -171,8 +171,8 @@ class NumbaKernels(Kernels):
         keys = np.array([_key(given.keys.rotation, 0), _key(given.keys.rounding, 0)], np.uint64).view(np.int64)
         words[at.ROTATION], words[at.ROUNDING] = keys
         words[at.SETTLES], words[at.RANK] = given.settles, given.rank
-        stream.encode_at = stream_kernels.encode.address
-        stream.decode_at = 0 if given.mean is None else stream_kernels.decode.address
+        stream.encoder = stream_kernels.encode
+        stream.decoder = None if given.mean is None else stream_kernels.decode
         return stream
 
     def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
