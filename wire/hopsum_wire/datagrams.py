@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hopsum_wire.header import Header
 from hopsum_wire.payload import up_bytes
 
 
+@lru_cache(64)
 def update_template(*, op: int, generation: int, worker: int) -> Header:
     """Return the header that all UPDATEs of one worker and op share. Raises WireError (BAD_OP)."""
     return Header(kind=Kind.UPDATE, op=op, generation=generation, worker=worker, length=up_bytes(op))
@@ -76,7 +77,7 @@ def _stamp_header(
 ) -> None:
     """Fill `headers`, an array of HOPSUM_DTYPE, in place. Raises WireError (BAD_VALUE)."""
     # One packed header in all rows; then the three fields that differ are written as columns.
-    headers[:] = np.frombuffer(replace(template, slot=0, round=0, count=0).pack(), HOPSUM_DTYPE)[0]
+    headers[:] = np.frombuffer(template.pack(), HOPSUM_DTYPE)[0]
     for name, values in (("slot", slots), ("round", rounds), ("count", counts)):
         array = np.asarray(values)
         headers[name] = array

@@ -164,8 +164,8 @@ class WorkerLoop:
         statistics.window = window.size
         statistics.results += int(words[at.RESULTS])
         statistics.updates += int(words[at.UPDATES])
-        rows = self.reduces.tolist()
-        for row, reduce in enumerate(list(worker.in_progress)):
+        rows = self.reduces[: len(worker.in_progress)].tolist()
+        for row, reduce in enumerate(worker.in_progress):
             reduce.missing = rows[row][at.MISSING]
             stream = self.streams.get(reduce.handle)
             if stream is not None:
