@@ -321,11 +321,7 @@ class AllReduceEngine:
             self._arrive(Arrived(task, event, SocketTraffic.of(self.network.statistics), part))
 
     def _work(self) -> bool:
-        """Encode for the network, or decode results. Say whether anything was done.
-
-        Decode before encoding while the network is busy: an undecoded vector holds its sums and a second residual
-        buffer in memory. Otherwise work that the network waits for comes first.
-        """
+        """Encode for the network, or decode results. Say whether anything was done."""
         # A vector whose payloads are still being encoded while the network sends the first of them.
         unfilled = next((task for task in self._tasks if task.unfilled and not self._is_served(task)), None)
         # An idle link costs most: encode for it before anything else.
@@ -535,14 +531,14 @@ class AllReduceEngine:
                 stream=stream,
             )
         except Exception as error:
-            # Parts that are in the stream already still have events, of a task that has failed.
-            self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
             self._note_failed(task, error)
             return True
+        finally:
+            # Parts that are in the stream already still have events, also of a task that has failed.
+            self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
         if not taken:
             return False
         self._made = True
-        self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
         if not task.begun:
             task.begun, task.parts = True, len(parts)
         # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
