@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
-from hopsum_switch.cli import existing_file
+from hopsum_switch.cli import existing_file, port_number
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals
 from hopsum_topologies.ptf.case_runner import RunnerError, list_cases, log_folder, run_cases
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--ports", type=_ports, default=_ports("8"), metavar="N", help="ports 1 to N (default 8), or FIRST-LAST, as 0-7"
     )
     parser.add_argument(
-        "--cpu-port", type=int, metavar="N", help="CPU port of packet-ins and packet-outs; embedded switch only"
+        "--cpu-port", type=port_number, metavar="N", help="CPU port of packet-ins and packet-outs; embedded switch only"
     )
     parser.add_argument("--list", action="store_true", help="list the tests and leave")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="folder to keep ptf's log, output and results in")

@@ -261,7 +261,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--cpu-port",
-        type=_checked(_port_number),
+        type=port_number,
         metavar="N",
         help="CPU port: its frames are packet-ins, and packet-outs enter there",
     )
@@ -343,6 +343,10 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parse_argument
+
+
+port_number = _checked(_port_number)
+"""The parser of a switch port's number, for argparse."""
 
 
 def existing_file(text: str) -> Path:
