@@ -75,7 +75,7 @@ COMMANDS = {
         "draw a network, or run a command on each of its workers", "hopsum_cli.topology.topology_command", "demo"
     ),
     "packet": Command(
-        "send one packet by hand, or list the packets of a capture", "hopsum_cli.packet.packet_command", "scapy"
+        "send one packet to a switch by hand, and show the answers", "hopsum_cli.packet.packet_command", "scapy"
     ),
     "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf,shell"),
     "lab": Command(

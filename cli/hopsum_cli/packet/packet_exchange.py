@@ -5,28 +5,20 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scapy.arch import get_if_addr, get_if_hwaddr
-from scapy.config import conf
-from scapy.layers.inet import IP, UDP
-from scapy.layers.l2 import ARP, Ether
-from scapy.packet import Packet, Padding, Raw
-from scapy.sendrecv import srp1
+from scapy.packet import Packet, Raw
 
 from hopsum.errors import HopsumError
-from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op
+from hopsum_wire import HOPSUM_BYTES, Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS, LANES_BYTES, Flag
 from hopsum_wire.errors import WireError
-from hopsum_wire.frames import IPV4_DO_NOT_FRAGMENT
 from hopsum_wire.payload import SHAPES, lanes, pack_codes, pack_sums, unpack_codes
 from hopsum_wire.scapy import Hopsum
 
-PATH_KEYS: Final = ("src_mac", "dst_mac", "src_ip", "dst_ip", "src_port", "dst_port")
-"""Keys of the headers below hopsum's, for whole frames only."""
 PAYLOAD_KEYS: Final = ("lanes", "codes", "payload")
 _FIELDS: Final = tuple(field.name for field in HOPSUM_FIELDS)
 _ENUMS: Final[dict[str, type[IntEnum]]] = {"kind": Kind, "op": Op, "flags": Flag}
@@ -42,8 +34,6 @@ class PacketArguments(NamedTuple):
 
     header: Header
     payload: bytes
-    path: dict[str, str]
-    """Values of PATH_KEYS that were given."""
 
 
 def parse_arguments(words: Sequence[str]) -> PacketArguments:
@@ -70,7 +60,7 @@ def parse_arguments(words: Sequence[str]) -> PacketArguments:
         header.pack()
     except WireError as error:
         raise PacketError(str(error)) from error
-    return PacketArguments(header, payload, {key: values[key] for key in PATH_KEYS if key in values})
+    return PacketArguments(header, payload)
 
 
 def _split(words: Sequence[str]) -> dict[str, str]:
@@ -79,10 +69,10 @@ def _split(words: Sequence[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals:
             raise PacketError(f"{word!r} is not KEY=VALUE, as in slot=3")
-        if key not in (*_FIELDS, *PAYLOAD_KEYS, *PATH_KEYS):
+        if key not in (*_FIELDS, *PAYLOAD_KEYS):
             raise PacketError(
                 f"{key!r} is no key of a packet; header fields: {', '.join(_FIELDS)}; payload:"
-                f" {', '.join(PAYLOAD_KEYS)}; with --interface also {', '.join(PATH_KEYS)}"
+                f" {', '.join(PAYLOAD_KEYS)}"
             )
         if key in values:
             raise PacketError(f"{key} is given twice, as {values[key]!r} and as {value!r}: leave one out")
@@ -157,21 +147,14 @@ _SHOWN: Final = 16
 
 
 def text_of(packet: Packet) -> str:
-    """Return the layers of a packet whose last layer is Hopsum, a field a line, and the payload in one line."""
-    # Built and dissected again, so that lengths and checksums are shown with their values.
-    whole = packet.__class__(bytes(packet))
-    payload = payload_of(whole)
+    """Return a Hopsum layer, a field a line, and its payload in one line."""
+    # Built and dissected again, so that lengths are shown with their values.
+    whole = Hopsum(bytes(packet))
+    payload = bytes(whole.payload)
     # The payload has a line of its own: scapy would show its bytes as one long text.
-    whole[Hopsum].remove_payload()
+    whole.remove_payload()
     layers = "\n".join(line.rstrip() for line in whole.show(dump=True).rstrip().splitlines())
-    return f"{layers}\n{payload_text(whole[Hopsum], payload)}"
-
-
-def payload_of(packet: Packet) -> bytes:
-    """Return the bytes behind the hopsum header, without what pads the frame."""
-    behind = bytes(packet[Hopsum].payload)
-    padding = len(packet[Padding].load) if Padding in packet else 0
-    return behind[: len(behind) - padding]
+    return f"{layers}\n{payload_text(whole, payload)}"
 
 
 def payload_text(header: Packet, payload: bytes) -> str:
@@ -185,21 +168,15 @@ def payload_text(header: Packet, payload: bytes) -> str:
 
 def values_of(packet: Packet) -> dict[str, Any]:
     """Return the fields of the hopsum header by name, and the payload as codes, lanes or bytes, all of them."""
-    whole = packet.__class__(bytes(packet))
-    payload = payload_of(whole)
-    raw = Header.unpack(bytes(whole[Hopsum])[:HOPSUM_BYTES])
-    values = header_values(raw)
-    if payload:
-        name, elements = _elements(raw.kind, raw.op, payload)
-        values[name] = payload.hex() if name == "bytes" else elements
-    return values
-
-
-def header_values(header: Header) -> dict[str, Any]:
-    """Return the fields of a header by name, with names for kind, op and flags."""
+    data = bytes(packet)
+    header, payload = Header.unpack(data[:HOPSUM_BYTES]), data[HOPSUM_BYTES:]
     values: dict[str, Any] = {field.name: getattr(header, field.name) for field in HOPSUM_FIELDS}
     flags = [flag.name for flag in Flag if header.flags & flag]
-    return {**values, "kind": _name(Kind, header.kind), "op": _name(Op, header.op), "flags": flags}
+    values |= {"kind": _name(Kind, header.kind), "op": _name(Op, header.op), "flags": flags}
+    if payload:
+        name, elements = _elements(header.kind, header.op, payload)
+        values[name] = payload.hex() if name == "bytes" else elements
+    return values
 
 
 def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
@@ -216,10 +193,9 @@ def _name(enum: type[Kind] | type[Op], value: int) -> str | int:
     return enum(value).name if value in list(enum) else value
 
 
-# One packet to a switch, and the answers: over a UDP socket, or as a whole frame on a network interface.
+# One packet to a switch over a UDP socket, and the answers.
 
 _MAX_DATAGRAM_BYTES = 65535
-_ARP_WAIT_S = 2.0
 Address = tuple[str, int]
 
 
@@ -252,13 +228,10 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
         to: IPv4 address and UDP port of the switch.
         source: address to send from. UDP port 0 is any free one.
 
-    Raises PacketError: keys that only a whole frame has, an address that cannot be used, or no process listens there.
+    Raises PacketError: an address that cannot be used, or no process listens there.
     """
-    if arguments.path:
-        raise PacketError(
-            f"{', '.join(arguments.path)}: the kernel writes these headers; --from says where to send from"
-        )
-    packet = _hopsum(arguments)
+    values = {field.name: getattr(arguments.header, field.name) for field in HOPSUM_FIELDS}
+    packet = Hopsum(**values) / Raw(arguments.payload) if arguments.payload else Hopsum(**values)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.bind(source)
@@ -267,7 +240,7 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
             sock.send(bytes(packet))
             own_ip, own_port = sock.getsockname()
             way = f"UDP {own_ip}:{own_port} -> {to[0]}:{to[1]}"
-            answers = tuple(_collect(patience, lambda left: _from_socket(sock, left)))
+            answers = tuple(_collect(patience, sock))
         except ConnectionRefusedError as error:
             what = f"no process listens at UDP {to[0]}:{to[1]}: is the switch's port bound there?"
             raise PacketError(what) from error
@@ -276,86 +249,16 @@ def over_udp(arguments: PacketArguments, to: Address, source: Address, patience:
     return PacketExchange(packet, way, answers)
 
 
-def over_interface(arguments: PacketArguments, interface: str, patience: AnswerLimits) -> PacketExchange:
-    """Send the packet as a frame on an interface, and collect hopsum packets that arrive there.
-
-    Raises PacketError: no such interface, no root, or an address that has to be given and was not.
-    """
-    try:
-        # Scapy knows the interfaces of the namespace in which it was imported.
-        conf.ifaces.reload()
-        packet = _frame(arguments, interface)
-        with conf.L2socket(iface=interface) as sock:
-            sock.send(packet)
-            answers = tuple(_collect(patience, lambda left: _from_interface(sock, left)))
-    except PermissionError as error:
-        raise PacketError(f"interface {interface}: {error.strerror}: whole frames need root (CAP_NET_RAW)") from error
-    except (OSError, ValueError) as error:
-        names = ", ".join(name for _, name in socket.if_nameindex())
-        raise PacketError(f"interface {interface}: {error}; this network namespace has {names}") from error
-    return PacketExchange(packet, f"interface {interface}", answers)
-
-
-def _hopsum(arguments: PacketArguments) -> Packet:
-    values = {field.name: getattr(arguments.header, field.name) for field in HOPSUM_FIELDS}
-    return Hopsum(**values) / Raw(arguments.payload) if arguments.payload else Hopsum(**values)
-
-
-def _frame(arguments: PacketArguments, interface: str) -> Packet:
-    path = arguments.path
-    source, own_mac = path.get("src_ip") or get_if_addr(interface), path.get("src_mac") or get_if_hwaddr(interface)
-    if "dst_ip" not in path:
-        raise PacketError("--interface needs dst_ip=..., the switch's address")
-    # scapy's word for an interface without an address.
-    if source == "0.0.0.0":
-        raise PacketError(f"interface {interface} has no IPv4 address: give src_ip=..., the worker's address")
-    mac = path.get("dst_mac") or _ask_for_mac(interface, own_mac, source, path["dst_ip"])
-    ports = {"sport": _port(path, "src_port", 5001), "dport": _port(path, "dst_port", HOPSUM_UDP_PORT)}
-    # UDP checksum 0 says that there is none, as in the frames that the switch sends.
-    lower = IP(src=source, dst=path["dst_ip"], id=0, flags=IPV4_DO_NOT_FRAGMENT) / UDP(**ports, chksum=0)
-    return Ether(src=own_mac, dst=mac) / lower / _hopsum(arguments)
-
-
-def _port(path: dict[str, str], key: str, default: int) -> int:
-    text = path.get(key, str(default))
-    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
-        raise PacketError(f"{key}={text}: a UDP port is 1..65535")
-    return int(text)
-
-
-def _ask_for_mac(interface: str, own_mac: str, source: str, wanted: str) -> str:
-    request = Ether(src=own_mac, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=own_mac, psrc=source, pdst=wanted)
-    answer = srp1(request, iface=interface, timeout=_ARP_WAIT_S, verbose=False)
-    if answer is None:
-        raise PacketError(
-            f"no host on {interface} answers ARP for {wanted} within {_ARP_WAIT_S:g} s: is it the switch's address?"
-            " dst_mac=... names the MAC address without asking"
-        )
-    return str(answer[ARP].hwsrc)
-
-
-def _collect(patience: AnswerLimits, receive: Callable[[float], Packet | None]) -> Iterator[PacketAnswer]:
-    """Yield what `receive(seconds left)` returns, as long as there is patience. None is nothing yet."""
+def _collect(patience: AnswerLimits, sock: socket.socket) -> Iterator[PacketAnswer]:
+    """Yield the hopsum packets that a socket receives, as long as there is patience."""
     # From the end of sending: the time to build the packet is not the switch's.
     started, count = time.monotonic(), 0
     while count != patience.answers and (left := started + patience.wait_s - time.monotonic()) > 0:
-        packet = receive(left)
-        if packet is not None:
+        sock.settimeout(left)
+        try:
+            data = sock.recv(_MAX_DATAGRAM_BYTES)
+        except TimeoutError:
+            return
+        if len(data) >= HOPSUM_BYTES:
             count += 1
-            yield PacketAnswer(packet, time.monotonic() - started)
-
-
-def _from_socket(sock: socket.socket, left_s: float) -> Packet | None:
-    sock.settimeout(left_s)
-    try:
-        data = sock.recv(_MAX_DATAGRAM_BYTES)
-    except TimeoutError:
-        return None
-    return Hopsum(data) if len(data) >= HOPSUM_BYTES else None
-
-
-def _from_interface(sock: Any, left_s: float) -> Packet | None:
-    if not sock.select([sock], left_s):
-        return None
-    packet = sock.recv()
-    return packet if packet is not None and Hopsum in packet else None
+            yield PacketAnswer(Hopsum(data), time.monotonic() - started)

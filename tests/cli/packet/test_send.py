@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from scapy.utils import rdpcap
 
-from hopsum_cli.packet.captured_packets import read_capture
 from hopsum_cli.packet.packet_command import main
 from hopsum_cli.packet.packet_exchange import PacketError, parse_arguments, values_of
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
@@ -92,11 +92,10 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     assert (stale["kind"], stale["round"], stale["held"]) == ("STALE", 1, 3)
 
     path = bed.captures / "port1.pcapng"
-    wait_until(lambda: len(read_capture(path, HOPSUM_UDP_PORT).packets) == 9)  # a frame is recorded when it has left
-    assert main(["decode", str(path), "--json"]) == 0
-    packets = json.loads(capsys.readouterr().out)["packets"]
-    assert {packet["generation"] for packet in packets} == {bed.generation}
-    kinds = Counter(packet["kind"] for packet in packets)
+    wait_until(lambda: len(rdpcap(str(path))) == 9)  # a frame is recorded when it has left
+    packets = [frame[Hopsum] for frame in rdpcap(str(path))]
+    assert {packet.generation for packet in packets} == {bed.generation}
+    kinds = Counter(Kind(packet.kind).name for packet in packets)
     assert kinds == {"UPDATE": 4, "PROBE": 1, "STATE": 1, "RESULT": 2, "STALE": 1}
 
 
@@ -121,13 +120,13 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_arguments(words: Sequence[str], header: Header, payload: bytes) -> None:
-    assert parse_arguments(words)[:2] == (header, payload)
+    assert parse_arguments(words) == (header, payload)
 
 
 def test_sums_are_packed_in_results_alone() -> None:
     """RESULT of LOOKUP_ADD6 has 6 bits of each lane, PARTIAL all 8; both are shown as lanes."""
     for kind, size in (("RESULT", 768), ("PARTIAL", 1024)):
-        header, payload, _ = parse_arguments([f"kind={kind}", "op=LOOKUP_ADD6", "lanes=1,2,63"])
+        header, payload = parse_arguments([f"kind={kind}", "op=LOOKUP_ADD6", "lanes=1,2,63"])
         assert (header.length, len(payload)) == (size, size)
         shown = values_of(Hopsum(header.pack() + payload))
         assert shown["lanes"] == [1, 2, 63, *1021 * [0]]
@@ -139,7 +138,7 @@ def test_sums_are_packed_in_results_alone() -> None:
 def test_codes_are_packed_as_the_program_wants_them(op: str, bits: int) -> None:
     import numpy as np
 
-    header, payload, _ = parse_arguments([f"op={op}", "codes=1,15,0,7"])
+    header, payload = parse_arguments([f"op={op}", "codes=1,15,0,7"])
     codes = np.zeros(header.count, np.uint8)
     codes[:4] = 1, 15, 0, 7
     assert payload == pack_codes(codes, bits).tobytes()
@@ -176,9 +175,8 @@ def test_every_field_of_the_header_is_a_key() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dst_ip=1.2.3.4", "--to", "127.0.0.1:9"], "dst_ip: the kernel writes these headers"),
+        (["dst_ip=1.2.3.4", "--to", "127.0.0.1:9"], "'dst_ip' is no key of a packet"),
         (["--to", "127.0.0.1:9", "--from", "192.0.2.1:0"], "192.0.2.1:0 -> 127.0.0.1:9: "),
-        (["dst_ip=10.0.0.254", "--interface", "hopsum-none0"], "interface hopsum-none0: "),
     ],
 )
 def test_a_packet_that_cannot_be_sent(
