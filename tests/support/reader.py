@@ -17,6 +17,8 @@ from pathlib import Path
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
+from .processes import await_that
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 CONTROLLER_PORT = "4700"
@@ -84,10 +86,7 @@ class Reader:
 
 def await_end(process: ManagedProcess) -> int:
     """Wait until a process ends by itself, and return its exit status."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while process.running():
-        assert time.monotonic() < give_up_s, process.log_text()
-        time.sleep(0.05)
+    await_that(lambda: not process.running(), f"end of {process.name}")
     return process.stop()
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -86,12 +86,3 @@ def controller(tmp_path: Path) -> Iterator[RestartableController]:
 def close_all(jobs: list[Communicator]) -> None:
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(lambda job: job.close(), jobs))
-
-
-def await_condition(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    over = threading.Event()
-    for _ in range(int(timeout_s / TICK_S)):
-        if condition():
-            return
-        over.wait(TICK_S)
-    raise AssertionError("it did not come to that")

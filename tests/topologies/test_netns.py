@@ -7,12 +7,10 @@ import array
 import fcntl
 import itertools
 import os
-import signal
 import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,43 +21,14 @@ from hopsum_topologies import Namespace, TopologyError, VethPair, remove_stale_n
 from hopsum_topologies.commands import Event, HostTask, LineSplitter, OutputLine, TaskEnded, run_in_namespaces
 from hopsum_topologies.reachability import find_unreachable
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
+from ..support.processes import await_that
 
-# Takes a namespace with a veth pair and a child inside, says so, and waits to be killed.
-_OWNER = """
-import sys, time
-from pathlib import Path
-from hopsum_topologies import Namespace
-from hopsum_topologies.process import ManagedProcess
-with Namespace() as namespace:
-    namespace.add_veth("a", "b")
-    child = ManagedProcess(["sleep", "600"], Path(sys.argv[1]) / "log", namespace=namespace.name)
-    child.wait_for(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\\n", "sleep", 20)
-    print(namespace.name, child.pid, flush=True)
-    time.sleep(600)
-"""
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
 
 def _names() -> set[str]:
     listing = subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=True).stdout
     return {line.split()[0] for line in listing.splitlines() if line}
-
-
-def _gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def _wait(condition: object, deadline_s: float = 20.0) -> bool:
-    assert callable(condition)
-    give_up = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_name_carries_the_process_id_and_goes_away() -> None:
@@ -148,20 +117,6 @@ def test_stale_ones_are_removed_and_live_ones_are_not() -> None:
         subprocess.run(("ip", "netns", "delete", alive), check=True)
 
 
-def test_killed_owner_leaves_nothing_behind(tmp_path: Path) -> None:
-    owner = subprocess.Popen((sys.executable, "-c", _OWNER, str(tmp_path)), stdout=subprocess.PIPE, text=True)
-    try:
-        assert owner.stdout is not None
-        name, child = owner.stdout.readline().split()
-        assert name in _names()
-        assert not _gone(int(child))
-    finally:
-        owner.send_signal(signal.SIGKILL)
-        owner.communicate()
-    assert _wait(lambda: _gone(int(child))), f"process {child} outlived its parent"
-    assert _wait(lambda: name not in _names()), f"nobody removed {name}"
-
-
 DEADLINE_S = 60.0
 
 
@@ -196,7 +151,7 @@ def test_a_command_ends_though_what_it_left_behind_holds_its_output_and_that_is_
     *_, pid, ended = heard(host, "setsid sleep 600 & echo $!")
     assert ended == TaskEnded("0", 0)
     assert isinstance(pid, OutputLine)
-    assert host_is_empty(host)
+    await_that(lambda: not processes_in(host), "end of what ran there")
 
 
 def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,17 +160,7 @@ def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: py
     with closing(run_in_namespaces([stubborn], {"h": host})) as events:
         assert next(events) == OutputLine("0", "stdout", "up")
         assert processes_in(host)
-    assert host_is_empty(host)
-
-
-def host_is_empty(host: Namespace) -> bool:
-    """Say whether nothing runs there, which the dying are given a moment for."""
-    give_up = time.monotonic() + DEADLINE_S
-    while processes_in(host):
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.02)
-    return True
+    await_that(lambda: not processes_in(host), "end of what ran there")
 
 
 def processes_in(host: Namespace) -> list[str]:

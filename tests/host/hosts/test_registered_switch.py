@@ -27,6 +27,7 @@ from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.star import Star
 
+from ...support.processes import await_that, is_alive
 from ...support.targets import require_namespaces
 
 pytestmark = pytest.mark.system
@@ -243,14 +244,4 @@ def test_children_end_with_a_rank_that_is_killed(star: Star, tmp_path: Path) -> 
         for each in found:
             os.kill(each["pid"], signal.SIGKILL)
         children = [pid for each in found for pid in each["children"]]
-        until = time.monotonic() + 60
-        while any(alive(pid) for pid in children):
-            assert time.monotonic() < until, children
-            time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+        await_that(lambda: not any(map(is_alive, children)), "end of the ranks' children")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A desk behind the service, and a token file."""
+"""A desk behind the service, a cluster controller behind it, and a token file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.token_files import AdminToken
+from hopsum_ptf.fake_device import FakeDevice
 
-from .desk import TOKEN, Desk, desk_service
+from ...controlplane.cluster.world import Cluster, switch_config
+from .desk import ADMIN, TOKEN, Desk, desk_service
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +42,25 @@ def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "job.token"
     path.write_text(TOKEN + "\n")
     return path
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A controller in memory, with its database and one switch that is none."""
+    switch = switch_config(networks={1: "127.0.0.0/8"}, service_address=("127.0.0.1", 47500))
+    found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> Iterator[Service]:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as found:
+        yield found
+
+
+@pytest.fixture
+def channel(service: Service) -> Iterator[Channel]:
+    with Channel(ControllerAddress.of(service.address)) as found:
+        yield found

@@ -28,6 +28,7 @@ from hopsum_wire.membership import JobMembership
 
 from ...support.server import UdpSwitch, job_for
 
+ADMIN = "the-administrator-s-token"
 NAME, TOKEN, SLOTS, FIRST_GENERATION = "ddp", "the-token-of-the-job-ddp", 32, 70
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 

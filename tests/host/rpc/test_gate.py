@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,16 +21,14 @@ from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.token_files import AdminToken
-from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
 from hopsum_wire.generations import Sealed
 
-from ...controlplane.cluster.world import LEASE_S, Cluster, switch_config
-from .desk import NAME, TOKEN, Desk, desk_service
+from ...controlplane.cluster.world import LEASE_S, Cluster
+from .desk import ADMIN, NAME, TOKEN, Desk, desk_service
 
 WAIT_S = 30.0
-ADMIN = "the-administrator-s-token"
 CALLS = 40
 
 
@@ -187,21 +184,6 @@ def test_strangers_of_many_addresses_are_bounded_together() -> None:
     assert [address_of(peer) for peer in ("ipv4:10.0.0.1:4321", "ipv6:[::1]:5", "unix:", "unix:/a:b")] == [
         "ipv4:10.0.0.1", "ipv6:[::1]", "unix:", "unix:/a:b",
     ]  # fmt: skip
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    switch = switch_config(networks={1: "127.0.0.0/8"})
-    found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
-    found.start()
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def channel(cluster: Cluster) -> Iterator[Channel]:
-    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(ControllerAddress.of(service.address)) as found:
-        yield found
 
 
 class Crew:

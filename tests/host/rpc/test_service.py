@@ -34,30 +34,8 @@ from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.membership import JobMembership, MembershipError
 
 from ...controlplane.cluster.world import Cluster, Worker, switch_config
-from .desk import TOKEN, desk_service
-
-ADMIN = "the-administrator-s-token"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    switch = switch_config(networks={1: "127.0.0.0/8"}, service_address=("127.0.0.1", 47500))
-    found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
-    found.start()
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def service(cluster: Cluster) -> Iterator[Service]:
-    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as found:
-        yield found
-
-
-@pytest.fixture
-def channel(service: Service) -> Iterator[Channel]:
-    with Channel(ControllerAddress.of(service.address)) as found:
-        yield found
+from ...support.processes import await_that
+from .desk import ADMIN, TOKEN, desk_service
 
 
 @pytest.fixture
@@ -296,10 +274,8 @@ def test_a_heartbeat_counts_though_its_answer_is_late(cluster: Cluster, operator
         for member in [first] * BEAT_THREADS + [second]:
             with pytest.raises(ControllerError):
                 member.heartbeat(0, {}, 0.3)
-    deadline_s = time.monotonic() + 60
-    while any(left["lease_left_s"] < 5 for left in message_to_dict(operator.job("train"))["members"]):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    shown = lambda: message_to_dict(operator.job("train"))["members"]  # noqa: E731
+    await_that(lambda: all(left["lease_left_s"] >= 5 for left in shown()))
 
 
 def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) -> None:
@@ -364,9 +340,8 @@ def _without_leases(job: dict[str, Any]) -> dict[str, Any]:
 
 
 CALLS: Final = 300 * int(os.environ.get("TEST_SCALE", "1"))
-FUZZ_ADMIN: Final = "the-administrator-s-token"
 SWITCH: Final = "the-token-for-switches"
-TOKENS: Final = {JOB_SERVICE: FUZZ_ADMIN, SWITCH_SERVICE: SWITCH}
+TOKENS: Final = {JOB_SERVICE: ADMIN, SWITCH_SERVICE: SWITCH}
 REFUSALS: Final = {
     "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
 }  # fmt: skip
@@ -391,7 +366,7 @@ def address(fuzz_cluster: Cluster) -> Iterator[str]:
     with Service(
         fuzz_cluster.controller,
         "127.0.0.1:0",
-        safeguards=Safeguards(admin_tokens=[AdminToken(FUZZ_ADMIN)], switch_token=SWITCH),
+        safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH),
     ) as service:
         yield service.address
 
@@ -466,8 +441,8 @@ def test_random_values(fuzz_cluster: Cluster, address: str) -> None:
         assert set(codes) <= REFUSALS | {"OK"}, codes
         assert codes["OK"] > 10
         assert _installed_entries(fuzz_cluster, crew) == before
-        _delete_all_but(JobsClient(channel, FUZZ_ADMIN), "bystander")
-        assert JobsClient(channel, FUZZ_ADMIN).switches()[0].slots_used == 16
+        _delete_all_but(JobsClient(channel, ADMIN), "bystander")
+        assert JobsClient(channel, ADMIN).switches()[0].slots_used == 16
     assert _installed_entries(fuzz_cluster, crew) == before
 
 

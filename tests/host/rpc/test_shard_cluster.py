@@ -29,7 +29,8 @@ from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership
 
-from ...support.restartable_controller import LEASE_S, RestartableController, await_condition, close_all
+from ...support.processes import await_that
+from ...support.restartable_controller import LEASE_S, RestartableController, close_all
 
 pytestmark = pytest.mark.system
 SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
@@ -143,6 +144,6 @@ def test_a_job_over_two_switches(
         assert {"switch", "switch, shard 1", "slots, shard 1"} <= set(checks)
         assert {each["status"] for each in checks.values()} <= {"pass", "skip"}, checks
         close_all(jobs)
-        await_condition(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
+        await_that(lambda: [job.state for job in cluster.jobs()] == [pb.JOB_STATE_FORMING])
         operator.delete("train")
         assert [each.slots_used for each in operator.switches()] == [0, 0]

@@ -25,7 +25,7 @@ from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
 from ...support.processes import await_that
-from ...support.restartable_controller import SLOTS, RestartableController, await_condition, close_all
+from ...support.restartable_controller import SLOTS, RestartableController, close_all
 from ...support.restartable_controller import controller as controller
 from ...system.drills.silent_proxy import SilentProxy
 from .desk import NAME, TOKEN, desk_service
@@ -42,7 +42,7 @@ def desk(controller: RestartableController) -> Iterator[tuple[ClusterController,
 
 def _reason(cluster: ClusterController, text: str) -> None:
     try:
-        await_condition(lambda: cluster.job("train").reason == text)
+        await_that(lambda: cluster.job("train").reason == text)
     except AssertionError:
         raise AssertionError(f"the job says {cluster.job('train').reason!r}, not {text!r}") from None
 
