@@ -144,8 +144,9 @@ def program_text(device_config: bytes) -> str:
         return data.decode("utf-8-sig")
     except (UnicodeDecodeError, IndexError):
         raise invalid(
-            f"the device config, {len(device_config)} bytes that begin with 0x{device_config[:8].hex()}, is neither the"
-            " JSON text that p4c-bm2-ss writes nor a p4.tmp.P4DeviceConfig with that text in device_data"
+            f"the program cannot run here: the device config, {len(device_config)} bytes that begin with"
+            f" 0x{device_config[:8].hex()}, is neither the JSON text that p4c-bm2-ss writes nor a p4.tmp.P4DeviceConfig"
+            " with that text in device_data"
         ) from None
 
 
