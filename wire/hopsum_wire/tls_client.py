@@ -37,6 +37,10 @@ class TlsClientFiles:
         """Return why the handshake with a server fails, as far as a handshake beside gRPC's shows it; else empty."""
         try:
             plain = socket.create_connection((host, port), _PROBE_S)
+        # Nobody listens there, which is no matter of TLS.
+        except OSError:
+            return ""
+        try:
             with plain, self._context().wrap_socket(plain, server_hostname=host) as secure, suppress(TimeoutError):
                 secure.settimeout(_PROBE_S)
                 # HTTP/2 begins with the server's settings. A server of gRPC that refuses this client's certificate

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,8 +58,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
 )
-_PROBE_S: Final = 1.0
-"""Seconds to find out whether anything listens at the controller's address."""
 _NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -258,11 +255,6 @@ class Channel:
         host, _, port = self.address.target.rpartition(":")
         # gRPC tells the client whose certificate was refused no more than that the connection was closed.
         if self._tls is None or not port.isdigit():
-            return ""
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
-        # Nobody listens there, which is no matter of TLS.
-        except OSError:
             return ""
         return self.address.tls_files.why_not(host.strip("[]"), int(port))
 
