@@ -75,7 +75,6 @@ def test_a_spelling_takes_the_same_kind_of_value_everywhere() -> None:
 
 TWO_TYPES = {
     "--elements": "plan reads 25M for 25000000 too",
-    "--interface": "the switch needs the number of its port beside the interface",
     "--only": "each benchmark has parts of its own",
     "--seed": "the switch takes the 64 bits that the P4 program's random() has",
     "--target": "not every command has the Mininet network",

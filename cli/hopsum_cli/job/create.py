@@ -31,7 +31,6 @@ SUMMARY: Final = "make a job: its slots are reserved, and workers join with its 
 HOSTS: Final = "hosts"
 """The word of --shards for a shard on every host whose switch has registered."""
 _SLOTS: Final = 32
-_CODES: Final = 16
 _TOKEN_BYTES: Final = 32
 
 
@@ -44,24 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="JOB", help="name of the job")
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, 1 to 64")
     _add_slots(parser)
-    tables = parser.add_argument_group(
-        "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
-    )
-    codec = tables.add_mutually_exclusive_group()
-    codec.add_argument(
+    parser.add_argument(
         "--codec",
         type=codec_argument,
         help="codec of the workers, as in thc:bits=2; selects the lookup table (default: thc)",
-    )
-    codec.add_argument(
-        "--table",
-        type=_table,
-        metavar="V0,...,V15",
-        help="lookup table for sums in 8-bit lanes, in place of the one of a codec",
-    )
-    tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="lookup table for sums in 16-bit lanes")
-    tables.add_argument(
-        "--table6", type=_table, metavar="V0,...,V15", help="lookup table for sums in results packed to 6 bits"
     )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
     parser.add_argument(
@@ -136,7 +121,7 @@ def add_token_file_argument(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
-    given = {**_given_tables(options), **_tables(options)}
+    tables = _tables(options)
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
     # The file is written first: a token that could not be written down would be lost, and its job with it.
@@ -145,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
             options.name,
             options.workers,
             _slots(options),
-            **given,
+            **tables,
             quorum=options.quorum,
             min_quorum=options.min_quorum,
             switch=options.switch,
@@ -169,20 +154,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _given_tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    given = {name: getattr(options, name) for name in ("table", "table16", "table6")}
-    return {name: table for name, table in given.items() if table is not None}
-
-
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    given = _given_tables(options)
     if options.codec is None:
-        if given or not 1 <= options.workers <= MAX_WORKERS:
+        if not 1 <= options.workers <= MAX_WORKERS:
             # Such numbers the controller refuses.
             return {}
         options.codec = DEFAULT_CODEC
-    if given:
-        options.parser.error(f"--codec works the table out: leave {', '.join(f'--{name}' for name in given)} out")
     try:
         # numpy: only the tables are wanted, and the other back ends compile for seconds.
         codec = make_codec(options.codec, workers=options.workers, backend="numpy")
@@ -312,10 +289,3 @@ def _write(path: Path, token: str) -> None:
     except OSError:
         path.unlink()
         raise
-
-
-def _table(text: str) -> tuple[int, ...]:
-    values = tuple(int(value) for value in text.split(","))
-    if len(values) != _CODES:
-        raise argparse.ArgumentTypeError(f"{len(values)} values: a table has {_CODES}")
-    return values

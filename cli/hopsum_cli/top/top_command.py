@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.live import Live
@@ -27,6 +27,8 @@ from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 _AGAIN_S = 0.25
 """The time between the snapshots of --once that wait for heartbeats."""
 _LONGEST_S = 30.0
+RATE_WINDOW_S: Final = 15.0
+"""The time over which rates are taken."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,13 +47,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="time between two snapshots (default %(default)s)",
     )
     parser.add_argument(
-        "--rate-window",
-        type=float,
-        default=15.0,
-        metavar="SECONDS",
-        help="time over which rates are taken (default %(default)s)",
-    )
-    parser.add_argument(
         "--once",
         action="store_true",
         help="print two snapshots at least --interval apart, with a heartbeat of each rank in between, and exit",
@@ -67,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.interval <= 0 or (not options.once and options.rate_window < options.interval):
-        parser.error("--interval is more than 0 seconds, --rate-window no less than --interval")
+    if options.interval <= 0:
+        parser.error("--interval is more than 0 seconds")
     try:
         with operator(options) as client:
             if options.once:
@@ -117,7 +112,7 @@ def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict
         time.sleep(options.interval)
         snapshots.append(take_snapshot(client))
         # A window in place of two snapshots: a rate over one interval would jump with each heartbeat.
-        _forget(snapshots, options.rate_window)
+        _forget(snapshots, RATE_WINDOW_S)
         yield document(snapshots[0], snapshots[-1])
 
 

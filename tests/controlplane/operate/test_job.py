@@ -101,15 +101,13 @@ def test_a_codec_that_cannot_be_recorded_is_refused(codec: str, options: str, me
 
 
 def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    table = list(range(16))
-    words = f"--workers 3 --slots 16 --quorum 2 --min-quorum 2 --observers 1 --switch s1 --lease 30 --table16 {table}"
-    asked = ["create", "odd", *words.replace("[", "").replace(", ", ",").replace("]", "").split(), "--json", *at]
-    assert main(asked) == 0
+    words = "--workers 3 --slots 16 --quorum 2 --min-quorum 2 --observers 1 --switch s1 --lease 30 --codec uhc"
+    assert main(["create", "odd", *words.split(), "--json", *at]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["slots"], made["switches"], made["url"]) == (16, ["s1"], f"hopsum://{at[1]}/odd")
     request = cluster.controller._cache.get("odd").request
     assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
-    assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))
+    assert (request.lease_s, request.codec) == (30, "uhc")
     assert cluster.controller.locate("odd", made["token"]).workers == 3
 
 
@@ -237,13 +235,9 @@ def test_a_token_file_that_is_there_is_kept(
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (["--codec", "thc", "--table", ",".join("0" * 16)], "not allowed with"),
-        (["--codec", "thc", "--table16", ",".join("0" * 16)], "leave --table16 out"),
-        (["--codec", "thc", "--table6", ",".join("0" * 16)], "leave --table6 out"),
         (["--codec", "thc:colour=1"], "colour"),
         (["--codec", "thc:bits 8"], "'bits 8' is no OPTION=VALUE, as in thc:bits=2"),
         (["--codec", "thc:bits=3"], "thc with codes of 3 bits"),
-        (["--table", "1,2,3"], "3 values: a table has 16"),
     ],
 )
 def test_arguments_that_do_not_fit_reach_no_controller(
