@@ -33,6 +33,9 @@ class Mutant(NamedTuple):
 
 
 _SUM, _KIND = "sum + value;", "hdr.aggregation.kind != CONTRIBUTION"
+_RESULT, _RANK = "hdr.aggregation.kind = RESULT;", "hdr.aggregation.rank = meta.rack;"
+_ANSWER = "standard.egress_spec = standard.ingress_port;"
+_DOWN = "            standard.mcast_grp = BELOW;\n            return;"
 _HALVES = "(sum[31:16] + value[31:16]) ++ (sum[15:0] + value[15:0]);"
 _UDP_EVERYWHERE = (
     ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "sum_over_udp"),
@@ -69,13 +72,13 @@ _LOSS = (
     ("any_protocol", "(5, 0, PROTOCOL_UDP)", "(5, 0, _)", "who_does_not_exist"),
     (
         "answers_at_rank_plus_one",
-        "standard.egress_spec = standard.ingress_port;",
+        _ANSWER,
         "standard.egress_spec = (bit<9>)hdr.aggregation.rank + 1;",
         "again_after_the_end",
     ),
     (
         "answers_at_its_usual_port",
-        "standard.egress_spec = standard.ingress_port;",
+        _ANSWER,
         "standard.egress_spec = hdr.aggregation.rank == 1 ? 9w3 : standard.ingress_port;",
         "again_after_the_end",
     ),
@@ -93,13 +96,8 @@ _LOSS = (
     ),
     ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
     ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
-    (
-        "answers_all_again",
-        "standard.egress_spec = standard.ingress_port;",
-        "standard.mcast_grp = ALL_WORKERS;",
-        "again_after_the_end",
-    ),
-    ("answers_nobody", "standard.egress_spec = standard.ingress_port;", "standard.egress_spec = 0;", "random_loss"),
+    ("answers_all_again", _ANSWER, "standard.mcast_grp = ALL_WORKERS;", "again_after_the_end"),
+    ("answers_nobody", _ANSWER, "standard.egress_spec = 0;", "random_loss"),
     ("answers_too_early", "} else if (count == meta.workers) {", "} else if (true) {", "again_before_the_end"),
     ("answers_with_its_own", "recall(cell + 3, hdr.values.v3);", "", "again_after_the_end"),
     ("never_clears", "other_bitmap & ~own_bit", "other_bitmap", "two_versions"),
@@ -129,17 +127,12 @@ _ETHERNET = (
     ("cut_contributions", "!hdr.values.isValid()", "!hdr.aggregation.isValid()", "other_frames"),
     ("keeps_the_last_only", "is_first ? value : sum + value", "value", "sum_of_two"),
     ("one_cell_twice", "aggregate(1, is_first", "aggregate(0, is_first", "sum_of_two"),
-    ("stays_a_contribution", "hdr.aggregation.kind = RESULT;", "", "sum_of_two"),
-    ("answers_one", "standard.mcast_grp = ALL_WORKERS;", "standard.egress_spec = standard.ingress_port;", "sum_of_two"),
+    ("stays_a_contribution", _RESULT, "", "sum_of_two"),
+    ("answers_one", "standard.mcast_grp = ALL_WORKERS;", _ANSWER, "sum_of_two"),
     ("always_two", "count == meta.workers", "count == 2", "any_number_of_workers"),
     ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "addresses"),
     ("keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "addresses"),
-    (
-        "forgets_the_chunk",
-        "hdr.aggregation.kind = RESULT;",
-        "hdr.aggregation.kind = RESULT; hdr.aggregation.chunk = 0;",
-        "addresses",
-    ),
+    ("forgets_the_chunk", _RESULT, f"{_RESULT} hdr.aggregation.chunk = 0;", "addresses"),
     ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "next_round"),
     ("saturates", "sum + value;", "sum |+| value;", "wraps"),
     ("adds_results", "|| hdr.aggregation.kind != CONTRIBUTION", "", "other_frames"),
@@ -176,12 +169,7 @@ _FLOATS = (
     ("always_two", "count == meta.workers", "count == 2", "adds"),
     ("keeps_the_codes", "hdr.codes.setInvalid();", "", "result_packet"),
     ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "result_packet"),
-    (
-        "forgets_the_chunk",
-        "hdr.aggregation.kind = RESULT;",
-        "hdr.aggregation.kind = RESULT; hdr.aggregation.chunk = 0;",
-        "result_packet",
-    ),
+    ("forgets_the_chunk", _RESULT, f"{_RESULT} hdr.aggregation.chunk = 0;", "result_packet"),
     (
         "takes_every_kind",
         "            default: accept;\n        }\n    }\n\n    state codes",
@@ -203,28 +191,18 @@ _RACKS = (
         "if (false) {\n                send_up",
         "leaf_sends_up",
     ),
-    ("keeps_the_rank", "hdr.aggregation.rank = meta.rack;", "", "leaf_sends_up"),
+    ("keeps_the_rank", _RANK, "", "leaf_sends_up"),
     (
         "sends_everywhere",
         "standard.egress_spec = meta.uplink;",
         "standard.egress_spec = meta.uplink; standard.mcast_grp = BELOW;",
         "leaf_sends_up",
     ),
-    (
-        "sends_a_result_up",
-        "hdr.aggregation.rank = meta.rack;",
-        "hdr.aggregation.rank = meta.rack; hdr.aggregation.kind = RESULT;",
-        "leaf_sends_up",
-    ),
-    (
-        "drops_the_result",
-        "            standard.mcast_grp = BELOW;\n            return;",
-        "            mark_to_drop(standard);\n            return;",
-        "leaf_hands_down",
-    ),
+    ("sends_a_result_up", _RANK, _RANK + " hdr.aggregation.kind = RESULT;", "leaf_sends_up"),
+    ("drops_the_result", _DOWN, "            mark_to_drop(standard);\n            return;", "leaf_hands_down"),
     (
         "rewrites_the_result",
-        "            standard.mcast_grp = BELOW;\n            return;",
+        _DOWN,
         "            hdr.aggregation.chunk = 0;\n            standard.mcast_grp = BELOW;\n            return;",
         "leaf_hands_down",
     ),

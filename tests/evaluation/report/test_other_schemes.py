@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,20 +230,6 @@ def test_padding_gives_every_worker_whole_blocks() -> None:
     assert padded(normal(3 * BLOCK + 1), 3).size == 6 * BLOCK == 3 * part_elements(3 * BLOCK + 1, 3)
 
 
-@dataclass
-class TopKBucket:
-    """As DDP hands it out: the gradients of parameters, one after the other."""
-
-    of: list[torch.Tensor]
-    flat: torch.Tensor
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self.of
-
-    def buffer(self) -> torch.Tensor:
-        return self.flat
-
-
 class Gathered:
     """An all-gather that is over; other ranks sent what was set before."""
 
@@ -277,9 +263,9 @@ def message(elements: dict[int, float]) -> torch.Tensor:
 
 def mean(state: TopKState, *gradients: list[float], parameters: list[torch.Tensor]) -> list[list[float]]:
     """Return what the hook makes of a bucket of these parameters' gradients."""
-    flat = torch.tensor([value for each in gradients for value in each])
-    found = topk_hook(state, TopKBucket(parameters, flat)).wait()
-    assert found is flat  # in place, as DDP expects
+    bucket: Any = Bucket(parameters, [torch.tensor(each) for each in gradients])
+    found = topk_hook(state, bucket).wait()
+    assert found is bucket.buffer()  # in place, as DDP expects
     return [each.tolist() for each in found.split([len(each) for each in gradients])]
 
 
@@ -307,7 +293,8 @@ def test_nothing_is_lost_in_the_long_run() -> None:
     for _ in range(60):
         gradient = torch.randn(50, generator=generator) + 0.2
         given += gradient
-        sent += topk_hook(state, TopKBucket([parameter], gradient.clone())).wait()
+        bucket: Any = Bucket([parameter], [gradient])
+        sent += topk_hook(state, bucket).wait()
     torch.testing.assert_close(sent + state._residuals._residuals[parameter], given)
     assert (sent != 0).all()
 
