@@ -411,20 +411,8 @@ def _decode_train(m: Any, row: Any) -> Any:
 
 
 @inner
-def _feed(m: Any) -> Any:
-    """Encode a train and choose what is to be sent of it. Say whether there was one to encode."""
-    if not _encode_train(m):
-        return False
-    m.clocks[at.NOW] = _now_s(m)
-    _choose(m)
-    return True
-
-
-@inner
-def _use_time(m: Any) -> Any:
-    """Encode or decode a train while no datagram is there to read. Say whether there was one."""
-    if _feed(m):
-        return True
+def _decode_any(m: Any) -> Any:
+    """Decode a train of some vector. Say whether there was one."""
     for row in range(m.words[at.REDUCES]):  # noqa: SIM110  (numba compiles no generator here)
         if _decode_train(m, row):
             return True
@@ -483,19 +471,23 @@ def _now_s(m: Any) -> Any:
 
 
 @inner
-def _wait(m: Any) -> None:
-    """Wait for datagrams, for room if the kernel had none, for the waker, and for the limit."""
+def _wait(m: Any) -> Any:
+    """Wait for datagrams, for room if the kernel had none, for the waker, and for the limit.
+
+    Encode or decode a train in the place of waiting. Return whether there is something new to send.
+    """
     words, socket = m.words, m.socket
-    # An idle network costs more than a caller who has to wait for a train.
-    if words[at.ON_THE_WAY] < min(at.TRAIN_CHUNKS, words[at.WINDOW]) and _feed(m):
-        return
     left_s = m.clocks[at.LIMIT_AT] - _now_s(m)
-    if left_s <= 0:
-        words[at.STOP] = at.STOP_TIME
-        return
-    if _use_time(m):
+    # An idle network costs more than a caller who has to wait for a train.
+    is_idle = words[at.ON_THE_WAY] < min(at.TRAIN_CHUNKS, words[at.WINDOW])
+    may_work = left_s > 0 or is_idle
+    made = may_work and _encode_train(m)
+    if made or (may_work and _decode_any(m)):
         # There may be more to do: only look whether somebody wants the caller.
         left_s = 0.0
+    elif left_s <= 0:
+        words[at.STOP] = at.STOP_TIME
+        return False
     wanted = _POLLIN | _POLLOUT if words[at.BLOCKED] == 1 else _POLLIN
     socket[at.POLL] = words[at.FD] | wanted << 32
     socket[at.POLL + 1] = words[at.WAKER] | _POLLIN << 32
@@ -508,25 +500,28 @@ def _wait(m: Any) -> None:
         words[at.STOP] = at.STOP_WOKEN
     elif socket[at.POLL] >> 48 & _POLLOUT:
         words[at.BLOCKED] = 0
+    return made
 
 
 @inner
 def _serve(m: Any) -> None:
     words = m.words
     words[at.STOP] = words[at.ERRNO] = words[at.BLOCKED] = words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
-    m.clocks[at.NOW] = _now_s(m)
     # Datagrams that the last call left behind one that was not plain.
-    take_train(m)
+    has_train = True
     while words[at.STOP] == 0:
-        if words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
+        if has_train:
+            m.clocks[at.NOW] = _now_s(m)
+            take_train(m)
+            has_train = False
+        elif words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
             _send_pending(m)
         # Receive until the socket is empty before waiting: ppoll costs as much as a train of results. The limit counts
         # there only, so that no timer fires while its result lies unread in the socket.
         elif _receive(m):
-            m.clocks[at.NOW] = _now_s(m)
-            take_train(m)
+            has_train = True
         elif _errno()[0] == _EAGAIN:
-            _wait(m)
+            has_train = _wait(m)
         elif _errno()[0] != _EINTR:
             words[at.STOP], words[at.ERRNO] = at.STOP_RECEIVE, _errno()[0]
     # What the last train let out does not wait for the caller.
