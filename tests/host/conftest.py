@@ -17,3 +17,10 @@ __all__ = ["namespaces"]
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what a shell or a launcher around the tests says of a job."""
+    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG", "HOPSUM_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)

@@ -18,12 +18,12 @@ from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, cou
 from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
 
+from .test_accuracy import training as made_up
+
 
 def training(scheme: str, repeat: int, last_s: float, reaches: bool = True, **other: Any) -> dict[str, Any]:
     """Make a training that reaches the target at step 40 after so many seconds, or never."""
-    points = [[step, step / 40 * last_s, 0.95 if reaches and step >= 40 else 0.5] for step in (20, 40, 60)]
-    return {"model": "cnn", "rate": "200mbit", "bits_per_s": 2e8, "scheme": scheme, "repeat": repeat, "points": points,
-            "step_s": last_s / 40, "compute_s": 0.02, "reduce_s": 0.06, **other}  # fmt: skip
+    return {**made_up(scheme, repeat, last_s / 40, 0.06, 60 if reaches else 36), **other}
 
 
 def trainings(seconds: dict[str, float], seeds: int = 3, missing: str = "", **other: Any) -> list[dict[str, Any]]:

@@ -127,11 +127,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        (["--sections", "error,nonsense"], "nonsense"),
-        (["--seed", "-1"], "seed"),
-        (["--scale", "huge"], "huge"),
-    ],
+    [(["--sections", "error,nonsense"], "nonsense"), (["--seed", "-1"], "seed"), (["--scale", "huge"], "huge")],
 )
 def test_arguments_that_make_no_sense(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

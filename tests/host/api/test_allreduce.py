@@ -133,8 +133,6 @@ def test_an_error_reaches_the_future(job: Communicator) -> None:
 class TestNoJob:
     @pytest.fixture(autouse=True)
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG"):
-            monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("HOPSUM_BACKEND", "numpy")
         monkeypatch.setenv("HOPSUM_CODEC", "fixed")
         yield

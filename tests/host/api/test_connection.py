@@ -29,12 +29,6 @@ from hopsum_wire.membership import MembershipError
 from ..torch.job import serve_job
 
 
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG"):
-        monkeypatch.delenv(variable, raising=False)
-
-
 @pytest.mark.parametrize(
     ("rank", "world", "refused"),
     [("0", "2", True), ("0", "1", False), ("1", "2", False), ("0", "8", False), ("x", "2", False)],

@@ -65,14 +65,7 @@ def members(bitmap: int) -> frozenset[int]:
 
 def same(subject: Subject, cell: Cell) -> bool:
     copy = subject.copy
-    return (
-        copy.generation,
-        copy.round,
-        members(copy.seen),
-        copy.ctr,
-        members(copy.contributors),
-        subject.values,
-    ) == (
+    return (copy.generation, copy.round, members(copy.seen), copy.ctr, members(copy.contributors), subject.values) == (
         cell.generation,
         cell.round,
         frozenset(cell.seen),
@@ -113,14 +106,7 @@ def run(seed: int, steps: int) -> list[str]:
     for packet in schedule(rng, workers, slots, steps, flush):
         place = (packet.slot, packet.round & 1)
         expected = step(
-            cells[place],
-            packet.worker,
-            packet.generation,
-            packet.round,
-            packet.flush,
-            packet.value,
-            quorum,
-            min_quorum,
+            cells[place], packet.worker, packet.generation, packet.round, packet.flush, packet.value, quorum, min_quorum
         )
         _, got = subjects[place].step(packet, quorum, min_quorum)
         if got != expected or not same(subjects[place], cells[place]):
@@ -223,9 +209,7 @@ def mutate_or_with_add(patch: pytest.MonkeyPatch) -> None:
 def mutate_flush_ignores_quorum(patch: pytest.MonkeyPatch) -> None:
     closes = decision._closes
     patch.setattr(
-        decision,
-        "_closes",
-        lambda row, ctr, flush, quorum, minimum: flush or closes(row, ctr, flush, quorum, minimum),
+        decision, "_closes", lambda row, ctr, flush, quorum, minimum: flush or closes(row, ctr, flush, quorum, minimum)
     )
 
 
@@ -272,9 +256,5 @@ def test_events(copy: Copy, packet: tuple[int, int, int], quorum: int, events: t
 
 def test_a_flush_that_repeats_closes() -> None:
     decided = decide(Copy(7, 1, 1, 1, 1), Update(7, 1, 1, flush=True), quorum=3, min_quorum=1)
-    assert (decided.events, decided.reply, decided.lanes) == (
-        (Event.COMPLETED,),
-        Reply.RESULT_TO_ALL,
-        LaneAction.KEEP,
-    )
+    assert (decided.events, decided.reply, decided.lanes) == ((Event.COMPLETED,), Reply.RESULT_TO_ALL, LaneAction.KEEP)
     assert decided.copy == Copy(7, 1, 1, FINAL, 1)

@@ -51,8 +51,7 @@ def test_a_top_bit_is_refused_in_a_maximum_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "table", "bits"),
-    [(Op.LOOKUP_ADD8, TABLE, 8), (Op.LOOKUP_ADD16, TABLE16, 16), (Op.LOOKUP_ADD6, STEEP6, 8)],
+    ("op", "table", "bits"), [(Op.LOOKUP_ADD8, TABLE, 8), (Op.LOOKUP_ADD16, TABLE16, 16), (Op.LOOKUP_ADD6, STEEP6, 8)]
 )
 def test_lookups_put_every_element_in_its_lane(op: Op, table: tuple[int, ...], bits: int) -> None:
     """With one worker, lane i is the table's value of code i; every code in every place by rotation."""

@@ -328,11 +328,7 @@ def test_a_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch)
 
 @pytest.mark.parametrize(
     ("members", "message"),
-    [
-        ((0b11, 0), "members .* are none"),
-        ((0b11, 0b110), "members .* overlap"),
-        ((1, 1 << 64), "members .* above 63"),
-    ],
+    [((0b11, 0), "members .* are none"), ((0b11, 0b110), "members .* overlap"), ((1, 1 << 64), "members .* above 63")],
 )
 def test_members_of_leaves_are_apart(members: tuple[int, int], message: str) -> None:
     job = jobs_of(7, ((0, 1), (2, 3)))[SPINE]

@@ -18,12 +18,6 @@ from ...controlplane.cluster.world import Cluster, switch_config
 from .desk import ADMIN, TOKEN, Desk, desk_service
 
 
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG", "HOPSUM_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
-
-
 @pytest.fixture
 def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on machines behind one; no process listens at this one, so no call may go there."""

@@ -27,6 +27,7 @@ from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MembershipError
 
+from ...support.restartable_controller import close_all
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk, desk_service
 
 pytestmark = pytest.mark.system
@@ -41,12 +42,6 @@ def _connect(service: Service, rank: int | None = None, **settings: Any) -> Comm
 def _connect_all(service: Service, workers: int = 2, **settings: Any) -> list[Communicator]:
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda rank: _connect(service, rank, **settings), range(workers)))
-
-
-def _close(jobs: list[Communicator]) -> None:
-    """All at once, as each waits until the others need nothing of it."""
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        list(pool.map(lambda job: job.close(), jobs))
 
 
 def _sum(jobs: list[Communicator]) -> list[list[float]]:
@@ -87,8 +82,8 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
     _, generation, counts = desk.beats[-1]
     assert generation == FIRST_GENERATION
     assert counts["bytes_sent"] > 0
-    _close(jobs)
-    _close(jobs)
+    close_all(jobs)
+    close_all(jobs)
     assert sorted(desk.left) == [0, 1]
     assert all(join.side_port and join.version for join in desk.joins)
 
@@ -102,7 +97,7 @@ def test_sums_need_no_controller(served: Served, caplog: pytest.LogCaptureFixtur
             count = len(desk.beats)
         assert _sum(jobs) == [[0.5, 2]] * 2
         assert len(desk.beats) == count
-        _close(jobs)
+        close_all(jobs)
     assert "left without saying so" in caplog.text
     assert TOKEN not in caplog.text
 
@@ -143,7 +138,7 @@ def test_workers_take_the_codec_that_the_job_records(served: Served) -> None:
         "lossless(index='bitmap')"
     ] * 2
     assert _sum(jobs) == [[0.5, 2]] * 2
-    _close(jobs)
+    close_all(jobs)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +255,7 @@ def test_a_switch_that_nobody_reaches_is_the_error_in_time(served: Served) -> No
             AllReduceTimeoutError, match=rf"rank {rank}: nothing came .* does not reach it either \(leaf1: no sess"
         ):
             future.result(60)
-    _close(jobs)
+    close_all(jobs)
 
 
 def test_a_token_that_others_can_read_is_warned_of(token_file: Path, caplog: pytest.LogCaptureFixture) -> None:
