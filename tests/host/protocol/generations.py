@@ -103,7 +103,7 @@ class World:
 
     def __init__(self, seed: int, op: int | None, mode: Mode, *, as_frames: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.op, self.mode = op, mode
+        self.op, self.mode, self.flush = op, mode, mode.flush
         """The op of every round, or None: any."""
         self.network = Network(self.rng, BAD)
         self.switch: Aggregator = FrameAggregator(SWITCH) if as_frames else Aggregator(SWITCH)
@@ -119,15 +119,18 @@ class World:
         for generation in range(1, generations + 1):
             self._begin(generation)
             crash_at = self.rng.randrange(400) if generation < generations and self.rng.random() < 0.7 else TURNS_MAX
-            for _ in range(crash_at):
-                if all(rank.done for rank in self.ranks):
-                    break
-                self._transmit()
-                turn_ends = self.network.now + TURN_S
-                while self.network.now < turn_ends:
-                    self.network.step(turn_ends)
-            else:
-                assert crash_at < TURNS_MAX, f"seed {self.seed}, generation {generation} never ends: {self.ranks}"
+            self._go_on(crash_at)
+
+    def _go_on(self, turns: int) -> None:
+        """Let workers send until all have all results, or for so many turns."""
+        for _ in range(turns):
+            if all(rank.done for rank in self.ranks):
+                return
+            self._transmit()
+            turn_ends = self.network.now + TURN_S
+            while self.network.now < turn_ends:
+                self.network.step(turn_ends)
+        assert turns < TURNS_MAX, f"seed {self.seed}: a generation never ends: {self.ranks}"
 
     def _begin(self, generation: int) -> None:
         """Delete the job; make it anew with other workers' memories, and perhaps another size."""
@@ -148,18 +151,24 @@ class World:
         round_ = sender.open_round(slot)
         if round_ > ROUNDS:
             return
-        if self.mode.silent and sender is self.ranks[-1]:
-            if self.rng.random() < ASKS:
-                sender.ask(slot, self.ranks)
+        if self._is_silent(sender, slot):
             return
         where = (sender.generation, slot, round_, sender.rank)
         if where not in self._updates:
             self._updates[where] = self._update(sender, slot, round_)
         header, payload = self._updates[where]
         self.witness.sent(header, payload)
-        if self.rng.random() < self.mode.flush:
+        if self.rng.random() < self.flush:
             header = replace(header, flags=Flag.FLUSH)
         self.network.send(partial(self._at_switch, header, payload))
+
+    def _is_silent(self, sender: Rank, slot: int) -> bool:
+        """Say whether a worker sends nothing now. Such a one may ask its peers."""
+        if not (self.mode.silent and sender is self.ranks[-1]):
+            return False
+        if self.rng.random() < ASKS:
+            sender.ask(slot, self.ranks)
+        return True
 
     def _update(self, sender: Rank, slot: int, round_: int) -> tuple[Header, bytes]:
         """Return an UPDATE: bytes that depend on who, where and when only, ops that all ranks agree on."""

@@ -21,10 +21,10 @@ from hopsum.protocol.worker import Membership, Worker
 from hopsum_oracle import aggregator
 from hopsum_oracle.decision import Copy, Decision, Update, decide
 from hopsum_oracle.leaf import take_result
-from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_codes
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op, pack_codes
 from hopsum_wire.payload import SHAPES, lanes
 
-from .generations import BAD, ROUNDS, TABLES, TURN_S, TURNS_MAX, Rank, World
+from .generations import ASKS, BAD, TABLES, TURNS_MAX, Rank, World
 from .jobs import TABLE, TABLE6, TABLE16
 from .network import TIMING, Generation, Network, Task, Weather, make_task
 from .trees import SPINE, Tree, jobs_of
@@ -169,7 +169,7 @@ class TreeWorld(World):
 
     def __init__(self, seed: int, op: int | None, plan: Plan, sizes: tuple[int, ...]) -> None:
         self.rng = random.Random(seed)
-        self.seed, self.op, self.plan, self.sizes = seed, op, plan, sizes
+        self.seed, self.op, self.plan, self.sizes, self.flush = seed, op, plan, sizes, plan.flush
         self.network = Network(self.rng, BAD)
         self.tree = Tree(self.network, len(sizes))
         self.witness = Witness(TABLES)
@@ -187,23 +187,11 @@ class TreeWorld(World):
         )  # fmt: skip
         self.ranks = [Rank(rank, generation, slots) for rank in range(sum(self.sizes))]
 
-    def _transmit(self) -> None:
-        sender = self.rng.choice(self.ranks)
-        slot = self.rng.randrange(sender.slots)
-        round_ = sender.open_round(slot)
-        if round_ > ROUNDS:
-            return
-        if self.rng.random() < 0.02:
-            sender.ask(slot, self.ranks)  # W6
-            return
-        where = (sender.generation, slot, round_, sender.rank)
-        if where not in self._updates:
-            self._updates[where] = self._update(sender, slot, round_)
-        header, payload = self._updates[where]
-        self.witness.sent(header, payload)
-        if self.rng.random() < self.plan.flush:
-            header = replace(header, flags=Flag.FLUSH)
-        self.network.send(partial(self._at_switch, header, payload))
+    def _is_silent(self, sender: Rank, slot: int) -> bool:
+        if self.rng.random() >= ASKS:
+            return False
+        sender.ask(slot, self.ranks)  # W6
+        return True
 
     def _at_switch(self, header: Header, payload: bytes) -> None:
         self.tree.from_worker(header.worker, header.pack() + payload, self._reaches)
@@ -230,15 +218,7 @@ class TreeWorld(World):
         """Run generations to their ends, one after the other, on the same registers."""
         for generation in range(1, generations + 1):
             self._begin(generation)
-            for _ in range(TURNS_MAX):
-                if all(rank.done for rank in self.ranks):
-                    break
-                self._transmit()
-                turn_ends = self.network.now + TURN_S
-                while self.network.now < turn_ends:
-                    self.network.step(turn_ends)
-            else:
-                pytest.fail(f"seed {self.seed}, generation {generation} never ends")
+            self._go_on(TURNS_MAX)
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -29,6 +29,7 @@ from hopsum_tna.tna_tables import Bound, Key, TnaTable
 from hopsum_topologies.ptf.case_results import read_results
 
 from ...support.cases_table import CASES_ON
+from ..ptf.test_ptf import OF_LOOKUP_ADD16
 
 NAMES = {"a": ("a", Number(8)), "b": ("b", Number(8)), "s": ("s", Number(8, True)), "t": ("t", Number(8, True))}
 
@@ -203,15 +204,6 @@ def test_a_program_with_more_is_refused_when_it_is_loaded() -> None:
 
 
 RUN = Path(__file__).resolve().parents[3] / "ptf_tests" / "run"
-OF_LOOKUP_ADD16 = {
-    "isolation.TablesOfBothWidthsInSeveralJobs",
-    "lanes.AsManyWideSumsAsFit",
-    "lanes.EveryWideCode",
-    "lanes.LookupsOfBothWidthsByTurns",
-    "lanes.WideSumsDoNotCarry",
-    "operations.TableOfTheOtherWidth",
-}
-"""They ask the target whether it has it."""
 
 
 def test_every_case_passes_or_is_about_something_that_the_program_does_not_have(
