@@ -28,31 +28,22 @@ def submit(worker: Worker, chunks: int = 1, now: float = 0.0, op: int = Op.ADD32
     return handle
 
 
+def about(worker: Worker, position: int, kind: Kind, **fields: int) -> Header:
+    """Return a header of the switch about a position."""
+    slot, round_ = worker.stream.place(position)
+    return Header(kind=kind, op=Op.ADD32, worker=1, slot=slot, generation=7, round=round_, **fields)
+
+
 def from_switch(
     worker: Worker, position: int, now: float = 0.1, *, contributors: int = EVERYBODY, fill: int = 5
 ) -> None:
-    slot, round_ = worker.stream.place(position)
-    header = Header(
-        kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, generation=7, round=round_, contributors=contributors,
-        length=1024,
-    )  # fmt: skip
+    header = about(worker, position, Kind.RESULT, contributors=contributors, length=1024)
     worker.receive_datagram(header.pack() + bytes([fill]) * 1024, now)
     worker.datagrams_to_send(now)
 
 
 def stale(worker: Worker, position: int, held: int, contributors: int, now: float = 0.1) -> None:
-    slot, round_ = worker.stream.place(position)
-    header = Header(
-        kind=Kind.STALE,
-        op=Op.ADD32,
-        worker=1,
-        slot=slot,
-        generation=7,
-        round=round_,
-        held=held,
-        contributors=contributors,
-    )
-    worker.receive_datagram(header.pack(), now)
+    worker.receive_datagram(about(worker, position, Kind.STALE, held=held, contributors=contributors).pack(), now)
 
 
 def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None, now: float = 0.2, **more: Any) -> None:
@@ -63,12 +54,8 @@ def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None,
 
 
 def state(worker: Worker, position: int, contributors: int, held: State = State.COLLECTING, now: float = 0.3) -> None:
-    slot, round_ = worker.stream.place(position)
-    header = Header(
-        kind=Kind.STATE, op=Op.ADD32, worker=1, slot=slot, generation=7, round=round_, held=round_, count=held,
-        contributors=contributors,
-    )  # fmt: skip
-    worker.receive_datagram(header.pack(), now)
+    fields = {"held": worker.stream.place(position)[1], "count": held, "contributors": contributors}
+    worker.receive_datagram(about(worker, position, Kind.STATE, **fields).pack(), now)
 
 
 def found(worker: Worker, rank: int, position: int, now: float = 0.2, **more: Any) -> None:
