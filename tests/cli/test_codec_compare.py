@@ -22,6 +22,8 @@ from hopsum_evaluation.compare.methods import CANDIDATES, Bits, count_bits
 from hopsum_evaluation.compare.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
 from hopsum_wire import Op
 
+from ..support.printed import usage_error
+
 pytestmark = pytest.mark.system
 BY_LABEL = {each.label: each for each in CANDIDATES}
 TINY = ("codec", "compare", "--scale", "0.0625", "--steps", "3")
@@ -136,10 +138,7 @@ def test_without_matplotlib_the_extra_is_named(
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["codec", "compare", *arguments])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in usage_error(capsys, main, "codec", "compare", *arguments)
 
 
 def test_vectors_are_what_they_are_called() -> None:

@@ -24,6 +24,7 @@ from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum
 
+from ..support.printed import usage_error
 from ..support.targets import require_network
 
 pytestmark = pytest.mark.system
@@ -102,9 +103,7 @@ def test_demo_trains_through_scapy_packets(tmp_path: Path) -> None:
 def test_what_does_not_go_with_a_topology(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        training_demo.main(arguments)
-    assert message in capsys.readouterr().err
+    assert message in usage_error(capsys, training_demo.main, *arguments)
 
 
 def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,8 @@ from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import SWITCH, native_testbed
 from hopsum_topologies.switch_testbed import Testbed as Bed
 
+from ..support.printed import usage_error
+
 pytestmark = pytest.mark.system
 
 
@@ -118,10 +120,7 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
 def test_arguments_that_do_not_fit(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        doctor(["job.json", *arguments])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in usage_error(capsys, doctor, "job.json", *arguments)
 
 
 def test_a_table_for_people_names_the_fix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of the output of ranks under torch."""
+"""What commands and ranks printed."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 
 def parse_printed(printed: str) -> Any:
@@ -16,3 +19,11 @@ def parse_printed(printed: str) -> Any:
         except ValueError:
             continue
     raise ValueError(f"no JSON in {printed!r}")
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], main: Callable[[Sequence[str]], object], *arguments: str) -> str:
+    """Run a command that has to refuse its arguments as wrong usage. Return what it wrote to stderr."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    return capsys.readouterr().err

@@ -28,6 +28,7 @@ from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.payload import pack_codes
 from hopsum_wire.scapy import Hopsum
 
+from ...support.printed import usage_error
 from ...switch.server.controller import wait_until
 
 PATIENCE_S = 60.0
@@ -192,9 +193,7 @@ def test_a_packet_that_cannot_be_sent(
 def test_a_wait_without_an_end_or_for_no_answer_is_refused(
     wrong: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["send", "--to", "127.0.0.1:9", *wrong])
-    assert " ".join(wrong) in capsys.readouterr().err
+    assert " ".join(wrong) in usage_error(capsys, main, "send", "--to", "127.0.0.1:9", *wrong)
 
 
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import interval
 from hopsum_evaluation.report.time_to_target import BEST, end_ratios, reached_s, time_ratios
 
+from ...support.printed import usage_error
+
 OURS = "thc:bits=2"
 CNN = MODELS["cnn"]
 
@@ -107,7 +109,4 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        accuracy_bench.main(arguments)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in usage_error(capsys, accuracy_bench.main, *arguments)

@@ -17,6 +17,8 @@ from hopsum_evaluation.report.claims import Verdict
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.reporting import SECTIONS
 
+from ...support.printed import usage_error
+
 pytestmark = pytest.mark.system
 
 
@@ -130,9 +132,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     [(["--sections", "error,nonsense"], "nonsense"), (["--seed", "-1"], "seed"), (["--scale", "huge"], "huge")],
 )
 def test_arguments_that_make_no_sense(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        reporting.main(arguments)
-    assert says in capsys.readouterr().err
+    assert says in usage_error(capsys, reporting.main, *arguments)
 
 
 def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:

@@ -21,6 +21,7 @@ import pytest
 from hopsum_cli.topology.topology_command import main
 from hopsum_labs.levels import LEVELS, WORKER
 
+from ...support.printed import usage_error
 from ...support.targets import require_network
 
 NETWORK = f"{sys.executable} -m hopsum_labs.network"
@@ -176,6 +177,6 @@ def test_the_prompt_runs_commands_on_hosts_and_ctrl_c_ends_them_alone(terminal: 
     "arguments", [["--cli"], ["--cli", "--target", "bmv2"], ["--cli", "--target", "mininet", "--", "ls"]]
 )
 def test_the_prompt_is_mininets(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "star", *arguments])
-    assert "--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND" in capsys.readouterr().err
+    assert "--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND" in usage_error(
+        capsys, main, "run", "star", *arguments
+    )
