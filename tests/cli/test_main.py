@@ -16,11 +16,15 @@ from hopsum_cli.main import COMMANDS, GROUPS, INTERRUPTED, SECTIONS, UNREAD, Com
 pytestmark = pytest.mark.system
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as stop:
-        main(["--help"])
+        main([*words, "--help"])
     assert stop.value.code == 0
-    text = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(capsys)
     ones = {name: row.summary for name, row in COMMANDS.items() if " " not in name}
     assert all(f"  {name} " in text and summary in text for name, summary in (ones | GROUPS).items())
     assert [text.index(f"{heading}:") for heading in SECTIONS] == sorted(
@@ -36,10 +40,7 @@ def test_every_command_is_in_one_section() -> None:
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([group, "--help"])
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
+    text = help_of(capsys, group)
     rows = {name: row for name, row in COMMANDS.items() if name.startswith(f"{group} ")}
     assert rows
     assert all(name.split()[1] in text and row.summary in text for name, row in rows.items())
@@ -47,10 +48,7 @@ def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([*name.split(), "--help"])
-    assert stop.value.code == 0
-    assert f"usage: hopsum {name}" in capsys.readouterr().out
+    assert f"usage: hopsum {name}" in help_of(capsys, *name.split())
 
 
 def test_an_interrupted_command_ends_with_130(

@@ -12,11 +12,12 @@ import hashlib
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from hopsum_labs.grading import compile_program
+from hopsum_labs.grading import Compiled, compile_program
 from hopsum_labs.levels import LEVELS, PROGRAM
 
 RECORDED = Path(__file__).parent / "data" / "mutants.json.gz"
@@ -260,10 +261,20 @@ def hashes() -> dict[str, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sources().items()}
 
 
+@cache
 def recorded() -> dict[str, Any]:
     """Return what was recorded: `sources`, hashes by name, and `programs`, p4c's JSON and P4Info by name."""
     document: dict[str, Any] = json.loads(gzip.decompress(RECORDED.read_bytes()))
     return document
+
+
+def write_recorded(name: str, folder: Path) -> Compiled:
+    """Write a recorded program, LEVEL/NAME, as the compiler would into a folder."""
+    program = recorded()["programs"][name]
+    compiled = Compiled(folder / "program.json", folder / "program.p4info.txtpb")
+    compiled.program.write_text(json.dumps(program["json"]))
+    compiled.p4info.write_text(program["p4info"])
+    return compiled
 
 
 def compile_text(text: str) -> dict[str, Any]:

@@ -26,17 +26,13 @@ from ..support.printed import usage_error
 from . import mutants
 
 EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.word)
-RECORDED = mutants.recorded()
 
 
 def graded(name: str, folder: Path, only: str | None = None) -> dict[str, Verdict]:
     """Return the verdict of every case, or of one, on a recorded program."""
     level = LEVELS[name.partition("/")[0]]
-    recorded = RECORDED["programs"][name]
-    compiled = Compiled(folder / "program.json", folder / "program.p4info.txtpb")
-    compiled.program.write_text(json.dumps(recorded["json"]))
-    compiled.p4info.write_text(recorded["p4info"])
-    verdicts = grade([case for case in level.cases() if only in (None, case.name)], compiled)
+    cases = [case for case in level.cases() if only in (None, case.name)]
+    verdicts = grade(cases, mutants.write_recorded(name, folder))
     return {verdict.case.name: verdict for verdict in verdicts}
 
 
@@ -89,7 +85,7 @@ def test_a_skeleton_earns_nothing(level: Level, tmp_path: Path) -> None:
 
 
 def test_the_recorded_programs_are_those_of_the_sources() -> None:
-    assert RECORDED["sources"] == mutants.hashes(), "run `cd tests && python -m labs.mutants`"
+    assert mutants.recorded()["sources"] == mutants.hashes(), "run `cd tests && python -m labs.mutants`"
 
 
 @EVERY_LEVEL

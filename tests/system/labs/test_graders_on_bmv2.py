@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -34,10 +33,7 @@ def test_the_solution_keeps_every_rule(level: Level) -> None:
 @EVERY_LEVEL
 def test_a_program_that_breaks_a_rule_gets_the_same_verdicts(level: Level, tmp_path: Path) -> None:
     mutant = next(each for each in mutants.MUTANTS if each.level == level.word)
-    recorded = mutants.recorded()["programs"][f"{mutant.level}/{mutant.name}"]
-    compiled = Compiled(tmp_path / "program.json", tmp_path / "program.p4info.txtpb")
-    compiled.program.write_text(json.dumps(recorded["json"]))
-    compiled.p4info.write_text(recorded["p4info"])
+    compiled = mutants.write_recorded(f"{mutant.level}/{mutant.name}", tmp_path)
     found = verdicts(level, compiled, "bmv2")
     assert found == verdicts(level, compiled, "native")
     assert not found[mutant.breaks]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -58,11 +57,7 @@ def test_a_test_begins_on_an_empty_switch(target: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_program_that_breaks_a_rule_fails(name: str, tmp_path: Path) -> None:
-    recorded = mutants.recorded()["programs"][f"ethernet/{name}"]
-    program = tmp_path / "program.json"
-    program.write_text(json.dumps(recorded["json"]))
-    program.with_suffix(".p4info.txtpb").write_text(recorded["p4info"])
-    status, output, outcomes = _ptf(program, EXAMPLES)
+    status, output, outcomes = _ptf(mutants.write_recorded(f"ethernet/{name}", tmp_path).program, EXAMPLES)
     assert {case for case, outcome in outcomes.items() if outcome == "FAILED"} == set(BROKEN[name]), output
     assert status == 1
 
