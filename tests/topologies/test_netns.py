@@ -163,6 +163,16 @@ def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: py
     await_that(lambda: not processes_in(host), "end of what ran there")
 
 
+def test_what_ran_there_before_stays(host: Namespace) -> None:
+    with host.inside(), subprocess.Popen(("sleep", "600")) as before:
+        try:
+            assert heard(host, "setsid sleep 600 & true") == [TaskEnded("0", 0)]
+            await_that(lambda: processes_in(host) == [str(before.pid)], "end of what ran there")
+            assert before.poll() is None
+        finally:
+            before.kill()
+
+
 def processes_in(host: Namespace) -> list[str]:
     inode = Path(f"/var/run/netns/{host.name}").stat().st_ino
     return [path.name for path in Path("/proc").glob("[0-9]*") if _namespace_of(path) == inode]

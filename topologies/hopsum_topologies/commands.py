@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final, NamedTuple
 
-from hopsum_topologies.netns import Namespace, end_processes_in
+from hopsum_topologies.netns import Namespace, end_processes_in, processes_in
 from hopsum_topologies.process import launched
 
 END_S: Final = 5.0
@@ -75,6 +75,9 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
     """
     events: SimpleQueue[Event] = SimpleQueue()
     children: list[subprocess.Popen[bytes]] = []
+    names = {hosts[command.host].name for command in commands}
+    # What is there already stays: Mininet has a shell in each of its hosts.
+    before = {name: processes_in(name) for name in names}
     try:
         for command in commands:
             children.append(_start(command, hosts[command.host].name))
@@ -88,8 +91,8 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
     finally:
         _end(children)
         # Grandchildren in other process groups are found by their namespace.
-        for name in {hosts[command.host].name for command in commands}:
-            end_processes_in(name)
+        for name in names:
+            end_processes_in(name, before[name])
 
 
 def _start(command: HostTask, namespace: str) -> subprocess.Popen[bytes]:

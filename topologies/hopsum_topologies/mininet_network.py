@@ -13,17 +13,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from hopsum_topologies.bmv2_process import bmv2_unavailable
-from hopsum_topologies.commands import Event, HostTask, OutputLine, TaskEnded
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.netns import Namespace
+from hopsum_topologies.netns import Namespace, add_neighbour
 from hopsum_topologies.process import launched
 from hopsum_topologies.running_network import NamespaceNetwork, RunningNetwork, interfaces_of
 from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
@@ -33,17 +31,6 @@ PYTHON: Final = "/usr/bin/python3"
 _SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
 # The first process of a process namespace: when it ends, the kernel ends all processes of Mininet.
 _CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
-_SET_HOST_UP: Final = """\
-import sys
-from hopsum_topologies import netns
-interface, service_ip, service_mac = sys.argv[1:]
-try:
-    netns.switch_offloads_off(interface)
-    netns.add_neighbour(interface, service_ip, service_mac)
-except netns.TopologyError as error:
-    sys.exit(str(error))
-"""
-"""A program for each Mininet host, which only Mininet can start in the host's namespace."""
 RATE_MAX_BPS: Final = 1e9
 """The largest rate of a link. Mininet logs a larger rate as out of range and does not set it."""
 _PROBE_S: Final = 30.0
@@ -106,30 +93,11 @@ class MininetNetwork:
             stack.callback(self._end)
             self.addresses: Mapping[str, str] = self._hear()["ready"]
             # Hosts get their namespaces from Mininet. A second name for each makes them usable by `ip` and by workers.
-            self._settle()
             self.hosts: Mapping[str, Namespace] = {
                 host: stack.enter_context(Namespace(_shell_of(host, self._script.pid))) for host in topology.hosts
             }
+            self._settle()
             self._stack = stack.pop_all()
-
-    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts, as `RunningNetwork.run` says."""
-        # Mininet's hosts have the script's working directory, relative paths in commands are of this one.
-        here = os.getcwd()
-        asked = [
-            {**command._asdict(), "environment": dict(command.environment), "folder": here} for command in commands
-        ]
-        self._say({"start": asked})
-        running = {command.label for command in commands}
-        try:
-            while running:
-                yield self._event(running)
-        finally:
-            # The caller closed the iterator early. All ends are read, or the next command would hear them.
-            if running and self._script.poll() is None:
-                self._say({"end": sorted(running)})
-                while running:
-                    self._event(running)
 
     def prompt(self) -> None:
         """Run Mininet's prompt on our terminal. Return when the user leaves it.
@@ -140,7 +108,11 @@ class MininetNetwork:
         # The terminal sends Ctrl-C to this process group, in which the script is not.
         before = signal.signal(signal.SIGINT, lambda number, frame: os.kill(script, number))
         try:
-            self._say({"prompt": self._terminal})
+            assert self._script.stdin is not None
+            # Where the script has ended, reading to the end of its output raises with its last words.
+            with suppress(BrokenPipeError):
+                self._script.stdin.write(json.dumps(self._terminal).encode())
+                self._script.stdin.flush()
             self._hear()
         finally:
             signal.signal(signal.SIGINT, before)
@@ -157,25 +129,11 @@ class MininetNetwork:
             for interface in interfaces_of(self.topology, switch).values():
                 self.home.wait_until_carrying(interface)
                 self.home.switch_offloads_off(interface)
-        program = (sys.executable, "-c", _SET_HOST_UP, HOST_INTERFACE)
-        _, environment = launched((), None)
-        commands = []
-        for host in self.topology.hosts:
+        for host, namespace in self.hosts.items():
             switch = self.topology.switch_of(host)
-            arguments = (*program, self.topology.ip(switch), self.topology.mac(switch))
-            commands.append(HostTask(host, host, arguments, environment))
-        events = list(self.run(commands))
-        if any(isinstance(event, TaskEnded) and event.status for event in events):
-            said = "; ".join(event.text for event in events if isinstance(event, OutputLine))
-            raise TopologyError(f"Mininet's hosts cannot be set up: {said}")
-
-    def _event(self, running: set[str]) -> Event:
-        heard = self._hear()
-        if "line" in heard:
-            return OutputLine(*heard["line"])
-        ended = TaskEnded(*heard["ended"])
-        running.discard(ended.label)
-        return ended
+            namespace.switch_offloads_off(HOST_INTERFACE)
+            with namespace.inside():
+                add_neighbour(HOST_INTERFACE, self.topology.ip(switch), self.topology.mac(switch))
 
     def _hear(self) -> dict[str, Any]:
         assert self._script.stdout is not None
@@ -186,15 +144,6 @@ class MininetNetwork:
             raise TopologyError(f"the Mininet script ended with {status}; it said:\n{tail}")
         heard: dict[str, Any] = json.loads(line)
         return heard
-
-    def _say(self, request: dict[str, Any]) -> None:
-        assert self._script.stdin is not None
-        try:
-            self._script.stdin.write(json.dumps(request).encode() + b"\n")
-            self._script.stdin.flush()
-        except BrokenPipeError:
-            # The script has ended. Reading to the end of its output raises with its last words.
-            self._hear()
 
     def _end(self) -> None:
         """Let the script take the network down. Where the script does not, all its processes end at once."""

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Mininet of a description: bmv2 switches, hosts, and commands on them. Debian's own python3 runs this file.
+"""The Mininet of a description: bmv2 switches, hosts, and Mininet's prompt. Debian's own python3 runs this file.
 
     /usr/bin/python3 -I mininet_script.py PLAN.json
 
-It imports Mininet and the standard library only. `mininet_network` writes the plan and starts it. One JSON object a
-line, requests on stdin and events on stdout:
+It imports Mininet and the standard library only. `mininet_network` writes the plan and starts it. One JSON value a
+line, requests on stdin and answers on stdout:
 
-    {"start": [{"label": str, "host": str, "arguments": [str], "environment": {}, "folder": str}, ...]}   run these
-    {"end": [label, ...]}    SIGTERM, and SIGKILL if that does not help        end of stdin: take everything down
-    {"prompt": [fd, fd, fd]}    Mininet's own prompt, on the terminal that is open at these descriptors
-
-    {"ready": {switch: "127.0.0.1:PORT"}}                            P4Runtime servers
-    {"line": [label, "stdout" or "stderr", text]}      {"ended": [label, status]}      {"prompt_ended": true}
+    {"ready": {switch: "127.0.0.1:PORT"}}    the network is up, with these P4Runtime servers
+    [fd, fd, fd]    Mininet's own prompt, on the terminal that is open at these descriptors; {"prompt_ended": true}
+    end of stdin    everything is taken down
 
 It runs as the first process of a process namespace, so nothing of it outlives it, and in the network namespace that
 is the home of the switches.
@@ -22,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -68,7 +64,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
     def stop(self, deleteIntfs: bool = True) -> None:
         """End the process."""
         if self.child is not None:
-            end([self.child])
+            end(self.child)
         super().stop(deleteIntfs)
 
 
@@ -103,24 +99,14 @@ def wait_for_server(child: Any, address: tuple[str, int], name: str) -> None:
         time.sleep(POLL_S)
 
 
-def end(children: list[Any]) -> None:
-    """End commands with their groups, which mnexec has made: SIGTERM, then SIGKILL to those that are still there."""
-    living = [child for child in children if child.poll() is None]
-    for child in living:
-        signal_group(child, signal.SIGTERM)
-    give_up = time.monotonic() + END_S
-    for child in living:
-        try:
-            child.wait(max(0.0, give_up - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            signal_group(child, signal.SIGKILL)
-            child.wait()
-
-
-def signal_group(child: Any, number: int) -> None:
-    """Send a signal to a command and its children."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, number)
+def end(child: Any) -> None:
+    """End a switch with its group, which mnexec has made: SIGTERM, then SIGKILL if it is still there."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(END_S)
 
 
 def build(plan: dict[str, Any]) -> Any:
@@ -145,78 +131,6 @@ def build(plan: dict[str, Any]) -> Any:
         net.addLink(left["node"], right["node"], port1=left["port"], port2=right["port"], **names, **shape)
     net.build()
     return net
-
-
-class CommandRunner:
-    """Starts commands on hosts, reads their output, and reports their ends."""
-
-    def __init__(self, net: Any) -> None:
-        self.net = net
-        self.children: dict[str, Any] = {}
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(sys.stdin.fileno(), selectors.EVENT_READ, None)
-        self.requests = b""
-
-    def start(self, commands: list[dict[str, Any]]) -> None:
-        """Start commands in their hosts."""
-        for each in commands:
-            host, label = self.net.get(each["host"]), each["label"]
-            child = host.popen(each["arguments"], env=each["environment"], stdin=subprocess.DEVNULL, cwd=each["folder"])
-            self.children[label] = child
-            for stream, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
-                os.set_blocking(pipe.fileno(), False)
-                self.selector.register(pipe, selectors.EVENT_READ, [label, stream, b""])
-
-    def serve(self) -> None:
-        """Carry out requests and report events, until stdin ends."""
-        while True:
-            for key, _ in self.selector.select(POLL_S):
-                # stdin has no label, the pipes of commands have one.
-                if key.data is None:
-                    if not self.take_requests():
-                        return
-                else:
-                    self.read(key)
-            self.reap()
-
-    def take_requests(self) -> bool:
-        """Carry out the requests that have arrived. Return False at the end of stdin."""
-        data = os.read(sys.stdin.fileno(), 1 << 16)
-        *lines, self.requests = (self.requests + data).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            self.start(request.get("start", []))
-            end([self.children[label] for label in request.get("end", []) if label in self.children])
-            if "prompt" in request:
-                prompt(self.net, request["prompt"])
-        return bool(data)
-
-    def read(self, key: Any) -> None:
-        """Pass lines on."""
-        label, stream, rest = key.data
-        data = os.read(key.fd, 1 << 16)
-        *lines, key.data[2] = (rest + data).split(b"\n")
-        if not data:
-            self.selector.unregister(key.fileobj)
-            lines = [rest] if rest else []
-        for line in lines:
-            tell({"line": [label, stream, line.decode(errors="replace")]})
-
-    def reap(self) -> None:
-        """Report the ends of commands whose output has been read."""
-        for label, child in list(self.children.items()):
-            if child.poll() is None:
-                continue
-            # Output that was written before the end is in the pipes, and is reported before the end.
-            mine = [key for key in self.selector.get_map().values() if key.data and key.data[0] == label]
-            ready = {key.fd for key, _ in self.selector.select(0)}
-            if any(key.fd in ready for key in mine):
-                continue
-            # The pipes are open still where the command has left children.
-            for key in mine:
-                self.selector.unregister(key.fileobj)
-            del self.children[label]
-            tell({"ended": [label, child.returncode if child.returncode >= 0 else 128 - child.returncode]})
 
 
 def prompt(net: Any, terminal: list[int]) -> None:
@@ -260,12 +174,10 @@ def main() -> None:
     net = build(plan)
     try:
         net.start()
-        runner = CommandRunner(net)
         tell({"ready": {switch.name: switch.address for switch in net.switches}})
-        try:
-            runner.serve()
-        finally:
-            end(list(runner.children.values()))
+        # Not by sys.stdin, which is the terminal's during a prompt and would keep what it has read ahead.
+        while request := os.read(sys.stdin.fileno(), 1 << 16):
+            prompt(net, json.loads(request))
     finally:
         net.stop()
 

@@ -22,7 +22,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -120,15 +120,19 @@ def remove_stale_namespaces() -> list[str]:
     return stale
 
 
-def end_processes_in(name: str) -> None:
+def processes_in(name: str) -> set[int]:
+    """Return the ids of the processes in a namespace. Raises TopologyError when there is no such namespace."""
+    return set(map(int, _ip("netns", "pids", name).split()))
+
+
+def end_processes_in(name: str, but: Collection[int] = ()) -> None:
     """End the processes in a namespace at once, also children of programs that no other code knows.
 
     Raises TopologyError when there is no such namespace.
     """
-    for pid in map(int, _ip("netns", "pids", name).split()):
-        if pid != os.getpid():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    for pid in processes_in(name) - {os.getpid(), *but}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _start_cleanup_process() -> None:

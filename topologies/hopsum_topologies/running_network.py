@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
-from hopsum_topologies.commands import Event, HostTask, OutputLine, run_in_namespaces
+from hopsum_topologies.commands import HostTask, OutputLine, run_in_namespaces
 from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
@@ -54,10 +54,6 @@ class RunningNetwork(Protocol):
     """P4Runtime servers by switch."""
     hosts: Mapping[str, Namespace]
 
-    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts and yield their events. Closing the iterator ends the commands."""
-        ...
-
     def __enter__(self) -> RunningNetwork: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -90,7 +86,7 @@ def require_reach(network: RunningNetwork, deadline_s: float) -> None:
         HostTask(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
         for host in topology.hosts
     ]
-    with closing(network.run(commands)) as events:
+    with closing(run_in_namespaces(commands, network.hosts)) as events:
         said = [f"{event.label}: {event.text}" for event in events if isinstance(event, OutputLine)]
     if said:
         raise TopologyError(f"topology {topology.name!r} does not join all nodes: {'; '.join(said)}")
@@ -125,10 +121,6 @@ class NamespaceNetwork:
                 switch: self._start(stack, switch, folder) for switch in topology.switches
             }
             self._stack = stack.pop_all()
-
-    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
-        """Run commands on hosts, as `RunningNetwork.run` says."""
-        return run_in_namespaces(commands, self.hosts)
 
     def __enter__(self) -> NamespaceNetwork:
         return self

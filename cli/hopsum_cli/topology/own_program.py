@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_topologies.commands import HostTask
+from hopsum_topologies.commands import HostTask, run_in_namespaces
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.process import launched
@@ -54,7 +54,7 @@ def run_program(
         _run_control(control, network.home.name, environment)
     if not command:
         return 0
-    with closing(network.run(_tasks(network.topology, command, environment))) as events:
+    with closing(run_in_namespaces(_tasks(network.topology, command, environment), network.hosts)) as events:
         return follow(events)
 
 

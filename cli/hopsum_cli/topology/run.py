@@ -27,6 +27,7 @@ from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
 from hopsum_cli.topology.worker_commands import commands_for, follow
 from hopsum_controlplane import ControlPlaneError
+from hopsum_topologies.commands import run_in_namespaces
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
@@ -128,7 +129,7 @@ def _run(request: Request) -> int:
             # From here on, so that the echo requests of require_reach are not counted.
             before = traffic(network)
             commands = commands_for(topology, request.command, memberships, request.codec)
-            with closing(network.run(commands)) as events:
+            with closing(run_in_namespaces(commands, network.hosts)) as events:
                 status = follow(events)
         _prompt(request, network, memberships)
         # Read before the switches' counters: a frame on its way then counts as lost, never as invented.
