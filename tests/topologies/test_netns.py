@@ -164,7 +164,9 @@ def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: py
 
 
 def test_what_ran_there_before_stays(host: Namespace) -> None:
-    with host.inside(), subprocess.Popen(("sleep", "600")) as before:
+    with host.inside():
+        before = subprocess.Popen(("sleep", "600"))
+    with before:
         try:
             assert heard(host, "setsid sleep 600 & true") == [TaskEnded("0", 0)]
             await_that(lambda: processes_in(host) == [str(before.pid)], "end of what ran there")
