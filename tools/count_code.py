@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STYLED = ("wire/", "host/", "switch/", "controlplane/", "topologies/", "evaluation/", "cli/", "ptf_tests/common/")
-"""Folders of the product whose docstrings and options are counted."""
+"""Folders of the product whose docstrings are counted."""
 PERSONS = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 """Words for persons, which docstrings use for ranks and programs at the cost of their readers."""
 FILLER = re.compile(r"See `?[\w.]+`?\.")
@@ -47,7 +47,7 @@ class ClassDocs:
 
 @dataclass
 class Style:
-    """How docstrings and options read. Places are `path:line`."""
+    """How docstrings read. Places are `path:line`."""
 
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Places of the definitions of each public class."""
@@ -61,8 +61,6 @@ class Style:
     """Places of docstrings that only name another one."""
     documented: dict[str, ClassDocs] = field(default_factory=dict)
     """Documentation of each class by its name, which is unique but for private classes."""
-    options_without_help: list[str] = field(default_factory=list)
-    """Places of calls of `add_argument` without a help text."""
 
     def rate(self, places: list[str]) -> float:
         """Return the number of places per 1,000 words of docstrings."""
@@ -91,7 +89,7 @@ class Style:
         return {name: places for name, places in sorted(self.classes.items()) if len(places) > 1}
 
     def count(self, nodes: list[ast.AST], name: str) -> None:
-        """Count the docstrings, classes and options of a file."""
+        """Count the docstrings and classes of a file."""
         for node in nodes:
             place = f"{name}:{getattr(node, 'lineno', 1)}"
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -99,8 +97,6 @@ class Style:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 self.classes[node.name].append(place)
                 self.documented[node.name] = _class_docs(node, name)
-            if isinstance(node, ast.Call) and _lacks_help(node):
-                self.options_without_help.append(f"{place} {ast.unparse(node.args[0]) if node.args else ''}")
             for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
                 if isinstance(block, list):
                     for line, text in _attribute_docstrings(block):
@@ -136,16 +132,6 @@ def _class_docs(node: ast.ClassDef, name: str) -> ClassDocs:
     return ClassDocs(above, methods, {each.name: f"{name}:{each.lineno} {node.name}.{each.name}" for each in public})
 
 
-def _lacks_help(node: ast.Call) -> bool:
-    """Return true for a call of `add_argument` without a help text.
-
-    `**keywords` may have one, and argparse has one for the action "version".
-    """
-    called = isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-    return called and not given.keys() & {"help", None} and given.get("action") != "'version'"
-
-
 @dataclass
 class House:
     """Counts of everything in git."""
@@ -167,7 +153,7 @@ class House:
     hidden: list[str] = field(default_factory=list)
     """Places where `import_module` loads a module of ours by a string."""
     style: Style = field(default_factory=Style)
-    """Docstrings and options of STYLED."""
+    """Docstrings of STYLED."""
 
     @property
     def circles(self) -> list[list[str]]:
@@ -294,7 +280,6 @@ def show(house: House, *, brief: bool) -> Iterator[str]:
         ],
         "docstrings that only name another one": style.fillers,
         "public methods without a docstring that they have or inherit": style.undocumented,
-        "options without help": style.options_without_help,
     }
     for title, places in parts.items():
         yield f"{title}: {len(places)}"

@@ -80,6 +80,5 @@ def test_docstrings_name_the_thing(house: Any) -> None:
     assert style.rate(style.semicolons) <= 3.0
 
 
-def test_every_option_has_a_help_text_and_every_public_method_a_docstring(house: Any) -> None:
-    assert house.style.options_without_help == []
+def test_every_public_method_has_a_docstring(house: Any) -> None:
     assert house.style.undocumented == []
