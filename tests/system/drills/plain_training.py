@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_topologies.process import ManagedProcess
 
+from .drill import await_that
 from .drill_training import DrillPlan
 from .journal import mass, read_journal, replicas_equal
 from .training_job import write_at_once
@@ -25,7 +25,6 @@ _WORKERS = 2
 _PACE_S = 0.2
 _GOAL_S = 2.0
 """Workers read the goal within this time."""
-_POLL_S = 0.1
 
 
 class PlainTraining:
@@ -62,9 +61,7 @@ class PlainTraining:
             self._wait(rank, lambda: self._entries(rank)[-1]["kind"] == "end", "its end")  # noqa: B023
         self._plan.leave.touch()
         for process in self._processes:
-            give_up_s = time.monotonic() + PATIENCE_S
-            while process.running() and time.monotonic() < give_up_s:
-                time.sleep(_POLL_S)
+            await_that(lambda: not process.running(), f"end of {process.name}", within_s=PATIENCE_S)  # noqa: B023
             assert process.stop() == 0, process.log_text()[-2000:]
         journals = {rank: self._entries(rank) for rank in range(_WORKERS)}
         for found in (replicas_equal(journals), mass(journals).check):
@@ -78,9 +75,4 @@ class PlainTraining:
         return read_journal(self._plan.journal(rank))
 
     def _wait(self, rank: int, condition: Callable[[], bool], what: str) -> None:
-        process, give_up_s = self._processes[rank], time.monotonic() + PATIENCE_S
-        while not condition():
-            told = f"rank {rank} has not come to {what}: {process.log_text()[-2000:]}"
-            assert process.running(), f"{told}\n{self._entries(rank)[-1:]}"
-            assert time.monotonic() < give_up_s, told
-            time.sleep(_POLL_S)
+        await_that(condition, f"{what} of rank {rank}", within_s=PATIENCE_S, alive=self._processes[rank])
