@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +40,14 @@ class TlsClientFiles:
         except OSError:
             return ""
         try:
-            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure, suppress(TimeoutError):
-                secure.settimeout(_PROBE_S)
+            with plain, self._context().wrap_socket(plain, server_hostname=host) as secure:
                 # HTTP/2 begins with the server's settings. A server of gRPC that refuses this client's certificate
                 # closes the connection in place of them, and gives no reason.
                 if not secure.recv(1):
                     return f"the server refuses the certificate of this client ({self.certificate or 'it has none'})"
         except OSError as error:  # ssl.SSLError among them
-            return str(error)
+            # A server that is stopped says nothing, and its TLS may be in order.
+            return "" if isinstance(error, TimeoutError) else str(error)
         return ""
 
     def days_left(self, host: str, port: int) -> float | None:

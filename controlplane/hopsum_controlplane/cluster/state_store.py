@@ -147,10 +147,9 @@ class StateStore:
     @classmethod
     def check(cls, path: Path) -> None:
         """Raise the StoreError that a start would. Everything that the start would write is taken back."""
-        if path.exists():
-            cls(path, trial=True).close()
-            return
         try:
+            if path.exists():
+                return cls(path, trial=True).close()
             with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
                 cls(Path(folder, path.name)).close()
         except OSError as error:
@@ -383,7 +382,8 @@ class StateStore:
 
 def _checksum(value: Any) -> int:
     """Return a checksum of texts, numbers and bytes, in lists and tuples."""
-    return zlib.crc32(repr(value).encode())
+    # Unlike `repr`, `ascii` does not depend on Python's tables of printable characters, which change with its version.
+    return zlib.crc32(ascii(value).encode())
 
 
 def _compare(kept: int, found: int) -> None:

@@ -313,7 +313,10 @@ class Lease:
         if self._silent_since is None:
             self._silent_since = time.monotonic()
             _log.warning("rank %d: no answer to a heartbeat, trying again: %s", self._registration.rank, error)
-        if self._no_tls is None and isinstance(error, ControllerUnreachableError) and error.tls:
+        if not isinstance(error, ControllerUnreachableError) or not error.tls:
+            # It is something else now: a controller that is away evicts nobody.
+            self._no_tls = None
+        elif self._no_tls is None:
             self._no_tls = error.tls, time.monotonic()
             # The error before may be the end of a connection only.
             _log.error("rank %d: no heartbeat reaches the controller: %s", self._registration.rank, error)

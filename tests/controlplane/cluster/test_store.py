@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,7 @@ def test_a_change_that_makes_sense_is_noticed(store: StateStore, damage: str, wh
     store.put(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
     store.put_switch(RegisteredSwitch(switch_config(7, {1: "0.0.0.0/0"}, registered=True), b"7" * 16))
     store.load()
+    assert store_module._checksum("\u00e9") == zlib.crc32(b"'\\xe9'"), "the same in every version of Python"
     store._database.execute(damage)
     with pytest.raises(StoreError, match=rf"is damaged: {what}: .*checksum .*put a backup in its place"):
         store.load()
@@ -366,7 +368,7 @@ def test_a_check_is_what_a_start_finds_and_changes_nothing(store: StateStore, pa
     StateStore.check(link)
     StateStore(link).close()
     path.unlink()
-    for no_place in (path / "below" / "state.sqlite", path.parent):
+    for no_place in (path / "below" / "state.sqlite", path.parent, path.with_name("x" * 256)):
         with pytest.raises(StoreError, match="make "):
             StateStore.check(no_place)
 

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError, TlsError
+from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service, Tls
+from hopsum_wire.tls_client import TlsClientFiles
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 
@@ -141,6 +145,19 @@ def test_renewed_files_are_used_by_a_channel_that_was_opened_before(
         # Files that do not fit just now leave the connection as it is.
         with pytest.raises(ControllerUnreachableError):
             member.locate(0.5)
+
+
+def test_a_controller_that_is_away_is_no_matter_of_tls(authority: Authority) -> None:
+    """A worker that TLS shuts out for a lease gives up, and one whose controller is stopped or gone does not."""
+    lease = object.__new__(Lease)
+    lease._registration = SimpleNamespace(rank=0, lease_s=0.0, heartbeat_s=1.0)  # type: ignore[assignment]
+    lease._silent_since = lease._no_tls = None
+    lease._note_silence(ControllerUnreachableError("", "UNAVAILABLE", "certificate has expired"))
+    assert lease.lost_by_tls == "certificate has expired"
+    lease._note_silence(ControllerUnreachableError("", "UNAVAILABLE"))
+    assert lease.lost_by_tls == ""
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        assert TlsClientFiles(authority.certificate).why_not(*stopped.getsockname()) == ""
 
 
 def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
