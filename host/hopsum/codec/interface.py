@@ -126,7 +126,7 @@ class ChunkStream:
     taken: int = 0
     """Chunks from the first on whose sums are in the mean, and settled."""
     memory: NDArray[np.int64] | None = None
-    """int64[stream_kernels.WORDS], None: there is no machine code."""
+    """int64[stream_kernels.WORDS]. None: there is no machine code, or the reduction was aborted."""
     encoder: MachineCode | None = None
     """stream_kernels.encode, which `memory` is for."""
     decoder: MachineCode | None = None

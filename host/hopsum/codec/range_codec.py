@@ -250,12 +250,16 @@ class RangeReduction(BlockReduction):
         # The network had to ask again: parts taken from sums that were replaced must be taken back.
         if first != self._stream.taken:
             self._take_parts_back()
-        if len(results):
-            self._settle(slice(self._stream.taken, self._stream.taken + len(results)), results, contributors)
+        # Machine code may have read sums before a part that was to be taken back: `take` reads all of them then.
+        if len(results) and first == self._stream.taken:
+            self._settle(slice(first, first + len(results)), results, contributors)
 
     def abort(self) -> None:
         if self.phase is not None:
             self._take_parts_back()
+        if self._stream is not None:
+            # The network may still have the stream. The vector is the feedback's or the caller's again.
+            self._stream.memory = None
         super().abort()
         self._stream = None
 

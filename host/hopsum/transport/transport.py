@@ -115,6 +115,8 @@ _STEP_S: Final = 1.0
 # A LEAVE may be lost with its connection. It is repeated this often while `close` lingers.
 LEAVE_EVERY_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
+UNMADE_WAIT_S: Final = 0.01
+"""The longest wait for datagrams of a worker without the compiled loop that should have made payloads."""
 # Longer than a process waits for a processor, and short against deadlines.
 TIMERS_WAIT_S: Final = 1.0
 """The longest time for which datagrams that keep coming put off the worker's timers."""
@@ -315,6 +317,8 @@ class Transport:
                 # peers. What is on its way out when `seal` runs counts as sent before the seal.
                 batches = worker.segments_to_send(begun)
                 timer = worker.get_timer()
+                if loop is not None and loop.awaits(worker):
+                    wait_s = min(wait_s, UNMADE_WAIT_S)
         self._send(batches)
         arrived: Sequence[bytes | memoryview] = ()
         if not runs and not (loop is not None and loop.has_rest):
@@ -328,6 +332,8 @@ class Transport:
             if loop is not None and not runs and loop.has_rest:
                 loop.take_rest(worker, None)
             self._hand_over(arrived, time.monotonic(), emptied=emptied)
+            if loop is not None:
+                loop.forget(worker)
             self._say()
         return list(iter(worker.next_event, None))
 

@@ -379,6 +379,9 @@ def _encode_train(m: Any) -> Any:
                 target = m.reduces[reduce + at.UPDATES_AT] + chunk * size + at.HOPSUM_BYTES
                 _memcpy(target, m.reduces[reduce + at.PAYLOADS_AT] + chunk * payload_bytes, payload_bytes)
             m.reduces[reduce + at.READY] = end
+            if m.reduces[reduce + at.OPENS] == 0:
+                # The caller has to ask peers for what opens it, and to hear them.
+                words[at.STOP] = at.STOP_TIME
             _open_ready(m)
             return True
         if m.reduces[reduce + at.OPENS] == 0 and words[at.OPEN_END] < first + ready:

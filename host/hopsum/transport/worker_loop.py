@@ -93,6 +93,10 @@ class WorkerLoop:
         """Say whether the loop can have the worker now."""
         return worker.is_plain and 0 < len(worker.in_progress) <= at.REDUCES_MAX
 
+    def awaits(self, worker: Worker) -> bool:
+        """Say whether an all-reduce in progress lacks payloads that the kernel would have made."""
+        return any(each.handle in self.streams and each.ready < len(each.held) for each in worker.in_progress)
+
     def lend(self, worker: Worker, limit_at: float) -> NDArray[np.int64]:
         """Fill the memory from a plain worker; return the addresses that a call of the kernel takes.
 
@@ -142,8 +146,8 @@ class WorkerLoop:
                 codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
             known = self._rows[reduce.handle] = (reduce.datagrams, places, codes)
         row = (reduce.first, reduce.end, reduce.missing, *known[1])
-        if stream is None:
-            return (*row, reduce.tell_at, reduce.ready, opens, *known[2], 0)
+        if stream is None or stream.memory is None:
+            return (*row, reduce.tell_at, reduce.ready, opens, 0, 0, 0, 0, 0)
         memory_at, encode_at, decode_at, payloads_at = known[2]
         # Parts that the reduction has not taken yet come first, in Python.
         if stream.taken != reduce.told:
@@ -174,6 +178,10 @@ class WorkerLoop:
                     stream.taken = rows[row][at.TAKEN]
                     reduce.note_told(stream.taken)
         worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
+        self.forget(worker)
+
+    def forget(self, worker: Worker) -> None:
+        """Let go of the memory of all-reduces that are no longer in progress."""
         if max(len(self._rows), len(self.streams)) > len(worker.in_progress):
             handles = {reduce.handle for reduce in worker.in_progress}
             for memory in (self._rows, self.streams):

@@ -194,6 +194,10 @@ def test_machine_code_settles_nothing_of_impossible_sums() -> None:
     stream.decoder(address_of(stream.memory), 0, 3, *places)
     assert stream.memory[FAULT]
     np.testing.assert_array_equal(reduction._x, before)
+    others = np.zeros((3, 1024), np.uint8)
+    stream.decoder(address_of(stream.memory), 0, 3, address_of(others), places[1])
+    assert not stream.memory[FAULT], "other sums after a change of generation"
+    reduction._x[:] = before
     with pytest.raises(CodecError, match="the switch has another table"):
         reduction.take(results, contributors)
 
@@ -234,6 +238,21 @@ def test_parts_are_taken_back_and_taken_again() -> None:
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         largest = np.abs(one_kept.residual).max()
         np.testing.assert_allclose(one_kept.residual, other_kept.residual, rtol=0, atol=1e-5 * max(largest, 1))
+
+
+def test_a_part_behind_sums_that_were_taken_back_is_left_to_the_end() -> None:
+    """Machine code read new sums while parts of an earlier generation, and the word to take them back, were pending."""
+    whole, parts, results, contributors = both(codec_of(("thc", {}), "auto"), 9_999, 8, 2)
+    stale = whole.sums(None)
+    one, other = whole.each[0], parts.each[0]
+    other.take_part(0, results[:1], contributors[:1])  # as the machine code did
+    other.take_part(0, stale[0][:3], stale[1][:3])
+    other.take_part(0, results[:0], contributors[:0])
+    other.take_part(1, results[1:5], contributors[1:5])
+    one.take(results, contributors)
+    other.take(results, contributors)
+    np.testing.assert_array_equal(one.mean, other.mean)
+    np.testing.assert_allclose(whole.kept[0].residual, parts.kept[0].residual, rtol=0, atol=1e-5)
 
 
 def test_a_vector_in_place_without_error_feedback_is_kept_until_the_end() -> None:

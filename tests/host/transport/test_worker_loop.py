@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ import numba
 
 from hopsum.codec.backends.jit import kernel, pointer, types
 from hopsum.codec.interface import ChunkStream, address_of
+from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
@@ -37,7 +39,7 @@ from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
-from hopsum_wire import Kind, Op, down_bytes, split_datagram, up_bytes
+from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 
 from ..protocol.parts import PartBook
 from .results import result_of
@@ -301,6 +303,70 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
     expected |= {"stale_ignored", *(f"ignored {reason}" for reason in reasons)}
     assert not {name for name in expected if not met[name]}, met
     assert met["taken"] > met["results"] / 4, met  # else the comparison says little
+
+
+def stream_of(worker: Worker, loop: worker_loop.WorkerLoop, chunks: int) -> Codes:
+    """Submit a vector whose payloads the kernel makes."""
+    codes = Codes(np.full((chunks, up_bytes(Op.ADD32)), 7, np.uint8), Op.ADD32)
+    handle = worker.submit(Op.ADD32, codes.source, now=time.monotonic(), ready=0, part_chunks=32)
+    loop.streams[handle] = codes.stream
+    return codes
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """The address of a switch that answers nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
+        switch.bind(("127.0.0.1", 0))
+        yield switch.getsockname()
+
+
+def test_a_vector_that_waits_for_peers_ends_the_loops_wait(silent: tuple[str, int]) -> None:
+    """Until it has a payload, the worker does not know that peers hold it back, and DONEs would wake nobody (R2)."""
+    own, policy = Membership(GENERATION, 0, WORKERS, 4), RepairPolicy(unproved_least=1, unproved_max=1)
+    worker = Worker(own, Timing(retransmit_s=1e3, retransmit_max_s=1e3, deadline_s=1e4), repair=policy)
+    worker.submit(Op.ADD32, np.zeros((1, up_bytes(Op.ADD32)), np.uint8), now=time.monotonic())
+    with closing(UdpLink(("127.0.0.1", 0), silent)) as link:
+        loop = worker_loop.WorkerLoop(worker_kernel, link, 4)
+        stream_of(worker, loop, 200)
+        begun = time.monotonic()
+        assert not loop.run(worker, begun + 60)
+        assert time.monotonic() < begun + 30
+        assert worker.waits_for_peers
+        assert worker.in_progress[1].ready == worker_layout.TRAIN_CHUNKS
+
+
+def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[str, int]) -> None:
+    """It is the error feedback's residual by then."""
+    worker = Worker(Membership(GENERATION, 0, WORKERS, 4), Timing(deadline_s=1e4))
+    with closing(UdpLink(("127.0.0.1", 0), silent)) as link:
+        loop = worker_loop.WorkerLoop(worker_kernel, link, 4)
+        codes = stream_of(worker, loop, 200)
+        loop.run(worker, time.monotonic() + 0.05)
+        reduce = worker.in_progress[0]
+        made = reduce.ready
+        assert made >= worker_layout.TRAIN_CHUNKS
+        reduce.held[:50], reduce.missing = True, 150
+        codes.stream.memory = None
+        loop.run(worker, time.monotonic() + 0.05)
+        assert (codes.stream.taken, reduce.ready) == (0, made)
+
+
+def test_a_vector_without_payloads_keeps_no_caller_waiting_where_the_loop_does_not_run(
+    silent: tuple[str, int],
+) -> None:
+    """Nor does the memory of a stream stay when its all-reduce is over."""
+    own = Membership(GENERATION, 0, WORKERS, 4)
+    with Transport(UdpLink(("127.0.0.1", 0), silent), own, Timing(deadline_s=1e4)) as transport:
+        assert transport._loop is not None
+        stream_of(transport.worker, transport._loop, 200)
+        transport.worker._state.early[10_000] = (Header(kind=Kind.RESULT, op=Op.ADD32), b"")  # so it is not plain
+        begun = time.monotonic()
+        assert not transport.step(60)
+        assert time.monotonic() < begun + 30
+        transport.worker.in_progress.clear()
+        transport.step(0)
+        assert not transport._loop.streams
 
 
 def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:

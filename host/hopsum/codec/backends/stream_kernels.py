@@ -196,6 +196,7 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
         row = np.empty((1, size), f32)
         _decode_blocks(w, whole, sums[rows:], counts[rows:], factors[rows:], row, peaks[rows:])
         _copy(row[0], _floats(w[MEAN] + 4 * size * whole), rest)
+    w[FAULT] = 0
     # Before anything is settled: the caller's reduction words the error, and its vector is whole.
     for block in range(blocks):
         if peaks[block] > counts[block] * w[GRANULARITY]:
