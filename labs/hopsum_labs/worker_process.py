@@ -19,6 +19,7 @@ from typing import Any
 from scapy.layers.l2 import Ether
 
 from hopsum_labs.rule_checks import Failed
+from hopsum_topologies.netns import die_with_parent
 
 AllReduce = Callable[[Any, int, int, Sequence[Any]], Sequence[Any]]
 # The first byte of a message. A frame goes both ways, a call to the worker, a result or a failure to the grader.
@@ -77,7 +78,10 @@ def _answer(wire: socket.socket, path: Path, call: dict[str, Any]) -> bytes:
         # Anew for each call, so that no global outlives a run.
         all_reduce = load_worker(path)
         result = list(all_reduce(Port(wire), call["rank"], call["workers"], call["vector"]))
-        return RESULT + json.dumps(result, default=_plain).encode()
+        answer = RESULT + json.dumps(result, default=_plain).encode()
+        if len(answer) > MAX_MESSAGE:
+            raise Failed(f"all_reduce of rank {call['rank']} returned {len(result)} values")
+        return answer
     except Failed as error:
         return FAILURE + str(error).encode()
     except (Exception, SystemExit) as error:
@@ -94,6 +98,8 @@ def _shown(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    # A worker that computes for ever must not outlive a grader that was killed.
+    die_with_parent(int(sys.argv[3]))
     # What a worker prints must not get between the lines of the grader's own output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import selectors
 import socket
@@ -41,9 +42,15 @@ class Workers:
         while len(self.wires) < count:
             # Messages with their bounds, in order; a process that ends closes its end.
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            command = [sys.executable, "-m", "hopsum_labs.worker_process", str(theirs.fileno()), str(self._path)]
+            # -P: a student's file of the name of a library's module must not be imported in its place.
+            command = [sys.executable, "-P", "-m", "hopsum_labs.worker_process"]
+            command += [str(theirs.fileno()), str(self._path), str(os.getpid())]
             with theirs:
-                self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]))
+                # A session of its own: Ctrl-C is for the grader, which then ends the workers without their tracebacks.
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            self._processes.append(process)
             self.wires.append(ours)
 
     def ended(self, rank: int) -> str:
@@ -98,7 +105,9 @@ def outcomes_of(workers: Workers, network: Network, vectors: Sequence[Sequence[A
     with selectors.DefaultSelector() as selector:
         for rank, vector in enumerate(vectors):
             call = {"rank": rank, "workers": len(vectors), "vector": list(vector)}
-            workers.wires[rank].send(CALL + json.dumps(call).encode())
+            # The end of a worker that has ended since its last call is noticed where its end is read.
+            with contextlib.suppress(ConnectionError):
+                workers.wires[rank].send(CALL + json.dumps(call).encode())
             selector.register(workers.wires[rank], selectors.EVENT_READ, rank)
         while len(outcomes) < len(vectors):
             ready = selector.select(deadline_s - time.monotonic())

@@ -225,6 +225,7 @@ def test_wrong_arithmetic_with_floats_is_found(old: str, new: str, reason: str, 
         ("import sys; sys.exit(0)", "all_reduce of rank 0 raised SystemExit: 0"),
         ("import sys; sys.exit(3)", "all_reduce of rank 0 raised SystemExit: 3"),
         ("import os; os._exit(0)", "all_reduce of rank 0 ended its process with status 0 before it returned"),
+        ("return [1] * 70000", "all_reduce of rank 0 returned 70000 values"),
         ("import os; os.kill(os.getpid(), 9)", "all_reduce of rank 0 ended its process with status -9"),
     ],
 )

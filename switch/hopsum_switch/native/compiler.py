@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from ..program.ir import Jump, JumpIfZero, ProgramIR
+from ..program.ir import ConditionalIR, Jump, JumpIfZero, ProgramIR
 from .function_scope import Unit
 from .only_interpreted import refuse
 from .program_code import header_bytes, write_program
@@ -153,7 +153,9 @@ def _refuse_large(program: ProgramIR) -> None:
     for control in (program.ingress, program.egress):
         actions = {action.id: action for action in control.runnable()}
         jumps = sum(isinstance(op, Jump | JumpIfZero) for action in actions.values() for op in action.body)
-        sizes.append((control.name, len(control.nodes) + jumps))
+        # No table counts: a search keeps its neighbours apart.
+        conditions = sum(isinstance(node, ConditionalIR) for node in control.nodes.values())
+        sizes.append((control.name, conditions + jumps))
     for name, size in sizes:
         if size > MAX_BRANCHES:
             raise refuse("many branches", f"{size} in {name}")

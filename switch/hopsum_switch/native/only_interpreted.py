@@ -17,7 +17,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "hash input": "a calculation in which a header that may be invalid ends within a byte and more follows",
     "log message": "log_msg()",
     "meter": "meters",
-    "many branches": "a parser of more than 800 states, or a control of more than 800 tables, conditions and jumps",
+    "many branches": "a parser of more than 800 states, or a control of more than 800 conditions and jumps",
     "many elements": "a header stack of more than 128 elements",
     "range key": "a range key of more than 64 bits",
     "recirculate": "recirculate()",

@@ -167,11 +167,13 @@ def _device_data(wrapper: bytes) -> bytes:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[position] >= 0x80:
-        value |= (data[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-    return value | data[position] << shift, position + 1
+    value = 0
+    # Ten bytes at most, as in protobuf: without a bound, the time would grow with the square of what a client sends.
+    for place, byte in enumerate(data[position : position + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, position + place + 1
+    raise IndexError
 
 
 def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> CheckedPipeline:

@@ -129,7 +129,16 @@ def _jumps(size: int) -> ProgramBuilder:
     return builder
 
 
-@pytest.mark.parametrize("grow", [_unions, _stack, _states, _conditions, _jumps])
+def _tables(size: int) -> ProgramBuilder:
+    builder = build()
+    first = builder.ingress["tables"][0]
+    following = [first | {"name": f"t{i}", "id": 100 + i, "next_tables": {"act": f"t{i + 1}"}} for i in range(size)]
+    builder.ingress["tables"] = [first | {"next_tables": {"act": "t0"}}, *following]
+    following[-1]["next_tables"] = {"act": None}
+    return builder
+
+
+@pytest.mark.parametrize("grow", [_tables, _unions, _stack, _states, _conditions, _jumps])
 @pytest.mark.parametrize("size", [16, 1025])
 def test_large_programs_run_in_the_interpreter_and_compile_or_are_refused(
     grow: Callable[[int], ProgramBuilder], size: int
@@ -138,5 +147,5 @@ def test_large_programs_run_in_the_interpreter_and_compile_or_are_refused(
     assert isinstance(interpreted, list)
     assert traced == interpreted
     # LLVM aborts the process where it is given the longest of these, so the compiler refuses first.
-    refused = size > 16 and grow is not _unions
+    refused = size > 16 and grow not in (_tables, _unions)
     assert native == interpreted or (refused and "only interpreted: a" in native[1])  # type: ignore[index]

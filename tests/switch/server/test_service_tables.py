@@ -466,6 +466,7 @@ def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: Swit
         (lambda info, program: (info, b"{"), "the program cannot run here"),
         (lambda info, program: (info, b"\xff"), "neither the JSON text that p4c-bm2-ss writes nor a p4.tmp"),
         (lambda info, program: (info, wrapped(program)[:-1]), "neither the JSON text"),
+        (lambda info, program: (info, b"\x08" + b"\xff" * 4_000_000), "neither the JSON text"),
         (lambda info, program: (info, b"\x08\x01"), "2 bytes that begin with 0x0801, is neither"),
         (
             lambda info, program: (info, program.replace(b"StationIngress.l2", b"StationIngress.l3")),
