@@ -60,7 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE.toml",
         help="configuration of the cluster, see docs/operating.md",
     )
-    parser.add_argument("--check", action="store_true", help="read the configuration, print what it means, and exit")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read the configuration, its files and the database, print what it means, and exit",
+    )
     parser.add_argument(
         "--remove-existing",
         action="store_true",

@@ -57,7 +57,7 @@ class _Content:
 
 
 class ServerCredentials:
-    """Credentials of a gRPC server that read their files once, and again at `reload`.
+    """Credentials of a gRPC server that read their files once, and again at `prepare`.
 
     Connections that are open keep the certificate that they began with. Raises ControlPlaneError for files that cannot
     be read, that others can read, or that do not belong together.
@@ -83,8 +83,8 @@ class ServerCredentials:
         when = f"in {left_s / _DAY_S:.0f} days" if left_s >= _DAY_S else f"in {max(left_s, 0) / 3600:.1f} hours"
         return f"the certificate {self.tls.certificate} ends {when}, at {_utc(self.ends_at_s)}: replace it, then SIGHUP"
 
-    def reload(self, tls: Tls) -> None:
-        """Read the files. Each new connection gets what is in them.
+    def prepare(self, tls: Tls) -> tuple[Tls, _Content]:
+        """Read the files for `use`.
 
         Raises ControlPlaneError as construction does, or when clients are asked for certificates from now on, or not
         any more: the credentials are the old ones then.
@@ -94,12 +94,15 @@ class ServerCredentials:
                 "whether clients need a certificate (tls_client_ca) cannot change while the service runs",
                 hint="start the controller again: jobs continue meanwhile",
             )
-        content = _read(tls)
-        self.tls, self._now = tls, content
+        return tls, _read(tls)
+
+    def use(self, prepared: tuple[Tls, _Content]) -> None:
+        """Give each new connection what was prepared."""
+        self.tls, self._now = prepared
 
     def _next(self) -> Any:
         """Return the certificate of a new connection, None for the one before. Called by a thread of gRPC's."""
-        # One read of the attribute: `reload` may replace it in another thread.
+        # One read of the attribute: `use` may replace it in another thread.
         now = self._now
         if now is self._given:
             return None

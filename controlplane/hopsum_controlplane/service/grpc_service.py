@@ -152,9 +152,11 @@ class Service:
                 "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
                 hint="start the controller again: jobs continue meanwhile",
             )
+        credentials = self._credentials
+        prepared = None if tls is None or credentials is None else credentials.prepare(tls)
         self._audit.reopen(config.audit_log)
-        if tls is not None and self._credentials is not None:
-            self._credentials.reload(tls)
+        if prepared is not None and credentials is not None:
+            credentials.use(prepared)
         self._access.safeguards = found
         self._warn()
         self._audit.write("Reload", administrators=[each.name for each in found.admin_tokens])
