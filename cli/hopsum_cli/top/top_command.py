@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command until it is interrupted, or --once.
 
-    Return 0, or 1 when the controller refuses or --once finds none.
+    Return 0, or 1 when the controller refuses, or --once finds no controller.
     """
     parser = build_parser()
     options = parser.parse_args(arguments)

@@ -97,7 +97,7 @@ class ServerCredentials:
         return tls, _read(tls)
 
     def use(self, prepared: tuple[Tls, _Content]) -> None:
-        """Give each new connection what was prepared."""
+        """Use prepared TLS settings and their certificate for new connections."""
         self.tls, self._now = prepared
 
     def _next(self) -> Any:

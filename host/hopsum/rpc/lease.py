@@ -92,12 +92,12 @@ class Lease:
     def enter(
         self, generation: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
     ) -> None:
-        """Name a generation from now on.
+        """Send a generation in every heartbeat from now on.
 
         Args:
             statistics: called before each heartbeat, in this object's thread.
             on_over: called with the controller's reason when the generation is over, and the place is kept.
-            on_lost: called with it when the place is lost as well, at once if it is already.
+            on_lost: called with the reason in place of `on_over` when the place is lost, at once if it was before.
             on_without: called with the ranks that were evicted while the generation goes on, after each such
             heartbeat.
         """

@@ -181,7 +181,7 @@ class WorkerLoop:
         self.forget(worker)
 
     def forget(self, worker: Worker) -> None:
-        """Let go of the memory of all-reduces that are no longer in progress."""
+        """Drop the rows and streams of all-reduces that are no longer in progress."""
         if max(len(self._rows), len(self.streams)) > len(worker.in_progress):
             handles = {reduce.handle for reduce in worker.in_progress}
             for memory in (self._rows, self.streams):

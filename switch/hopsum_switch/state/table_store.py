@@ -53,7 +53,7 @@ class TableState:
         """Add an entry and return its handle.
 
         Raises: InvalidArgumentError (key, priority, action or parameters do not fit), AlreadyExistsError
-        (same key and priority), ResourceExhaustedError (table full), ReadOnlyError (entries are constant).
+        (same key and priority), OutOfSpaceError (table full), ReadOnlyError (entries are constant).
         """
         self._require_writable()
         key = normalise(self.ir, match)
