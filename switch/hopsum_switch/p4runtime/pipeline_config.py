@@ -134,7 +134,7 @@ _VARINT, _BYTES = 0, 2
 def program_text(device_config: bytes) -> str:
     """Return the program's JSON text in a device config: the text alone, or a `p4.tmp.P4DeviceConfig` that wraps it.
 
-    bmv2 takes both. p4lang's exercises send the wrapped form. Raises P4RuntimeError (INVALID_ARGUMENT) if it is neither.
+    bmv2 takes both. p4lang's exercises send the wrapped form. Raises P4RuntimeError (INVALID_ARGUMENT): neither.
     """
     data = device_config
     try:
