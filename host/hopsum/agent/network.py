@@ -129,12 +129,12 @@ class Network:
     @property
     def has_loop(self) -> bool:
         """Say whether the transport has a compiled loop, which encodes and decodes streams of codes."""
-        return isinstance(self._transport, Transport) and self._transport.has_loop
+        return self._transport.has_loop
 
     @property
     def serves_streams(self) -> bool:
         """Say whether the next `move` encodes and decodes streams. Otherwise payloads come by `fill`."""
-        return isinstance(self._transport, Transport) and self._transport.serves_streams
+        return self._transport.serves_streams
 
     @property
     def stalled_s(self) -> float:
@@ -171,11 +171,7 @@ class Network:
                 return False
             for part in parts:
                 given = (part.op, part.payloads, part.counts())
-                if isinstance(self._transport, Transport):
-                    handle = self._transport.submit(*given, ready=ready, part_chunks=part_chunks, stream=stream)
-                else:
-                    handle = self._transport.submit(*given, ready=ready, part_chunks=part_chunks)
-                taken.append(handle)
+                taken.append(self._transport.submit(*given, ready=ready, part_chunks=part_chunks, stream=stream))
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, number + 1)
         return True

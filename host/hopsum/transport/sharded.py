@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hopsum.codec.interface import ChunkStream
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
@@ -84,6 +85,9 @@ class ShardedTransport:
         shards: at least one, each of the same rank; closed with this one.
     """
 
+    has_loop = serves_streams = False
+    """A shard's compiled loop has every k-th chunk of a vector, and serves no `ChunkStream` of all chunks."""
+
     def __init__(self, shards: Sequence[Transport]) -> None:
         self.shards: Final = tuple(shards)
         self._handles = 0
@@ -130,10 +134,11 @@ class ShardedTransport:
         *,
         ready: int | None = None,
         part_chunks: int = 0,
+        stream: ChunkStream | None = None,
     ) -> int:
         """Append an all-reduce to the streams and return its handle, as `Transport.submit`.
 
-        A shard without a chunk of the all-reduce takes nothing of it.
+        A shard without a chunk of the all-reduce takes nothing of it. A `stream` is not served, see `has_loop`.
         """
         chunks, shards = len(payloads), len(self.shards)
         used = min(chunks, shards) or 1  # the first shard words the refusal of none

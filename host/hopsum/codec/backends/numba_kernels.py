@@ -148,7 +148,7 @@ class NumbaKernels(Kernels):
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
 
     def stream(self, given: StreamParts) -> ChunkStream | None:
-        # Several threads share a call of Python's. The loop that would call has one.
+        # Several threads share the blocks of a whole vector. The worker's loop, which would call, is one thread.
         if self.threads > 1:
             return None
         bits = given.form.lane_bits

@@ -125,18 +125,22 @@ def _decode_blocks(w: Any, first: Any, sums: Any, counts: Any, factors: Any, out
 def _subtract_blocks(w: Any, first: Any, payloads: Any, factors: Any, x: Any) -> None:
     """Subtract what payloads decode to from x; both begin with block `first` of the vector."""
     table, rotation = _carray(_octets(w[TABLE]), (w[ENTRIES],)), u64(w[ROTATION]) + u64(first)
+    # True here; a constant would be of another type than the kernel's argument.
     turns, subtract = np.zeros(1, i64), w[SETTLES] != 0
     given = (payloads, factors, table, w[IDENTITY] != 0, w[GROUP], rotation, subtract, turns, i64(0), x)
     call_at(w[DEQUANTIZE], given)
 
 
 @inner
-def _settle(w: Any, start: Any, stop: Any, contributors: Any) -> None:
-    """Subtract from the vector its own contribution to the sums that have it."""
+def _settle(w: Any, start: Any, blocks: Any, rows: Any, contributors: Any) -> None:
+    """Subtract from the vector its own contribution to the sums that have it.
+
+    Args:
+        start: the first block.
+        rows: of the blocks, those that are whole. The last block of the vector may not be.
+    """
     size, pairs, up_bytes = w[BLOCK], w[CHUNK_BLOCKS], w[UP_BYTES]
-    whole = w[ELEMENTS] // size
-    rest, rows, blocks = w[ELEMENTS] - whole * size, max(min(stop, whole) - start, 0), stop - start
-    first = start // pairs
+    first, last = start // pairs, start + rows
     factors, included = np.zeros(blocks, f32), False
     for block in range(blocks):
         if contributors[(start + block) // pairs] >> u64(w[RANK]) & u64(1):
@@ -154,10 +158,10 @@ def _settle(w: Any, start: Any, stop: Any, contributors: Any) -> None:
                 own[block, j] = (sent[block // 2, j] >> shift) & u8(0x33)
     if rows > 0:
         _subtract_blocks(w, start, own[:rows], factors, _carray(_floats(w[X] + 4 * size * start), (rows, size)))
-    if stop > whole:
-        row, x = np.zeros((1, size), f32), _floats(w[X] + 4 * size * whole)
+    if blocks > rows:
+        row, x, rest = np.zeros((1, size), f32), _floats(w[X] + 4 * size * last), w[ELEMENTS] - last * size
         _copy(x, row[0], rest)
-        _subtract_blocks(w, whole, own[rows:], factors[rows:], row)
+        _subtract_blocks(w, last, own[rows:], factors[rows:], row)
         _copy(row[0], x, rest)
 
 
@@ -203,6 +207,6 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
             w[FAULT] = 1
             return
     if w[SETTLES]:
-        _settle(w, start, stop, contributors)
+        _settle(w, start, blocks, rows, contributors)
     for chunk in range(first, end):
         _bits(w[TAKEN])[chunk] = contributors[chunk]
