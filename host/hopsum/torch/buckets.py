@@ -21,7 +21,7 @@ from hopsum.codec.interface import OnNonfinite, nonfinite_error
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
 
@@ -100,15 +100,17 @@ def names_of(
     Raises:
         ValueError: a pattern that fits no name.
     """
+    # A script keeps its patterns when it wraps the model.
+    bare = bare_names(patterns)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in parameters.values()):
+        if not any(fnmatchcase(name, bare[pattern]) for name in parameters.values()):
             first = ", ".join(sorted(parameters.values())[:4])
             raise ValueError(f"uncompressed={pattern!r} fits no parameter; the module has {first}, ...")
     return frozenset(
         name
         for parameter, name in parameters.items()
         if parameter.numel() * parameter.element_size() < small_tensor_bytes
-        or any(fnmatchcase(name, pattern) for pattern in patterns)
+        or any(fnmatchcase(name, pattern) for pattern in bare.values())
     )
 
 

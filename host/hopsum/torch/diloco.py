@@ -41,7 +41,7 @@ from torch import nn
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
 from hopsum.communicator import AllReduceResult, Communicator, MismatchError
-from hopsum.torch.residuals import Residuals, require_fit
+from hopsum.torch.residuals import Residuals, bare_names, fitting, own_names
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -135,7 +135,8 @@ def make_fragments(model: nn.Module, fragments: int | Sequence[nn.Module]) -> li
     Raises:
         ValueError: no such parameter, fewer of them than fragments, or modules that lack some or share some.
     """
-    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    named = {bare: parameters[name] for name, bare in bare_names(parameters).items()}
     if not named:
         raise ValueError(f"{type(model).__name__} has no parameter that requires gradients")
     groups = _runs(named, fragments) if isinstance(fragments, int) else _of_modules(named, fragments)
@@ -463,9 +464,9 @@ class DiLoCo:
                 f"state of rank {state['rank']} on rank {self.comm.rank}: each rank saves and loads its own"
             )
         sizes = dict(pair for each in self.fragments for pair in zip(each.names, each.sizes, strict=True))
-        require_fit(state["residuals"], sizes)
+        residuals = fitting(state["residuals"], sizes)
         self._take(state["shared"])
-        self._residuals.load(state["residuals"])
+        self._residuals.load(residuals)
         sent = state["sent"]
         self._sent = None
         if sent is not None:
@@ -480,7 +481,9 @@ class DiLoCo:
             for fragment in self.fragments
             for name, each in zip(fragment.names, fragment.global_parameters, strict=True)
         }
-        saved = {name: each.shape for name, each in state["global_parameters"].items()}
+        names = own_names(state["global_parameters"], here)
+        parameters = {names[name]: each for name, each in state["global_parameters"].items()}
+        saved = {name: each.shape for name, each in parameters.items()}
         # Also the order: the outer optimiser's state knows parameters by number.
         if list(saved.items()) != list(here.items()) or len(state["synced_at"]) != len(self.fragments):
             differing = next((name for name in {**here, **saved} if here.get(name) != saved.get(name)), "its fragments")
@@ -490,7 +493,7 @@ class DiLoCo:
             for fragment, synced_at in zip(self.fragments, state["synced_at"], strict=True):
                 fragment.synced_at = synced_at
                 for name, each in zip(fragment.names, fragment.global_parameters, strict=True):
-                    each.copy_(state["global_parameters"][name])
+                    each.copy_(parameters[name])
         self.steps, self.allreduces = state["steps"], state["allreduces"]
 
 

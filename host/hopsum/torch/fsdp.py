@@ -21,7 +21,7 @@ from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, require_fit
+from hopsum.torch.residuals import Residuals, bare_names, fitting
 from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
@@ -109,8 +109,7 @@ class ReplicaState:
         here = (_VERSION, self.comm.rank, self.shard, self.shards)
         if saved != here:
             raise ValueError(f"state of (version, replica, shard, shards) {saved} on {here}: each rank loads its own")
-        require_fit(state["residuals"], self._sizes)
-        self._residuals.load(state["residuals"])
+        self._residuals.load(fitting(state["residuals"], self._sizes))
 
 
 def register_all_reduce_hook(
@@ -163,12 +162,13 @@ def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTenso
     """Return each sharded parameter's name, the innermost FSDP module around it, and the parameter."""
     from torch.distributed.tensor import DTensor
 
-    found = []
-    for name, parameter in model.named_parameters():
+    parameters, found = dict(model.named_parameters()), []
+    bare = bare_names(parameters)
+    for name, parameter in parameters.items():
         inside = [each for each in modules if not each or name.startswith(f"{each}.")]
         tensor: Any = parameter
         if inside and isinstance(tensor, DTensor):
-            found.append((name, max(inside, key=len), tensor))
+            found.append((bare[name], max(inside, key=len), tensor))
     return found
 
 

@@ -9,9 +9,9 @@ device and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +21,8 @@ from hopsum.torch.device_reduction import DeviceFeedback
 
 Layout = tuple[str, ...]
 Kept = TypeVar("Kept", ErrorFeedback, DeviceFeedback)
+_WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"))
+"""Attributes in which torch.compile, activation checkpointing, FSDP and Lightning keep the module that they wrap."""
 
 
 class _Place(NamedTuple):
@@ -118,15 +120,44 @@ class Residuals:
         return made
 
 
-def require_fit(residuals: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
-    """Raise ValueError unless every residual is one of these parameters', with as many elements."""
-    for name, residual in residuals.items():
-        if sizes.get(name) != residual.numel() or residual.ndim != 1:
-            here = f"{sizes[name]} elements" if name in sizes else "no such parameter"
+def bare_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of parameters in the model alone, by their names in the model with its wrappers."""
+    bare = {name: _bare(name) for name in names}
+    # Residuals are kept by name: two parameters may not share one.
+    return bare if len(set(bare.values())) == len(bare) else {name: name for name in bare}
+
+
+def fitting(saved: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Return saved residuals by the names that parameters have here. Wrappers may have changed since.
+
+    Raises:
+        ValueError: a residual of a foreign parameter, of another number of elements, or two of one parameter.
+    """
+    names = own_names(saved, sizes)
+    for name, residual in saved.items():
+        if sizes.get(names[name]) != residual.numel() or residual.ndim != 1:
+            here = f"{sizes[names[name]]} elements" if names[name] in sizes else "no such parameter"
             raise ValueError(
                 f"residual of {name!r} with shape {list(residual.shape)}, but the module has {here}: load the state "
                 "of the same model"
             )
+    return {names[name]: residual for name, residual in saved.items()}
+
+
+def own_names(saved: Iterable[str], own: Container[str]) -> dict[str, str]:
+    """Return the names here of parameters that were saved under these names. A foreign name stays as it is."""
+    names = {}
+    for name in saved:
+        bare = _bare(name)
+        # `module` may be a wrapper (DataParallel) or the model's own attribute: only names here can tell.
+        forms = (name, bare, bare.removeprefix("module."), f"module.{bare}")
+        names[name] = next((each for each in forms if each in own), name)
+    # Two saved parameters that became one here are those of another model.
+    return names if len(set(names.values())) == len(names) else {name: name for name in names}
+
+
+def _bare(name: str) -> str:
+    return ".".join(each for each in name.split(".") if each not in _WRAPPERS)
 
 
 def _on_host(elements: int) -> ErrorFeedback:

@@ -31,7 +31,7 @@ from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, require_fit
+from hopsum.torch.residuals import Residuals, bare_names, fitting
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
@@ -204,8 +204,10 @@ class HopsumState:
         if comm.rank != self.rank:
             raise ValueError(f"communicator of rank {comm.rank} for a state of rank {self.rank}")
         inner = module.module if isinstance(module, DistributedDataParallel) else module
-        names = {parameter: name for name, parameter in inner.named_parameters()}
-        require_fit(self._residuals.as_dict(), {name: parameter.numel() for parameter, name in names.items()})
+        parameters = dict(inner.named_parameters())
+        names = {parameters[name]: bare for name, bare in bare_names(parameters).items()}
+        held = self._residuals.as_dict()
+        kept = fitting(held, {name: parameter.numel() for parameter, name in names.items()})
         plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
@@ -226,6 +228,8 @@ class HopsumState:
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
         for device in {parameter.device for parameter in names}:
             codecs.at(device)
+        if kept.keys() != held.keys():
+            self._residuals.load(kept)
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
@@ -435,9 +439,10 @@ class HopsumState:
             raise ValueError(f"state of version {state['version']}, this hopsum reads version {_VERSION}")
         if state["rank"] != self.rank:
             raise ValueError(f"state of rank {state['rank']} on rank {self.rank}: each rank saves and loads its own")
+        residuals = state["residuals"]
         if self._sender is not None:
-            require_fit(state["residuals"], {name: each.numel() for each, name in self._sender.names.items()})
-        self._residuals.load(state["residuals"])
+            residuals = fitting(residuals, {name: each.numel() for each, name in self._sender.names.items()})
+        self._residuals.load(residuals)
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,14 +16,17 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import hopsum
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import NonFiniteError
 from hopsum.communicator import AllReduceResult, Communicator, SocketTraffic
+from hopsum.connection import connect
+from hopsum.torch import DiLoCo, HopsumState
 from hopsum.torch.buckets import Sender
 from hopsum.torch.diloco import Fragment, make_fragments
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, bare_names, fitting, own_names
 from hopsum.torch.step import Step
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
@@ -59,6 +63,63 @@ def test_loading_replaces_and_copies() -> None:
     residuals.load(loaded)
     loaded["b"][0] = 5
     assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"b": [1.0]}
+
+
+class Fabric(nn.Module):
+    """A wrapper as Lightning's."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._forward_module = model
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda model: model,
+    "compile": torch.compile,
+    "checkpoint": lambda model: nn.Sequential(model[0], checkpoint_wrapper(model[1])),
+    "module": nn.DataParallel,
+    "module of compile": lambda model: nn.DataParallel(torch.compile(model)),
+    "forward_module": Fabric,
+}
+
+
+def make_wrapped(how: str) -> nn.Module:
+    made: nn.Module = WRAPPERS[how](nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.Linear(2, 4))))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's own compiler
+@pytest.mark.parametrize("saved_in", WRAPPERS)
+@pytest.mark.parametrize("loaded_in", WRAPPERS)
+def test_a_state_knows_its_model_in_every_wrapper(saved_in: str, loaded_in: str) -> None:
+    first, second = make_wrapped(saved_in), make_wrapped(loaded_in)
+    sizes = {name: each.numel() for name, each in first.named_parameters()}
+    with connect("memory://wrappers?workers=1", rank=0, codec="thc") as comm:
+        states = [HopsumState(comm, model) for model in (first, second)]
+        # By the names of the wrapper, which states had once.
+        old = {name: torch.full((size,), float(size)) for name, size in sizes.items()}
+        states[0].load_state_dict({**states[0].state_dict(), "residuals": old})
+        states[1].load_state_dict(states[0].state_dict())
+        loaded = states[1].state_dict()["residuals"]
+        assert [(each.numel(), int(each[0])) for each in loaded.values()] == [(size, size) for size in sizes.values()]
+        unpickled = pickle.loads(pickle.dumps(states[0]))
+        unpickled.attach(comm, second)
+        assert unpickled.state_dict()["residuals"].keys() == loaded.keys()
+        outer = [DiLoCo(model, comm, sync_every=2) for model in (first, second)]
+        outer[1].load_state_dict(outer[0].state_dict())
+        for each, other in zip(first.parameters(), outer[1].fragments[0].global_parameters, strict=True):
+            assert torch.equal(each, other)
+
+
+def test_names_that_a_model_has_itself() -> None:
+    model = nn.ModuleDict({"module": nn.Linear(3, 2), "_orig_mod": nn.Linear(3, 2), "x": nn.Linear(3, 2)})
+    names = list(dict(model.named_parameters()))
+    pair = ["weight", "_orig_mod.weight"]
+    assert bare_names(pair) == dict(zip(pair, pair, strict=True))
+    assert own_names(names, names) == {name: name for name in names}
+    ones = torch.ones(1)
+    with pytest.raises(ValueError, match=r"residual of '_orig_mod.a' .*no such parameter"):
+        fitting({"a": ones, "_orig_mod.a": ones}, {"a": 1})
 
 
 def test_the_last_allreduce_can_be_undone() -> None:
