@@ -31,7 +31,7 @@ class Command(NamedTuple):
 
 SECTIONS: Mapping[str, Sequence[str]] = {
     "run training jobs and switches": (
-        *("switch", "controller", "worker-switch", "job"),
+        *("switch", "controller", "job"),
         *("top", "doctor", "shell", "switch-ctl"),
     ),
     "try hopsum": ("demo", "selftest", "topology", "packet", "ptf", "lab"),
@@ -49,11 +49,6 @@ COMMANDS = {
         "run the controller: jobs, slots and leases on switches",
         "hopsum_cli.controller.controller_command",
         "controller",
-    ),
-    "worker-switch": Command(
-        "run a switch beside a worker; it registers with the controller",
-        "hopsum_cli.worker_switch",
-        "switch,controller",
     ),
     "controller backup": Command("write a running controller's database to a file", "hopsum_cli.controller.backup"),
     "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job.job_command"),

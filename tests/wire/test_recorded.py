@@ -28,16 +28,25 @@ from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 
 from .recorded import as_dict, messages, recorded
 
-GONE = {"digits", "conditions"}
+GONE = {"digits", "conditions", "hosts", "registered"}
 """Fields that later versions do not have: their numbers are reserved, and their values are not read."""
-GONE_MESSAGES = {"JobCondition"}
-"""Messages that only such fields had."""
+GONE_MESSAGES = {
+    *("JobCondition", "RegisterSwitchRequest", "RegisterSwitchResponse"),
+    *("DeregisterSwitchRequest", "DeregisterSwitchResponse"),
+}
+"""Messages that only such fields and methods had."""
 VERSIONS = sorted((Path(__file__).parent / "data").glob("messages-*.json"))
 
 
 def sent_by(version: Path) -> dict[str, Any]:
     """Return the recorded messages of a version by name, without what is gone."""
-    found = json.loads(version.read_text(), object_hook=lambda each: {k: v for k, v in each.items() if k not in GONE})
+
+    def present(values: dict[str, Any]) -> dict[str, Any]:
+        # Members have leases still, switches have not.
+        gone = GONE | ({"lease_left_s"} if "registered" in values else set())
+        return {name: value for name, value in values.items() if name not in gone}
+
+    found = json.loads(version.read_text(), object_hook=present)
     return {name: sent for name, sent in found.items() if name not in GONE_MESSAGES}
 
 

@@ -28,8 +28,6 @@ from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
-HOSTS: Final = "hosts"
-"""The word of --shards for a shard on every host whose switch has registered."""
 _SLOTS: Final = 32
 _TOKEN_BYTES: Final = 32
 
@@ -60,9 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=_shards,
         default=1,
-        metavar="N|NAME,NAME,...|hosts",
-        help="aggregate over switches side by side, each with a share of every vector: their number, their names, or "
-        "`hosts` for all that registered (hopsum worker-switch)",
+        metavar="N|NAME,NAME,...",
+        help="aggregate over switches side by side, each with a share of every vector: their number, or their names",
     )
     parser.add_argument(
         "--tree",
@@ -102,9 +99,6 @@ def _slots(options: argparse.Namespace) -> int:
     """Return the slots that are asked for, or those that the links need."""
     if options.round_trip is None:
         return _SLOTS if options.slots is None else int(options.slots)
-    # As many as will have registered.
-    if options.shards == HOSTS:
-        return slots_for(options.rate, options.round_trip)
     shards = options.shards if isinstance(options.shards, int) else len(options.shards)
     return slots_for(options.rate, options.round_trip, max(1, shards))
 
@@ -139,8 +133,7 @@ def run(options: argparse.Namespace) -> int:
             tree=options.tree,
             codec=codec.name,
             codec_options=codec.options,
-            shards=1 if options.shards == HOSTS else options.shards,
-            hosts=options.shards == HOSTS,
+            shards=options.shards,
             token=token,
         )
         keep(made.token)
@@ -191,10 +184,8 @@ def _places(values: dict[str, Any], *, is_sharded: bool) -> str:
     return "; ".join([*others, f"{then}{last}"])
 
 
-def _shards(text: str) -> int | str | tuple[str, ...]:
-    """Return a number of shards, the names of their switches, or HOSTS."""
-    if text == HOSTS:
-        return HOSTS
+def _shards(text: str) -> int | tuple[str, ...]:
+    """Return a number of shards, or the names of their switches."""
     return int(text) if text.isdecimal() else tuple(name.strip() for name in text.split(","))
 
 

@@ -9,7 +9,7 @@
     job_status          the status of a job, pure                 job_history  the events that led to it
     leases, settings_agreement, tokens   of members               job_mover    jobs that go to another switch
     switch_reconciler   brings one switch to the state of the database; switch_reconcilers all of them
-    switch_registry     switches that register by themselves      forwarding   layer-2 forwarding on a switch
+    forwarding          layer-2 forwarding on a switch
 
 Importing this package imports protobuf and no grpc.
 """
@@ -22,7 +22,7 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines, registrable
+from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines
 
 __all__ = [
     "ClusterConfig",
@@ -38,5 +38,4 @@ __all__ = [
     "device_factories",
     "load_config",
     "pipelines",
-    "registrable",
 ]

@@ -186,20 +186,13 @@ def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> Iter
         yield pb.Part(switch=name, job_index=index, slot_base=base, slots=size, counters=counters.get(name, {}))
 
 
-def switch_message(
-    reconciler: SwitchReconciler,
-    free: FreeCapacity,
-    jobs: int,
-    drops: Mapping[str, int],
-    lease_left_s: float | None = None,
-) -> pb.Switch:
+def switch_message(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, drops: Mapping[str, int]) -> pb.Switch:
     """Make the message of a switch.
 
     Args:
         free: what is left of its slots.
         jobs: the number of jobs that have a place there.
         drops: packets by reason, empty when the switch was not asked.
-        lease_left_s: seconds that are left of the lease of a switch that registered.
     """
     config, undecided = reconciler.config, ""
     if reconciler.foreign:
@@ -223,6 +216,4 @@ def switch_message(
         findings=reconciler.findings,
         condition_reason=reconciler.condition_reason or ("undecided" if reconciler.foreign else ""),
         sessions=reconciler.sessions,
-        registered=config.registered,
-        lease_left_s=lease_left_s,
     )

@@ -65,7 +65,6 @@ class SwitchConfig:
     l2_forwarding: whether it is its workers' Ethernet switch as well, see cluster.forwarding.
     program: the compiler's output, for a driver whose program is not installed with this package.
     loop_ports: ports that slots are spread over, the program's default one if empty.
-    registered: whether the switch registered by itself, and is in no file.
     tls: files of the P4Runtime session, None for one in the clear.
     """
 
@@ -81,7 +80,6 @@ class SwitchConfig:
     l2_forwarding: bool = False
     program: Path | None = None
     loop_ports: tuple[int, ...] = ()
-    registered: bool = False
     tls: SwitchTls | None = None
 
     @property
@@ -159,7 +157,6 @@ class ClusterConfig:
     tls_client_ca: Path | None = None
     tls_client_names: Path | None = None
     admin_token_file: Path | None = None
-    switch_token_file: Path | None = None
     log_level: str = "info"
     audit_log: Path | None = None
 
@@ -181,9 +178,8 @@ class ClusterConfig:
 
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong."""
-        if not self.switches and self.switch_token_file is None:
-            hint = "write a table [[switch]] for each, or give switch_token_file, so that switches can register"
-            raise _wrong("no switches", hint)
+        if not self.switches:
+            raise _wrong("no switches", "write a table [[switch]] for each")
         for switch in self.switches:
             switch.check()
         for what in ("name", "endpoint"):
@@ -304,7 +300,7 @@ _Port: Any = _table(PortRule)
 _Link: Any = _table(LinkConfig)
 _Switch: Any = _table(
     SwitchConfig,
-    but=("endpoint", "registered", "tls"),
+    but=("endpoint", "tls"),
     device_id=(int, 0),
     mac=(str,),
     ip=(str,),

@@ -30,8 +30,7 @@ from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_
 from hopsum_controlplane.cluster.settings_agreement import Disputes
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
-from hopsum_controlplane.cluster.switch_reconcilers import Registrable, SwitchReconcilers
-from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
+from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import (
     RandomSource,
     check_token,
@@ -73,7 +72,6 @@ class ClusterController:
     clock: unix seconds, for generations. monotonic: seconds that never go back, for leases.
     random: source of tokens.
     pipeline: program that all switches must run, or one for each switch by name; None for whatever runs.
-    registered: drives switches that register; None where none may.
     may_remove: see SwitchReconciler. Without it foreign generations are kept.
     """
 
@@ -87,10 +85,10 @@ class ClusterController:
         monotonic: Callable[[], float] = time.monotonic,
         random: RandomSource = secrets,
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
-        registered: Registrable | None = None,
         may_remove: MayRemove | None = None,
     ) -> None:
         config.check()
+        self._config = config
         self._monotonic = monotonic
         self._random = random
         self._store = store
@@ -104,11 +102,8 @@ class ClusterController:
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
         self._disputes = Disputes(self._cache)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
-        self._reconcilers = SwitchReconcilers(
-            config, devices, self._cache, pipeline=pipeline, registered=registered, **options
-        )
-        self.registry = SwitchRegistry(config, self._cache, self._reconcilers, monotonic)
-        self.mover = JobMover(self._cache, self._reconcilers, self.registry)
+        self._reconcilers = SwitchReconcilers(config, devices, self._cache, pipeline=pipeline, **options)
+        self.mover = JobMover(self._cache, self._reconcilers)
         self._histories = JobHistories(self._cache, self._reconcilers.trouble, self._lease_s, monotonic)
         for record in self._cache.records():
             for member in record.members:
@@ -117,11 +112,6 @@ class ClusterController:
         for reconciler in self._reconcilers.values():
             reconciler.reconcile()
         self._follow_trees()
-
-    @property
-    def _config(self) -> ClusterConfig:
-        """Return the configuration, with the switches that registered by now."""
-        return self._reconcilers.config
 
     def create_job(self, request: JobRequest, token: str = "") -> pb.CreateJobResponse:
         """Create a job: reserve its slots. Its members join with `token`, which is drawn where it is empty.
@@ -136,12 +126,11 @@ class ClusterController:
         with self._cache.changed:
             made = self._cache.find(request.name)
             is_ours = made is not None and made.state is not JobState.ENDING and matches(token, made.token_digest)
-            if made is not None and is_ours and made.request == self.registry.spread(request):
+            if made is not None and is_ours and made.request == request:
                 return answers.created_message(made, token)
             # Under one lock from the look at free places to the record on disk: two requests never get one place.
             self._cache.check_new(request.name)
             self._check_unused(token)
-            request = self.registry.spread(request)
             for name in (*request.shard_switches, request.switch):
                 if name is not None and name not in self._reconcilers:
                     raise InvalidRequestError(
@@ -149,7 +138,7 @@ class ClusterController:
                     )
             # Places are computed from the database, not from the switches: a record's slots are taken before anything
             # is on a switch.
-            switches = self._reconcilers.capacities(request, self.registry.obstacle)
+            switches = self._reconcilers.capacities(request)
             switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             # The database comes before the switch: what may be on a switch is on disk first.
@@ -412,7 +401,6 @@ class ClusterController:
             self._excused_s = now_s = self._monotonic()
             for record in self._cache.records():
                 self._leases.excuse(record, away_s, now_s + self._lease_s(record))
-        self.registry.excuse(away_s)
 
     def tick(self) -> None:
         """Evict silent members, retry failed work, and compare switches with the database when it is due.
@@ -440,22 +428,15 @@ class ClusterController:
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
             self._cache.probe_store(now_s)
-        self.mover.rescue()
-        self.registry.expire()
 
     def reconcile(self, switch: str) -> None:
-        """Do the part of `tick` that concerns one switch. Called by a thread per switch, slow switches delay no other.
-
-        Nothing is to be done for a switch that has been forgotten.
-        """
-        found = self._reconcilers.get(switch)
-        if found is not None:
-            found.reconcile()
-            self._histories.observe_switch(switch)
+        """Do the part of `tick` that concerns one switch, in a thread of its own: slow switches delay no other."""
+        self._reconcilers[switch].reconcile()
+        self._histories.observe_switch(switch)
 
     @property
     def switch_names(self) -> tuple[str, ...]:
-        """Return the names of all switches there are now."""
+        """Return the names of all switches, in the order of the configuration."""
         return tuple(self._reconcilers)
 
     def close(self) -> None:
@@ -572,5 +553,4 @@ class ClusterController:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
         allocator = placement.allocator_from_records(reconciler.config, records, reconciler.foreign)
-        left_s = self.registry.lease_left_s(reconciler.config.name) if reconciler.config.registered else None
-        return answers.switch_message(reconciler, allocator.free_capacity, len(records), read, left_s)
+        return answers.switch_message(reconciler, allocator.free_capacity, len(records), read)

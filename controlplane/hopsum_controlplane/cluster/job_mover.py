@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that go from one switch to another: because an operator says so, or because a switch that registered is lost.
+"""Jobs that go from one switch to another, because an operator says so.
 
 A move ends the generation, as a switch that restarts does: the workers seal it, report what they hold, and go on in the
 next one, at the other switch. No rule of the slot protocol knows of it.
@@ -13,8 +13,7 @@ from hopsum_controlplane.cluster import lifecycle, placement
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import LEASED, BranchAssignment, JobRecord, JobState, ShardSeat
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
-from hopsum_controlplane.cluster.switch_registry import SwitchRegistry
-from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
+from hopsum_controlplane.errors import InvalidRequestError
 from hopsum_wire.control import control_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -23,18 +22,15 @@ _log = logging.getLogger(__name__)
 class JobMover:
     """Moves jobs of one controller from one switch to another, a sharded job one shard at a time. Thread-safe."""
 
-    def __init__(self, cache: JobStateCache, reconcilers: SwitchReconcilers, registry: SwitchRegistry) -> None:
-        self._cache, self._reconcilers, self._registry = cache, reconcilers, registry
-        self._told: dict[tuple[str, str], str] = {}
-        """The reason why a job stays on a lost switch, by both, as it was logged last. For `rescue`."""
+    def __init__(self, cache: JobStateCache, reconcilers: SwitchReconcilers) -> None:
+        self._cache, self._reconcilers = cache, reconcilers
 
-    def move(self, name: str, away: str | None = None, to: str | None = None, *, why: str = "") -> pb.MoveJobResponse:
+    def move(self, name: str, away: str | None = None, to: str | None = None) -> pb.MoveJobResponse:
         """Give a job another switch in the place of `away`, from its next generation on.
 
         Args:
             away: left out: the job's one switch.
             to: left out: one that has room.
-            why: for the workers, an operator's order by default.
 
         Raises UnknownJobError. InvalidRequestError and ResourceExhaustedError, with what would fit. StoreError. Nothing
         has changed then.
@@ -44,55 +40,19 @@ class JobMover:
             away = self._movable(record, away)
             if to is not None and to not in self._reconcilers:
                 raise InvalidRequestError(f"no switch {to!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
-            switches = self._reconcilers.capacities(record.request, self._registry.obstacle)
+            switches = self._reconcilers.capacities(record.request)
             found = placement.replacement(record, away, to, switches, self._reconcilers.config.links)
             target = found.config.name
             self._require_alike(record, away, target)
             seats = self._seats(record, away, target)
             index, region = found.allocator.take(record.request.slots)
-            reason = f"it moves from switch {away} to switch {target}{why and ': '}{why}"
+            reason = f"it moves from switch {away} to switch {target}"
             at = BranchAssignment(target, index, region)
             self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))
         _log.warning("job %s moves from switch %s to %s", name, away, target, extra={"job": name, "switch": target})
         # `follow` does not wait: the switch that the job leaves may be dead.
         self._reconcilers.follow(name)
         return pb.MoveJobResponse(from_switch=away, to_switch=target, slot_base=region.base, slots=region.size)
-
-    def rescue(self) -> None:
-        """Move jobs away from switches that registered and are lost. A job that cannot be moved is logged once."""
-        lost = [switch.name for switch in self._cache.switches() if not self._registry.is_live(switch.name)]
-        for switch in lost:
-            for record in self._cache.records(switch):
-                try:
-                    self._rescue(record.name, switch)
-                except ControlPlaneError as error:
-                    if self._told.get((record.name, switch)) != str(error):
-                        _log.error("job %s stays on switch %s, which is lost: %s", record.name, switch, error)
-                    self._told[record.name, switch] = str(error)
-        # A switch that came back and is lost again is another loss: it is logged again.
-        self._told = {key: told for key, told in self._told.items() if key[1] in lost}
-
-    def _rescue(self, name: str, switch: str) -> None:
-        """Take a job off a lost switch. If the switch does not answer either, no one waits for the entries on it.
-
-        It is taken off the switch when that registers again: see SwitchReconcilers.
-        """
-        # A lost switch that still answers is cleared as usual. One that is silent cannot be cleared, and nobody waits
-        # for it.
-        silent = self._reconcilers[switch].controller is None
-
-        def forget(now: JobRecord) -> JobRecord | None:
-            if not silent:
-                return now
-            if now.leftover(switch) is not None:
-                return lifecycle.on_cleared(now, switch)
-            over = now.state in (JobState.CHANGING, JobState.ENDING)
-            return lifecycle.on_removed(now, switch) if over and switch in now.next_switches else now
-
-        record = self._cache.apply(name, forget, missing_ok=True)
-        if record is not None and switch in record.switches and record.state is not JobState.ENDING:
-            self.move(name, switch, why="that one is lost")
-            self._cache.apply(name, forget, missing_ok=True)
 
     def _movable(self, record: JobRecord, away: str | None) -> str:
         """Return the switch that a job is to leave. Raises InvalidRequestError."""

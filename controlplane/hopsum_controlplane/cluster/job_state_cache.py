@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from hopsum_controlplane.cluster.records import JobRecord, JobState, RegisteredSwitch
+from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.errors import JobExistsError, StoreError, UnknownJobError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
@@ -36,7 +36,6 @@ class JobStateCache:
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in stored.records}
-        self._switches = {switch.name: switch for switch in stored.switches}
         # Replaced as a whole, so that `place_of` needs no lock: calls of strangers never wait for the database.
         self._digests = {key: place for record in stored.records for key, place in _digests(record).items()}
         self._watchers: list[Callable[[str], None]] = []
@@ -145,28 +144,6 @@ class JobStateCache:
                 watcher(name)
         _report(before, after)
         return after
-
-    def switches(self) -> tuple[RegisteredSwitch, ...]:
-        """Return the switches that registered, in the order of their names."""
-        with self.changed:
-            return tuple(self._switches[name] for name in sorted(self._switches))
-
-    def switch(self, name: str) -> RegisteredSwitch | None:
-        """Return a switch that registered, None when there is none of this name."""
-        with self.changed:
-            return self._switches.get(name)
-
-    def put_switch(self, switch: RegisteredSwitch) -> None:
-        """Write a switch that registered, in the place of the one with its name."""
-        with self.changed, self._writing():
-            self._store.put_switch(switch)
-            self._switches[switch.name] = switch
-
-    def remove_switch(self, name: str) -> None:
-        """Strike a switch out that registered."""
-        with self.changed, self._writing():
-            self._store.remove_switch(name)
-            del self._switches[name]
 
     def observe_generation(self, generation: int) -> None:
         """Count a generation as taken: it was found on a switch."""

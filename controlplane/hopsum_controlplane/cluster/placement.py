@@ -100,13 +100,9 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the
     leaves below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or
-    of those that reach every network the ones with most free slots, in the order of the configuration. Switches that
-    registered are taken where they are named, or where no other switch is configured. Raises ResourceExhaustedError
-    or InvalidRequestError saying for every switch why not, and what would fit.
+    of those that reach every network the ones with most free slots, in the order of the configuration. Raises
+    ResourceExhaustedError or InvalidRequestError saying for every switch why not, and what would fit.
     """
-    # Switches that registered are for jobs that ask for hosts, or name them.
-    if request.switch is None and not request.shard_switches:
-        switches = [each for each in switches if not each.config.registered] or switches
     choices = [_shards(request, switches, links)] if request.shards > 1 else _choices(request, switches, links)
     fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
     if not fitting:
@@ -152,7 +148,6 @@ def replacement(
 ) -> SwitchCapacity:
     """Return the switch that takes the place of one of a job's: `to`, or the one that has most free slots.
 
-    Switches that registered take the place of such, configured ones that of configured ones, where none is named.
     Raises InvalidRequestError and ResourceExhaustedError, saying for every switch why not.
     """
     by_name = {each.config.name: each for each in switches}
@@ -164,9 +159,7 @@ def replacement(
             raise InvalidRequestError(f"no worker stands at switch {to!r}", hint="name a switch that has ports")
         others = [by_name[to]]
     else:
-        kind = away in by_name and by_name[away].config.registered
-        alike = [each for each in switches if each.config.registered is kind]
-        flat, _ = _reaching([(each,) for each in alike], alike, links)
+        flat, _ = _reaching([(each,) for each in switches], switches, links)
         others = [each for (each,) in flat if each.config.name not in record.places]
     fitting = [each for each in others if not each.why_not(record.request)]
     if not fitting:

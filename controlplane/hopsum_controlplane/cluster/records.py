@@ -7,7 +7,6 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.job_spec import Job, JobSpec, WorkerEndpoint
@@ -41,20 +40,6 @@ class MemberPhase(enum.Enum):
 
 LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
 """The phases in which a member has a lease, which silence ends."""
-
-
-@dataclass(frozen=True)
-class RegisteredSwitch:
-    """A switch that registered by itself. `incarnation` is of its process, `replaced` are those that had the name."""
-
-    config: SwitchConfig
-    incarnation: bytes
-    replaced: tuple[bytes, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the switch's name."""
-        return self.config.name
 
 
 class ShardSeat(NamedTuple):

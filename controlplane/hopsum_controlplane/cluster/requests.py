@@ -43,7 +43,6 @@ class JobRequest:
     tree: over a spine and all leaves below it, though one switch would reach all workers.
     codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
     shards: number of switches side by side. shard_switches: their names, empty for those with most room.
-    hosts: a shard on every switch that registered by itself.
     """
 
     name: str
@@ -62,7 +61,6 @@ class JobRequest:
     table6: tuple[int, ...] | None = None
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
-    hosts: bool = False
 
     @property
     def worker_ranks(self) -> range:
@@ -133,9 +131,6 @@ class JobRequest:
 
     def _check_shards(self) -> None:
         who, names = f"job {self.name!r}", ", ".join(self.shard_switches)
-        if self.hosts and (self.shards != 1 or self.shard_switches or self.tree or self.switch is not None):
-            hint = "leave the others out: every host that has registered has a shard"
-            raise InvalidRequestError(f"{who}: shards on all hosts, and a number or names of switches", hint=hint)
         if not 1 <= self.shards <= MAX_SHARDS:
             raise InvalidRequestError(f"{who}: {self.shards} shards", hint=f"a job has 1 .. {MAX_SHARDS}")
         if self.shard_switches and len(self.shard_switches) != self.shards:
@@ -144,9 +139,6 @@ class JobRequest:
         if twice := [name for name, times in Counter(self.shard_switches).items() if times > 1]:
             what = f"{who}: switch {twice[0]!r:.80} twice in its {self.shards} shards ({names:.400})"
             raise InvalidRequestError(what, hint="name each switch once: a shard has a switch of its own")
-        if self.hosts and self.observers:
-            what = f"{who}: {self.observers} observers of shards on all hosts"
-            raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")
         if self.shards == 1:
             if self.shard_switches:
                 hint = "a job on one switch names it with `switch`"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: jobs, their members, switches that registered, and the last generation, in one SQLite database.
+"""The database: jobs, their members, and the last generation, in one SQLite database.
 
 - What may stand on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
 - One process at a time has the database: the database stays locked while it is open.
 - A generation is counted by the transaction that writes it, and never goes back.
-- A job and a switch have checksums: SQLite does not notice a changed bit in the middle of a value.
+- A job has a checksum: SQLite does not notice a changed bit in the middle of a value.
 - A copy of the file has another owner number: a switch never takes two controllers that run for one.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
@@ -29,7 +29,6 @@ from typing import Any
 
 import msgspec
 
-from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import (
     BranchAssignment,
@@ -37,7 +36,6 @@ from hopsum_controlplane.cluster.records import (
     JobState,
     Member,
     MemberPhase,
-    RegisteredSwitch,
     ShardSeat,
 )
 from hopsum_controlplane.cluster.requests import JobRequest
@@ -46,7 +44,7 @@ from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
@@ -79,7 +77,6 @@ CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
     PRIMARY KEY (name, position)
 ) STRICT;
-CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
 CREATE TABLE earlier_tokens (
     name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
 ) STRICT;
@@ -91,10 +88,11 @@ _MIGRATIONS = {
     10: """
 ALTER TABLE books ADD COLUMN probes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE switches ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
 DROP TABLE IF EXISTS owner;
 CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
 """,
+    # Switches that registered by themselves. A job that is on one waits until the configuration has that switch.
+    11: "DROP TABLE switches;\n",
 }
 
 _JOB_COLUMNS = (
@@ -110,14 +108,10 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """Contents of the database: records, the highest generation that was ever taken, and switches that registered.
-
-    Records and switches are in the order of their names.
-    """
+    """Contents of the database: records in the order of their names, and the highest generation that was ever taken."""
 
     records: tuple[JobRecord, ...]
     last_generation: int
-    switches: tuple[RegisteredSwitch, ...] = ()
 
 
 class StateStore:
@@ -160,13 +154,7 @@ class StateStore:
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             jobs = self._database.execute("SELECT name, checksum FROM jobs ORDER BY name").fetchall()
-            rows = self._database.execute("SELECT name, switch, checksum FROM switches ORDER BY name").fetchall()
-            switches = []
-            for name, text, checksum in rows:
-                with self._sound(f"switch {name!r}"):
-                    switches.append(switch_from_json(text))
-                    _compare(checksum, _checksum(text))
-            return StoredState(tuple(self._record(*job) for job in jobs), last_generation, tuple(switches))
+            return StoredState(tuple(self._record(*job) for job in jobs), last_generation)
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its generation as taken.
@@ -198,18 +186,6 @@ class StateStore:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
         with self._transaction() as database:
             database.execute("DELETE FROM jobs WHERE name = ?", (name,))
-
-    def put_switch(self, switch: RegisteredSwitch) -> None:
-        """Write a switch that registered, in the place of the one with its name. Raises StoreError as `put`."""
-        with self._transaction() as database:
-            text = switch_to_json(switch)
-            row = (switch.name, text, _checksum(text))
-            database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?, ?)", row)
-
-    def remove_switch(self, name: str) -> None:
-        """Strike a switch out that registered. Raises StoreError when that cannot be done: it is there still."""
-        with self._transaction() as database:
-            database.execute("DELETE FROM switches WHERE name = ?", (name,))
 
     def probe(self) -> None:
         """Write a counter. Raises StoreError when that cannot be done."""
@@ -295,8 +271,6 @@ class StateStore:
         if version < SCHEMA_VERSION:
             for (name,) in self._database.execute("SELECT name FROM jobs").fetchall():
                 self._seal(name)
-            for name, text in self._database.execute("SELECT name, switch FROM switches").fetchall():
-                self._database.execute("UPDATE switches SET checksum = ? WHERE name = ?", (_checksum(text), name))
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _seal(self, name: str) -> None:
@@ -322,7 +296,8 @@ class StateStore:
             yield
         except sqlite3.Error as error:
             kind = StoreLockedError if _is_locked(error) else StoreError
-            raise kind(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
+            # SQLite quotes a damaged statement of the schema, with its line breaks.
+            raise kind(f"{self.path} cannot be {what}: {' '.join(str(error).split())}", hint=_hint(error)) from error
         except (ValueError, TypeError) as error:
             # Python's binding meets bytes of a damaged page that are no text, or finds a row less than there is.
             raise StoreError(f"{self.path} is damaged: {error!r:.200}", hint=_DAMAGED) from error
@@ -522,21 +497,3 @@ def _report(text: str) -> Report:
     except InvalidRequestError as error:
         raise ValueError(str(error)) from error
     return report
-
-
-def switch_to_json(switch: RegisteredSwitch) -> str:
-    """Write a switch that registered as JSON."""
-    config = msgspec.to_builtins(switch.config, enc_hook=str)
-    # No switch that registers has them.
-    del config["program"], config["loop_ports"]
-    for rule in config["ports"]:
-        del rule["speed_gbps"]
-    replaced = [incarnation.hex() for incarnation in switch.replaced]
-    return json.dumps({"config": config, "incarnation": switch.incarnation.hex(), "replaced": replaced})
-
-
-def switch_from_json(text: str) -> RegisteredSwitch:
-    """Return the switch of a text. Raises ValueError, KeyError or TypeError when it holds none."""
-    values = json.loads(text)
-    replaced = tuple(bytes.fromhex(each) for each in values["replaced"])
-    return RegisteredSwitch(_convert(SwitchConfig, values["config"]), bytes.fromhex(values["incarnation"]), replaced)

@@ -556,12 +556,7 @@ class SwitchReconciler:
         )
 
     def _asked(self, what: Sequence[str]) -> bool:
-        """Return whether these may be taken off the switch. The question is asked once.
-
-        A switch that registered is this controller's by its own word: no other controller has anything there.
-        """
-        if self.config.registered:
-            return True
+        """Return whether these may be taken off the switch. The question is asked once."""
         # The operator is asked once for each start: a switch that comes back must not ask at an unattended terminal.
         ask, self._may_remove = self._may_remove, None
         return ask is not None and ask(self.config.name, what)

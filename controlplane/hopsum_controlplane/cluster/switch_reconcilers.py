@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
-from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase, RegisteredSwitch
+from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.device import Device, PipelineConfig
@@ -26,18 +26,10 @@ from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError, Un
 from hopsum_controlplane.resource_allocator import Allocation
 
 
-class Registrable(NamedTuple):
-    """The drivers of switches that register: a function that opens a session with one, and the program of all."""
-
-    source: Callable[[SwitchConfig], DeviceSource]
-    pipeline: PipelineConfig | None
-
-
 class SwitchReconcilers(Mapping[str, SwitchReconciler]):
-    """The reconcilers by the names of their switches. Thread-safe. `config` has the switches that registered too.
+    """The reconcilers by the names of their switches, in the order of the configuration. Thread-safe.
 
-    `pipeline` is the program of all configured switches, or programs by switch. `registered` is for switches that
-    register, None where they have no device here. The other `options` are SwitchReconciler's.
+    `pipeline` is the program of all switches, or programs by switch. The other `options` are SwitchReconciler's.
     Raises ClusterConfigError when configuration, devices and the database do not fit together.
     """
 
@@ -48,29 +40,18 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         cache: JobStateCache,
         *,
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
-        registered: Registrable | None = None,
         **options: Any,
     ) -> None:
-        came = [each.config for each in cache.switches()]
-        self.config = replace(config, switches=(*config.switches, *came))
-        self.config.check()
-        self._cache = cache
-        self._registered, self._options = registered, options
-        sources = dict(devices)
-        if registered is not None:
-            sources.update({switch.name: registered.source(switch) for switch in came})
-        self._check(sources)
+        self.config, self._cache, self._options = config, cache, options
+        self._check(devices)
         self._reconcilers = {
             switch.name: self._made(
                 switch,
-                sources[switch.name],
+                devices[switch.name],
                 pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
             )
             for switch in config.switches
         }
-        if registered is not None:
-            made = {switch.name: self._made(switch, sources[switch.name], registered.pipeline) for switch in came}
-            self._reconcilers.update(made)
 
     def _made(self, switch: SwitchConfig, source: DeviceSource, pipeline: PipelineConfig | None) -> SwitchReconciler:
         return SwitchReconciler(
@@ -85,63 +66,17 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             **self._options,
         )
 
-    def source(self, switch: SwitchConfig) -> DeviceSource:
-        """Return the device of a switch that registers. Raises ClusterConfigError where there can be none."""
-        if self._registered is None:
-            raise ClusterConfigError("this controller takes no switches that register", hint="configure the switch")
-        return self._registered.source(switch)
-
-    def put(self, switch: RegisteredSwitch) -> None:
-        """Write a switch that registered into the database, and drive it in place of one of its name.
-
-        Raises StoreError, and ControlPlaneError for a switch that does not fit beside the others.
-        """
-        config, source = switch.config, self.source(switch.config)
-        with self._cache.changed:
-            others = tuple(each for each in self.config.switches if each.name != config.name)
-            after = replace(self.config, switches=(*others, config))
-            after.check()
-            # The database comes first: a controller that dies here drives the switch at its next start.
-            self._cache.put_switch(switch)
-            self.config, before = after, self._reconcilers.get(config.name)
-            made = self._made(config, source, None if self._registered is None else self._registered.pipeline)
-            # A new dictionary: threads iterate over the old one without a lock.
-            self._reconcilers = {**self._reconcilers, config.name: made}
-        if before is not None:
-            # Outside the lock: closing waits for a thread at work on the switch.
-            before.close()
-
-    def remove(self, name: str) -> SwitchReconciler:
-        """Strike a switch out that registered. Return its reconciler, for the caller to close. Raises StoreError."""
-        with self._cache.changed:
-            self._cache.remove_switch(name)
-            self.config = replace(
-                self.config, switches=tuple(each for each in self.config.switches if each.name != name)
-            )
-            kept = dict(self._reconcilers)
-            gone = kept.pop(name)
-            self._reconcilers = kept
-        return gone
-
     def __getitem__(self, name: str) -> SwitchReconciler:
         return self._reconcilers[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names, in the order of the configuration."""
         return iter(self._reconcilers)
 
     def __len__(self) -> int:
         return len(self._reconcilers)
 
-    def values(self) -> Any:
-        """Return the reconcilers there are now, in the order of the names."""
-        return self._reconcilers.values()
-
-    def capacities(self, request: JobRequest, obstacle: Callable[[SwitchConfig], str]) -> list[SwitchCapacity]:
-        """Return the free part of every switch for a job. Under the cache's lock.
-
-        `obstacle` says why a switch takes no further job, empty if it does.
-        """
+    def capacities(self, request: JobRequest) -> list[SwitchCapacity]:
+        """Return the free part of every switch for a job. Under the cache's lock."""
         trial = request.trial()
         # A spine looks nothing up, so it need not have the lookup operations.
         bare = replace(trial, table=None, table16=None, table6=None)
@@ -149,18 +84,12 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         for reconciler in self._reconcilers.values():
             config = reconciler.config
             allocator = allocator_from_records(config, self._cache.records(config.name), reconciler.foreign)
-            gone = obstacle(config)
-            obstacles = (gone or reconciler.refusal(trial), gone or reconciler.refusal(bare))
-            found.append(SwitchCapacity(config, allocator, *obstacles))
+            found.append(SwitchCapacity(config, allocator, reconciler.refusal(trial), reconciler.refusal(bare)))
         return found
 
     def of(self, record: JobRecord) -> list[SwitchReconciler]:
-        """Return the reconcilers of a job: of its one switch, or of a spine, then its leaves.
-
-        Of a job that has been deleted meanwhile those are left out that have gone with it.
-        """
-        known = self._reconcilers
-        return [known[name] for name in record.switches if name in known]
+        """Return the reconcilers of a job: of its one switch, or of a spine, then its leaves."""
+        return [self._reconcilers[name] for name in record.switches]
 
     def follow(self, job: str, *, wait: bool = False) -> None:
         """Do what is due for a job on all its switches. `wait` is as for SwitchReconciler.reconcile."""
@@ -175,16 +104,14 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
     def end(self, record: JobRecord) -> None:
         """Remove a job from its switches now, though something there failed a moment ago: leaves first (rule T7)."""
-        known = self._reconcilers
         # Leaves before the spine (rule T7): `places` begins with the spine.
         for name in record.places[::-1]:
-            if name in known:
-                known[name].reconcile(urgent=record.name)
+            self._reconcilers[name].reconcile(urgent=record.name)
 
     def condition(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
         conditions = {reconciler.config.name: reconciler.job_condition(record.name) for reconciler in self.of(record)}
-        if record.ready and record.switch in conditions:
+        if record.ready:
             conditions[record.switch] = conditions[record.switch] or self._reconcilers[record.switch].pause(record.name)
         if not record.branches:
             return conditions.get(record.switch, "")
@@ -219,8 +146,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Read what the switches did with the packets of a running job, by switch, or nothing where one cannot say."""
         if record.state is not JobState.RUNNING:
             return {}
-        known = self._reconcilers
-        return {name: known[name].counters(job) for name, job in record.parts.items() if name in known}
+        return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
 
     def _check(self, devices: Mapping[str, DeviceSource]) -> None:
         """Raise ClusterConfigError unless configuration, devices and the database fit together."""
@@ -293,11 +219,6 @@ def device_factories(
         )
         for switch in config.switches
     }
-
-
-def registrable(pipeline: PipelineConfig, *, owner: int = 0, **timeouts: float) -> Registrable:
-    """Return how switches are driven that register while a controller runs: all have `pipeline`."""
-    return Registrable(lambda switch: _device_factory(switch, pipeline, owner, timeouts), pipeline)
 
 
 def _device_factory(

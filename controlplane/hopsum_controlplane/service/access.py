@@ -31,8 +31,6 @@ class Safeguards(NamedTuple):
     """None: secrets pass in the clear."""
     admin_tokens: Sequence[AdminToken] = ()
     """Tokens of administrators. Without one, every caller is an administrator."""
-    switch_token: str | None = None
-    """The token that all switches that register share. Without it, none may register."""
     client_names: frozenset[str] | None = None
     """Common names of certificates whose clients may call, None where all may."""
 
@@ -67,19 +65,4 @@ class Access:
             raise UnauthenticatedError(
                 f"certificate {certificate!r} is not among the names that may call this controller",
                 hint="take a certificate with another name, or have its name written into the file of tls_client_names",
-            )
-
-    def require_switch(self, token: str) -> None:
-        """Raise UnauthenticatedError unless the token is that of the switches."""
-        expected = self.safeguards.switch_token
-        if expected is None:
-            raise UnauthenticatedError(
-                "this controller takes no switches that register",
-                hint="give its configuration a switch_token_file, and start it again",
-            )
-        if not hmac.compare_digest(expected.encode(), token.encode()):
-            told = "another token than that for switches" if token else "no token"
-            raise UnauthenticatedError(
-                f"switches register with the token for switches, and this call has {told}",
-                hint="give the file that the controller's switch_token_file names",
             )

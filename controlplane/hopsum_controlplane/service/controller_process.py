@@ -27,7 +27,6 @@ from hopsum_controlplane.cluster import (
     device_factories,
     load_config,
     pipelines,
-    registrable,
 )
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.devices.device import PipelineConfig
@@ -51,8 +50,6 @@ def awake_or_not_s() -> float:
 class Pulse:
     """The threads that keep a cluster going: each `period_s` seconds `expire`, and `reconcile` of every switch.
 
-    Switches that come or go meanwhile are followed.
-
     Leaving it waits for what is in progress, which the deadlines of a switch's calls bound. `clock` gives seconds that
     go on while this process stands still.
     """
@@ -71,7 +68,11 @@ class Pulse:
         """The time at which leases were last looked at, seconds of `time.monotonic`."""
         self._over = threading.Event()
         self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
-        self._switches: dict[str, threading.Thread] = {}
+        # A thread for each switch: one that does not answer holds up no other.
+        self._switches = [
+            threading.Thread(target=self._attend, args=(name,), name=f"hopsum-pulse-{name}", daemon=True)
+            for name in controller.switch_names
+        ]
 
     def mind_leases(self) -> None:
         """Excuse everybody for an absence of this process, if there was one. Then evict silent members."""
@@ -85,37 +86,21 @@ class Pulse:
 
     def __enter__(self) -> Self:
         self._leases_at_s = self._clock()
-        self._follow()
-        self._leases.start()
+        for thread in (self._leases, *self._switches):
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._leases.join()
-        for thread in self._switches.values():
+        for thread in (self._leases, *self._switches):
             thread.join()
 
     def _beat(self) -> None:
         while not self._over.wait(self._period_s):
             self._try(self.mind_leases)
-            self._try(self._follow)
-
-    def _follow(self) -> None:
-        """Start a thread for each switch that has none. Threads of switches that have gone end by themselves."""
-        for name in self._controller.switch_names:
-            # A thread for each switch: one that does not answer holds up no other.
-            thread = self._switches.get(name)
-            if thread is None or not thread.is_alive():
-                self._switches[name] = threading.Thread(
-                    target=self._attend, args=(name,), name=f"hopsum-pulse-{name}", daemon=True
-                )
-                self._switches[name].start()
-        gone = [name for name, thread in self._switches.items() if not thread.is_alive()]
-        for name in gone:
-            del self._switches[name]
 
     def _attend(self, switch: str) -> None:
-        while not self._over.wait(self._period_s) and switch in self._controller.switch_names:
+        while not self._over.wait(self._period_s):
             self._try(lambda: self._controller.reconcile(switch))
 
     @staticmethod
@@ -216,7 +201,6 @@ def running(
             sources,
             clock=clock,
             pipeline=pipeline,
-            registered=registrable(program, owner=store.owner, connect_timeout_s=CONNECT_S),
             may_remove=may_remove,
         )
         stack.callback(controller.close)
@@ -246,7 +230,7 @@ def raise_limit() -> int:
 
 
 _TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_names")
-RELOADED: Final = (*_TLS, "admin_token_file", "switch_token_file", "log_level", "audit_log")
+RELOADED: Final = (*_TLS, "admin_token_file", "log_level", "audit_log")
 """Settings that take effect without another start: keys of [controller], and the files that they name."""
 
 

@@ -20,10 +20,10 @@ from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read
 from hopsum_controlplane.service.event_loop import Bell, EventLoop
 from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
-from hopsum_controlplane.service.operator_service import Jobs, Switches
-from hopsum_controlplane.token_files import AdminToken, read_admin_tokens, read_token
+from hopsum_controlplane.service.operator_service import Jobs
+from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_wire.control import UNIX, is_local
-from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX, SWITCH_SERVICE
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
 from hopsum_wire.quiet_grpc import grpc
 
 BEAT_THREADS: Final = 4
@@ -105,11 +105,9 @@ class Service:
         # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
         jobs = Jobs(controller, self._access, gate, rest, self._audit, self.notices)
-        switches = Switches(controller, self._access, gate, rest)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
             handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._access),
-            handler_of(SWITCH_SERVICE, switches.answers(), switches.admit, rest, self._access),
         )
         try:
             self.address = self._events.run(self._listen(listen, handlers))
@@ -224,17 +222,11 @@ def safeguards(config: ClusterConfig) -> Safeguards:
         ServerCredentials(tls)
     tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
     _require_token(config.listen, tokens)
-    switch = None if config.switch_token_file is None else read_token(config.switch_token_file, "switch_token_file")
-    # One token for both would let every host's switch delete jobs.
-    if switch in [each.token for each in tokens]:
-        # A host's switch would else be an administrator.
-        told = "admin_token_file and switch_token_file hold one token"
-        raise ControlPlaneError(told, hint="give each tokens of its own")
     for each in config.switches:
         if each.tls is not None:
             each.tls.check()
     names = None if config.tls_client_names is None else read_names(config.tls_client_names)
-    return Safeguards(tls, tokens, switch, names)
+    return Safeguards(tls, tokens, names)
 
 
 def _connections_max() -> int:

@@ -163,37 +163,6 @@ def _from(call: Call, identity: str) -> dict[str, str]:
     return {"identity": identity, **certificate, "peer": call.peer}
 
 
-class Switches:
-    """SwitchService: answers switches that register, in threads of `lane`."""
-
-    def __init__(self, controller: ClusterController, access: Access, gate: Gate, lane: Lane) -> None:
-        self._controller, self._access, self._gate, self._lane = controller, access, gate, lane
-
-    def answers(self) -> Mapping[str, Answer]:
-        """Return an answer for each method."""
-        answers: Mapping[str, Callable[[Any, Call], Any]] = {
-            "RegisterSwitch": self._register,
-            "DeregisterSwitch": self._deregister,
-        }
-        return {name: self._lane.answer(answer) for name, answer in answers.items()}
-
-    @contextmanager
-    def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call with the token for switches pass for the block.
-
-        Raises UnauthenticatedError, and TooManyClientsError, see Gate.
-        """
-        self._access.require_switch(call.token)
-        with self._gate.known(call.token, _CALLS_MAX):
-            yield
-
-    def _register(self, request: Any, call: Call) -> Any:
-        return self._controller.registry.register(request)
-
-    def _deregister(self, request: Any, call: Call) -> Any:
-        return pb.DeregisterSwitchResponse(jobs=self._controller.registry.deregister(request.name, request.incarnation))
-
-
 def job_request(message: Any) -> JobRequest:
     """Make the value of an operator's request. Values out of range are for the cluster to refuse."""
     return JobRequest(
@@ -213,5 +182,4 @@ def job_request(message: Any) -> JobRequest:
         codec_options=message.codec_options,
         shards=message.shards or len(message.shard_switches) or 1,
         shard_switches=tuple(message.shard_switches),
-        hosts=message.hosts,
     )

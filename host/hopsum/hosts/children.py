@@ -65,13 +65,6 @@ class Children:
                 raise ChildError(f"{name} {why}: {text[-_TAIL_BYTES:].strip() or 'it printed nothing'}")
             time.sleep(_LOOK_AGAIN_S)
 
-    def ended(self) -> str:
-        """Return which child has ended by itself, and the end of its output, or an empty string while all run."""
-        for name, child in self._children.items():
-            if child.poll() is not None:
-                return f"{name} ended with status {child.returncode}: {self._tail(name) or 'it printed nothing'}"
-        return ""
-
     def close(self) -> None:
         """End the children and wait for them. Harmless when that is done. It does nothing in a forked process."""
         if os.getpid() != self._process:
@@ -114,10 +107,6 @@ class Children:
         self._children[log.stem] = child
         return child
 
-    def _tail(self, name: str) -> str:
-        text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-        return text[-_TAIL_BYTES:].strip()
-
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
@@ -127,8 +116,7 @@ class Children:
 
 
 START_S: Final = 120.0
-_READY: Final = re.compile(r"^ready grpc=(\S+) .*\n(?:udp 1=\S+:(\d+)\n)?", re.MULTILINE)
-_READY_ANY_PORT: Final = re.compile(r"^ready grpc=(\S+) .*\nudp 1=\S+:(\d+)\n", re.MULTILINE)
+_READY: Final = re.compile(r"^ready grpc=(\S+) .*\nudp 1=\S+:(\d+)\n", re.MULTILINE)
 
 
 class EmbeddedSwitch(NamedTuple):
@@ -139,10 +127,8 @@ class EmbeddedSwitch(NamedTuple):
     udp_port: int
 
 
-def start_switch(
-    children: Children, ip: str, service_ip: str, *, p4runtime_port: int = 0, udp_port: int = 0
-) -> EmbeddedSwitch:
-    """Start a switch at an address of this host. Ports 0 are any free ones.
+def start_switch(children: Children, ip: str, service_ip: str) -> EmbeddedSwitch:
+    """Start a switch at free ports of an address of this host.
 
     Args:
         service_ip: the service's address inside the switch's frames.
@@ -150,11 +136,9 @@ def start_switch(
     Raises:
         ChildError: it did not start, with what it printed.
     """
-    service = f"{service_ip}:{HOPSUM_UDP_PORT}"
-    arguments = ["hopsum_switch", "--grpc", f"{ip}:{p4runtime_port}", "--udp", f"1={ip}:{udp_port},as={service}"]
-    ready = _READY if udp_port else _READY_ANY_PORT
-    text = children.start("switch", arguments, ready, START_S)
-    found = ready.search(text)
+    arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT}"]
+    text = children.start("switch", arguments, _READY, START_S)
+    found = _READY.search(text)
     if found is None:
         raise RuntimeError(f"a switch that is ready and does not say where: {text}")
-    return EmbeddedSwitch(ip, found[1], udp_port or int(found[2]))
+    return EmbeddedSwitch(ip, found[1], int(found[2]))

@@ -29,24 +29,17 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
     Raises:
         ConfigError: no such address or interface here, or no way to MASTER_ADDR.
     """
-    return address_towards(environment.get(MASTER_VARIABLE, "127.0.0.1"), MASTER_VARIABLE, ip, environment)
-
-
-def address_towards(other: str, name: str, ip: str, environment: Mapping[str, str]) -> str:
-    """Return `ip` or the address of gloo's interface as `choose_address`, else the source of what is sent to `other`.
-
-    `name` is what errors call it. Raises ConfigError.
-    """
     if ip:
         return _own(ip)
     if names := environment.get(INTERFACE_VARIABLE, ""):
         return _of_interface(names)
+    master = environment.get(MASTER_VARIABLE, "127.0.0.1")
     # A datagram socket that is connected has the source address of the kernel's route. Nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         try:
-            asker.connect((other, 9))
+            asker.connect((master, 9))
         except OSError as error:
-            raise ConfigError(f"no way to {name} {other!r}: {error}; {_HINT}") from error
+            raise ConfigError(f"no way to {MASTER_VARIABLE} {master!r}: {error}; {_HINT}") from error
         return str(asker.getsockname()[0])
 
 

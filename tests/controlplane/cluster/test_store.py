@@ -19,7 +19,7 @@ from grpc import StatusCode
 from hopsum_controlplane.cluster import JobState, StateStore
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
-from hopsum_controlplane.cluster.records import JobRecord, RegisteredSwitch, ShardSeat
+from hopsum_controlplane.cluster.records import JobRecord, ShardSeat
 from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.errors import (
     ResourceExhaustedError,
@@ -230,38 +230,27 @@ def test_other_databases(path: Path) -> None:
         StateStore(path)
 
 
-def leave_checksums_out(store: StateStore) -> None:
-    """Take out of the database what came with version 11."""
+SWITCHES = "CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT"
+
+
+def make_old(store: StateStore, version: int) -> None:
+    """Bring a database to an older version: 11 had switches that registered, 10 no checksums either."""
+    store._database.execute(SWITCHES)
+    store._database.execute("INSERT INTO switches VALUES ('host1', '{}', 7)")
     for table, column in (("books", "probes"), ("jobs", "checksum"), ("switches", "checksum"), ("owner", "file")):
-        store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        if version == 10:
+            store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    store._database.execute(f"PRAGMA user_version = {version}")
 
 
-def test_switches_that_registered_come_back(store: StateStore) -> None:
-    config = switch_config(7, {1: "0.0.0.0/0"}, service_address=("10.0.0.7", 5000), slots=64, registered=True)
-    other = replace(config, name="s8")
-    switches = (RegisteredSwitch(config, b"7" * 16, (b"6" * 16,)), RegisteredSwitch(other, b"8" * 16))
-    for switch in switches:
-        store.put_switch(switch)
-    store.put_switch(replace(switches[1], incarnation=b"9" * 16))
-    again = reopened(store)
-    assert again.load().switches == (switches[0], replace(switches[1], incarnation=b"9" * 16))
-    again.remove_switch("s8")
-    assert again.load().switches == switches[:1]
-    again._database.execute("UPDATE switches SET switch = '{}'")
-    with pytest.raises(StoreError, match="is damaged: switch 's7'"):
-        again.load()
-    again.close()
-
-
-def test_a_database_without_checksums_is_brought_up(store: StateStore) -> None:
-    switch = RegisteredSwitch(switch_config(7, {1: "0.0.0.0/0"}, registered=True), b"7" * 16)
+@pytest.mark.parametrize("version", [10, 11])
+def test_older_databases_are_brought_up(store: StateStore, version: int) -> None:
     for each in many():
         store.put(each)
-    store.put_switch(switch)
-    leave_checksums_out(store)
-    store._database.execute("PRAGMA user_version = 10")
+    make_old(store, version)
     brought = reopened(store)
-    assert brought.load() == StoredState(tuple(many()), 9, (switch,))
+    assert brought.load() == StoredState(tuple(many()), 9)
+    assert brought._database.execute("SELECT * FROM sqlite_master WHERE name = 'switches'").fetchall() == []
     brought.close()
 
 
@@ -273,12 +262,10 @@ def test_a_database_without_checksums_is_brought_up(store: StateStore) -> None:
         ("DELETE FROM members WHERE rank = 1", "job 'job'"),
         ("DELETE FROM retired", "job 'job'"),
         ("DELETE FROM earlier_tokens", "job 'job'"),
-        ("UPDATE switches SET switch = replace(switch, '02:00', '02:01')", "switch 's7'"),
     ],
 )
 def test_a_change_that_makes_sense_is_noticed(store: StateStore, damage: str, what: str) -> None:
     store.put(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
-    store.put_switch(RegisteredSwitch(switch_config(7, {1: "0.0.0.0/0"}, registered=True), b"7" * 16))
     store.load()
     assert store_module._checksum("\u00e9") == zlib.crc32(b"'\\xe9'"), "the same in every version of Python"
     store._database.execute(damage)
@@ -351,8 +338,7 @@ def test_a_check_is_what_a_start_finds_and_changes_nothing(store: StateStore, pa
     store.put(running())
     with pytest.raises(StoreLockedError):
         StateStore.check(path)
-    leave_checksums_out(store)
-    store._database.execute("PRAGMA user_version = 10")
+    make_old(store, 10)
     store.close()
     before = path.read_bytes()
     StateStore.check(path)
@@ -383,8 +369,7 @@ def test_the_probe_writes(store: StateStore, path: Path) -> None:
 
 def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put(running())
-    leave_checksums_out(store)
-    store._database.execute("PRAGMA user_version = 10")
+    make_old(store, 10)
     with monkeypatch.context() as patch:
         patch.setitem(store_module._MIGRATIONS, 10, store_module._MIGRATIONS[10] + "INSERT INTO nowhere VALUES (1);\n")
         with pytest.raises(StoreError, match="no such table: nowhere"):
@@ -394,11 +379,11 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypa
     again.close()
 
 
-@pytest.mark.parametrize("version", [9, 12])
+@pytest.mark.parametrize("version", [9, 13])
 def test_a_version_that_is_unknown(store: StateStore, path: Path, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 11; use the hopsum that"):
+    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 12; use the hopsum that"):
         StateStore(path)
 
 

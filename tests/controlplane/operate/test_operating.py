@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from hopsum_cli.context import read_context
-from hopsum_controlplane.cluster import load_config
 
 from ...support.reader import PATIENCE_S, Reader, end
 
@@ -42,18 +41,11 @@ def packets(text: str) -> dict[str, float]:
 
 
 def test_the_context_on_the_page_is_read(tmp_path: Path) -> None:
-    _, context, _ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    _, context = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "config.toml"
     path.write_text(context)
     files = {"admin_token_file": f"{tmp_path}/admin.token", "ca_file": f"{tmp_path}/ca.pem"}
     assert read_context({"HOPSUM_CONFIG": str(path)}) == {"controller": "10.0.0.1:4700", **files}
-
-
-def test_the_configuration_for_switches_that_register_is_read(tmp_path: Path) -> None:
-    *_, text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "cluster.toml").write_text(text)
-    config = load_config(tmp_path / "cluster.toml")
-    assert (config.switches, config.switch_token_file) == ((), tmp_path / "switch.token")
 
 
 @pytest.mark.skipif(os.environ.get("TEST_SCALE", "1") == "1", reason="two trainings, for a release: SCALE=2")

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from hopsum_cli.job.job_command import main
-from hopsum_cli.worker_switch import build_parser
 from hopsum_controlplane.cluster import load_config
 from hopsum_topologies.process import ManagedProcess
 
@@ -66,16 +65,6 @@ def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(text + links)
     config = load_config(tmp_path / "cluster.toml")
     assert [link.leaf for link in config.below("spine")] == ["leaf1", "leaf2"]
-
-
-def test_options_of_a_hosts_switch_are_known(
-    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A job over hosts is refused for one reason: no host has registered. test_registered_switch runs both commands."""
-    switch, create = blocks("operating", "Switches on the workers' own hosts", "text")
-    assert build_parser().parse_args(shlex.split(switch)[2:]).controller == "10.0.0.1:4700"
-    assert main([*shlex.split(create)[2:], *at]) == 1
-    assert "regist" in capsys.readouterr().err
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tutorial-two-jobs.md").read_text()

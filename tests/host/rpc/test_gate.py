@@ -22,7 +22,7 @@ from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 from hopsum_wire.generations import Sealed
 
 from ...controlplane.cluster.world import LEASE_S, Cluster
@@ -72,14 +72,14 @@ def mute(service: Service, path: str, token: str = "", count: int = CALLS) -> It
 
 @pytest.fixture
 def served() -> Iterator[tuple[Desk, Service]]:
-    guarded = Safeguards(admin_tokens=[AdminToken(ADMIN)], switch_token="the-token-for-switches")
+    guarded = Safeguards(admin_tokens=[AdminToken(ADMIN)])
     with desk_service(safeguards=guarded) as found:
         yield found
 
 
 ALL = [
     (service, name, method.path)
-    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE, SWITCH_SERVICE)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
     for name, method in methods(service).items()
 ]
 

@@ -29,7 +29,7 @@ from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, Method, methods
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, Method, methods
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -340,14 +340,13 @@ def _without_leases(job: dict[str, Any]) -> dict[str, Any]:
 
 
 CALLS: Final = 300 * int(os.environ.get("TEST_SCALE", "1"))
-SWITCH: Final = "the-token-for-switches"
-TOKENS: Final = {JOB_SERVICE: ADMIN, SWITCH_SERVICE: SWITCH}
+TOKENS: Final = {JOB_SERVICE: ADMIN}
 REFUSALS: Final = {
     "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
 }  # fmt: skip
 METHODS: Final = [
     (service, name, method)
-    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE, SWITCH_SERVICE)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
     for name, method in methods(service).items()
 ]
 
@@ -366,7 +365,7 @@ def address(fuzz_cluster: Cluster) -> Iterator[str]:
     with Service(
         fuzz_cluster.controller,
         "127.0.0.1:0",
-        safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)], switch_token=SWITCH),
+        safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)]),
     ) as service:
         yield service.address
 

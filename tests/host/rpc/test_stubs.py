@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hopsum_wire.control import control_pb2
-from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, SWITCH_SERVICE, methods
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,7 @@ def test_services_have_the_methods_of_the_source(generator: dict[str, Any]) -> N
     declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)", source, re.MULTILINE)
     found = [
         (name, method.request.DESCRIPTOR.name, "stream " if method.streams else "", method.response.DESCRIPTOR.name)
-        for service in (MEMBERSHIP_SERVICE, JOB_SERVICE, SWITCH_SERVICE)
+        for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
         for name, method in methods(service).items()
     ]
     assert found == declared

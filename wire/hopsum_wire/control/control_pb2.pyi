@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 8004b749d13451e020995ed24e4d3ec9
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 bcac43698cd72690d67222b61b5d3d1a
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -292,7 +292,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "hosts", "token")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -309,7 +309,6 @@ class CreateJobRequest(_message.Message):
     TABLE6_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_SWITCHES_FIELD_NUMBER: _ClassVar[int]
-    HOSTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
@@ -327,9 +326,8 @@ class CreateJobRequest(_message.Message):
     table6: _containers.RepeatedScalarFieldContainer[int]
     shards: int
     shard_switches: _containers.RepeatedScalarFieldContainer[str]
-    hosts: bool
     token: str
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., hosts: bool = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
@@ -536,48 +534,6 @@ class MoveJobResponse(_message.Message):
     slots: int
     def __init__(self, from_switch: _Optional[str] = ..., to_switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
-class RegisterSwitchRequest(_message.Message):
-    __slots__ = ("name", "incarnation", "address", "device_id", "mac", "ip", "service", "slots")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    MAC_FIELD_NUMBER: _ClassVar[int]
-    IP_FIELD_NUMBER: _ClassVar[int]
-    SERVICE_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    incarnation: bytes
-    address: str
-    device_id: int
-    mac: str
-    ip: str
-    service: Endpoint
-    slots: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., address: _Optional[str] = ..., device_id: _Optional[int] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., service: _Optional[_Union[Endpoint, _Mapping]] = ..., slots: _Optional[int] = ...) -> None: ...
-
-class RegisterSwitchResponse(_message.Message):
-    __slots__ = ("lease_s", "heartbeat_s")
-    LEASE_S_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
-    lease_s: float
-    heartbeat_s: float
-    def __init__(self, lease_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
-
-class DeregisterSwitchRequest(_message.Message):
-    __slots__ = ("name", "incarnation")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    incarnation: bytes
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[bytes] = ...) -> None: ...
-
-class DeregisterSwitchResponse(_message.Message):
-    __slots__ = ("jobs",)
-    JOBS_FIELD_NUMBER: _ClassVar[int]
-    jobs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
-
 class ListSwitchesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -591,7 +547,7 @@ class ListSwitchesResponse(_message.Message):
     def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("name", "driver", "address", "reachable", "condition", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "entries_repaired", "findings", "condition_reason", "sessions", "registered", "lease_left_s")
+    __slots__ = ("name", "driver", "address", "reachable", "condition", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "entries_repaired", "findings", "condition_reason", "sessions")
     class DropsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -614,8 +570,6 @@ class Switch(_message.Message):
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
     CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
-    REGISTERED_FIELD_NUMBER: _ClassVar[int]
-    LEASE_LEFT_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     driver: str
     address: str
@@ -631,6 +585,4 @@ class Switch(_message.Message):
     findings: _containers.RepeatedScalarFieldContainer[str]
     condition_reason: str
     sessions: int
-    registered: bool
-    lease_left_s: float
-    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., condition: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., entries_repaired: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ..., condition_reason: _Optional[str] = ..., sessions: _Optional[int] = ..., registered: bool = ..., lease_left_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., condition: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., entries_repaired: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ..., condition_reason: _Optional[str] = ..., sessions: _Optional[int] = ...) -> None: ...

@@ -9,7 +9,6 @@ from hopsum_wire.control import control_pb2
 
 MEMBERSHIP_SERVICE: Final = "MembershipService"
 JOB_SERVICE: Final = "JobService"
-SWITCH_SERVICE: Final = "SwitchService"
 MESSAGE_BYTES_MAX: Final = 1 << 20
 """Either way. The largest is the list of 64 jobs of 64 members."""
 BEARER: Final = "Bearer "
