@@ -17,13 +17,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.codec.interface import OnNonfinite, nonfinite_error
+from hopsum.codec.interface import OnNonfinite
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
+from hopsum.torch.tensors import real_elements, values_of
 
 # ---- means by the process group ----------------------------------------------------------------------------
 
@@ -40,8 +41,9 @@ class GroupSums:
 
     def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
         """Begin to replace x by its mean over the ranks. The future says when it is done."""
-        self.elements += x.numel()
-        self.bytes += x.numel() * x.element_size()
+        held = values_of(x)
+        self.elements += held.numel()
+        self.bytes += held.numel() * held.element_size()
         return self._start(x.div_(self.workers), dist.ReduceOp.SUM)
 
     def means(self, values: list[float]) -> list[float]:
@@ -90,6 +92,12 @@ def drops_unused(module: nn.Module) -> bool:
     """Return whether it leaves alone the gradients of parameters that no rank used, whatever their mean."""
     ddp = isinstance(module, DistributedDataParallel)
     return ddp and bool(module.find_unused_parameters or module.static_graph)
+
+
+def sparse_parameters(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that will have sparse gradients, by the rule of DistributedDataParallel."""
+    tables = [each for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
+    return [each.weight for each in tables if each.sparse and each.weight.requires_grad]
 
 
 def names_of(
@@ -170,9 +178,11 @@ class Sender:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers. No sum began.
         """
         buffer = bucket.buffer()
-        if buffer.layout is not torch.strided or not buffer.is_floating_point():
+        by_group = buffer.is_sparse and self.group is not None
+        if not (buffer.layout is torch.strided or by_group) or not buffer.is_floating_point():
             raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
-        layouts = self._layouts_of(bucket, buffer, compress)
+        # Ranks have other rows of a sparse gradient: there is no vector that a switch could add.
+        layouts = self._layouts_of(bucket, buffer, compress and not by_group)
         # Before any sum begins: with `out` in place the mean may overwrite the gradients at once.
         used = self._used(buffer, layouts) if self.drops_unused else []
         portions = []
@@ -206,7 +216,8 @@ class Sender:
         unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self.names]
         if unknown:
             raise ValueError(f"parameters of shapes {unknown} are not in the module that HopsumState was made with")
-        sizes = [parameter.numel() for parameter in parameters]
+        # DDP's buckets have complex gradients as pairs of real numbers.
+        sizes = [real_elements(parameter) for parameter in parameters]
         if sum(sizes) != elements:
             raise ValueError(f"bucket of {elements} elements for parameters of {sum(sizes)}")
         named = list(zip([self.names[each] for each in parameters], places_of(sizes), strict=True))
@@ -263,17 +274,18 @@ class Sender:
         def take() -> bool:
             future.wait()
             # The process group says nothing of NaN: each rank looks at the same mean, so all decide alike.
-            if bool(portion.x.isfinite().all()):
+            if portion.is_finite:
                 return True
             if self.on_nonfinite == "skip":
                 return False
-            gradients = portion.gather().to("cpu", torch.float32).numpy()
-            raise nonfinite_error(gradients, portion.layout.tensors, self.communicator.rank)
+            raise portion.nonfinite_error(self.communicator.rank)
 
         future.add_done_callback(lambda _: _end(step, portion, take))
 
     def _used(self, buffer: torch.Tensor, layouts: list[tuple[Layout, bool]]) -> list[bool]:
         """Return which parameters have a gradient here, in the order of the layouts."""
+        if buffer.is_sparse:
+            return [True]
         return [bool(buffer[place].any()) for layout, _ in layouts for place in layout.places]
 
     def _ask_for_use(self, here: list[bool], device: torch.device, step: Step, portions: list[Portion]) -> None:

@@ -80,8 +80,9 @@ class Fragment:
         for place, local, shared in zip(places, self._local, self.global_parameters, strict=True):
             # A bfloat16 replica that made no step has a pseudo-gradient of 0, and not the rounding of the global
             # values.
-            start = _rounded(shared.detach(), local.dtype).float()
-            torch.sub(start, _data(local).to("cpu", torch.float32), out=place.view(shared.shape))
+            data = _data(local)
+            start = _rounded(shared.detach(), data.dtype).float()
+            torch.sub(start, data.to("cpu", torch.float32), out=place.view(shared.shape))
         return vector.numpy()
 
     def set_gradients(self, mean: Floats) -> None:
@@ -103,9 +104,9 @@ class Fragment:
                 data = _data(local)
                 if alpha:
                     mixed = torch.lerp(shared, data.to("cpu", torch.float32), alpha)
-                    data.copy_(_rounded(mixed, local.dtype))
+                    data.copy_(_rounded(mixed, data.dtype))
                 else:
-                    data.copy_(_rounded(shared, local.dtype))
+                    data.copy_(_rounded(shared, data.dtype))
 
     def read_local(self) -> list[torch.Tensor]:
         """Return copies of the local parameters, where they are."""
@@ -175,10 +176,10 @@ def _of_modules(named: Mapping[str, nn.Parameter], modules: Sequence[nn.Module])
 
 
 def _data(parameter: torch.Tensor) -> torch.Tensor:
-    """Return a parameter's own memory, of a DTensor this rank's shard."""
+    """Return a parameter's own memory, of a DTensor this rank's shard; complex elements as pairs of real numbers."""
     tensor: Any = parameter.detach()
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
+    return torch.view_as_real(local) if local.is_complex() else local
 
 
 def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -63,6 +63,8 @@ class ReplicaState:
 
     def _average(self, gradients: torch.Tensor, where: str, sizes: dict[str, int]) -> None:
         """Replace a module's reduced gradients by their mean over the replicas; called by torch in `backward`."""
+        if gradients.is_complex():
+            gradients = torch.view_as_real(gradients).view(-1)
         # FSDP2 packs the gradients of parameters that have one: a missing one would shift all behind it.
         expected = sum(sizes.values())
         if gradients.numel() != expected:
@@ -173,7 +175,7 @@ def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTenso
 
 
 def _shard_elements(parameter: DTensor) -> int:
-    """Return the elements of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
+    """Return the real numbers of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
     shards = parameter.device_mesh.size()
     if parameter.placements[0].is_shard(0):
         # FSDP2 pads dimension 0 to a multiple of the shards before it reduces.

@@ -29,7 +29,7 @@ from hopsum.communicator import Communicator
 from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
-from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of
+from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals, bare_names, fitting
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
@@ -43,6 +43,7 @@ from hopsum.torch.step_times import (
     steps_to_compare,
     tell,
 )
+from hopsum.torch.tensors import real_elements
 
 _VERSION: Final = 2
 _OPTIONS: Final = (
@@ -207,8 +208,9 @@ class HopsumState:
         parameters = dict(inner.named_parameters())
         names = {parameters[name]: bare for name, bare in bare_names(parameters).items()}
         held = self._residuals.as_dict()
-        kept = fitting(held, {name: parameter.numel() for parameter, name in names.items()})
-        plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
+        kept = fitting(held, {name: real_elements(parameter) for parameter, name in names.items()})
+        sparse = frozenset(names[each] for each in sparse_parameters(inner))
+        plain = names_of(names, self.small_tensor_bytes, self.uncompressed) | sparse
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
             raise ValueError(
@@ -218,8 +220,9 @@ class HopsumState:
         compared = steps_to_compare()
         needs_group = self.method == "auto" or self.on_switch_lost == "fall_back" or compared
         if (plain or self.start_iter or needs_group) and group is None:
+            tables = f"sparse gradients (sparse=True of {', '.join(sorted(sparse))}), " if sparse else ""
             raise ValueError(
-                "small_tensor_bytes, uncompressed, start_iter, method='auto', on_switch_lost='fall_back' and "
+                f"{tables}small_tensor_bytes, uncompressed, start_iter, method='auto', on_switch_lost='fall_back' and "
                 "HOPSUM_COMPARE average through torch's process group, "
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
@@ -321,6 +324,9 @@ class HopsumState:
                 if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
                     self.failure = error
                 raise
+            if dropped and buffer.is_sparse:
+                # All rows, as a rank may have none: GradScaler looks for NaN on each rank by itself.
+                return buffer.copy_(torch.full_like(buffer.to_dense(), torch.nan).to_sparse(buffer.sparse_dim()))
             if dropped:
                 return buffer.fill_(torch.nan)
         for each in portions:
@@ -441,7 +447,7 @@ class HopsumState:
             raise ValueError(f"state of rank {state['rank']} on rank {self.rank}: each rank saves and loads its own")
         residuals = state["residuals"]
         if self._sender is not None:
-            residuals = fitting(residuals, {name: each.numel() for each, name in self._sender.names.items()})
+            residuals = fitting(residuals, {name: real_elements(each) for each, name in self._sender.names.items()})
         self._residuals.load(residuals)
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 

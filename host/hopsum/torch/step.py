@@ -44,7 +44,7 @@ from hopsum.codec.interface import CollectiveError, ErrorFeedback, OnNonfinite, 
 from hopsum.errors import AllReduceError, GenerationEndedError, RankLeftError, WorkersReplacedError
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.tensors import within_range
+from hopsum.torch.tensors import values_of, within_range
 
 
 class Layout:
@@ -97,6 +97,9 @@ class Portion:
 
     def scatter(self) -> None:
         """Write the mean into the buffer, in its type."""
+        if self.buffer.is_sparse:
+            self.buffer.copy_(self.x)
+            return
         # The mean may have been written in place.
         if self.x.data_ptr() != self.buffer.data_ptr():
             mean = within_range(self.x, self.buffer.dtype)
@@ -115,8 +118,22 @@ class Portion:
         for name, place in zip(self.layout.names, self.layout.own_places, strict=True):
             residual = residuals.read(name)
             if residual is not None:
-                self.x[place] += torch.from_numpy(residual).to(self.x.device, self.x.dtype)
+                left = torch.from_numpy(residual).to(self.x.device, self.x.dtype)
+                if self.x.is_sparse:
+                    self.x = self.x + left.view(self.x.shape).to_sparse(self.x.sparse_dim())
+                else:
+                    self.x[place] += left
                 self.carried.append(name)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the mean has neither NaN nor infinity."""
+        return bool(values_of(self.x).isfinite().all())
+
+    def nonfinite_error(self, rank: int) -> CollectiveError:
+        """Return the error for gradients of some rank that are not finite; it names the parameters of this one."""
+        gradients = self.gather().to_dense().view(-1).to("cpu", torch.float32).numpy()
+        return nonfinite_error(gradients, self.layout.tensors, rank)
 
 
 class Step:
@@ -372,8 +389,7 @@ class FallBack:
                 each.carry(self._residuals)
                 each.x.div_(self._workers)
                 dist.all_reduce(each.x, group=self._group)
-        broken = [each for each in sums if not bool(each.x.isfinite().all())]
+        broken = [each for each in sums if not each.is_finite]
         if broken and self._on_nonfinite == "raise":
-            gradients = broken[0].gather().to("cpu", torch.float32).numpy()
-            raise nonfinite_error(gradients, broken[0].layout.tensors, self._rank)
+            raise broken[0].nonfinite_error(self._rank)
         return not broken

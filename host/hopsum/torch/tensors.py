@@ -34,6 +34,16 @@ def require_dense(tensor: torch.Tensor) -> None:
         )
 
 
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers that a tensor stores: those of its present rows if it is sparse, else the tensor itself."""
+    return tensor._values() if tensor.is_sparse else tensor
+
+
+def real_elements(parameter: torch.Tensor) -> int:
+    """Return the real numbers in a parameter's gradient: two for a complex element."""
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
 def vector_of(out: torch.Tensor) -> Floats | None:
     """Return a tensor's own memory as float32[elements], None unless it is that, contiguous, on the CPU."""
     if out.device.type != "cpu" or out.dtype != torch.float32 or not out.is_contiguous():

@@ -226,6 +226,50 @@ def small(agent: Agent) -> dict[str, Any]:
     return {**ledger.close(), "alike": alike, "left": left, "statistics": state.compression_stats()}
 
 
+class Kinds(nn.Module):
+    """A table with sparse gradients, and complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(40, 8, sparse=True)
+        self.mix = nn.Parameter(torch.randn(8, 16, dtype=torch.complex64))
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.out((self.table(rows).to(torch.complex64) @ self.mix).abs())
+        return mixed
+
+
+def kinds(agent: Agent) -> dict[str, Any]:
+    """Sparse and complex gradients beside plain DDP; a residual was loaded for the table, in step 3 rank 1 has NaN."""
+    ddp: dict[str, Any] = {"bucket_cap_mb": CAP_MB, "find_unused_parameters": True}
+    module, plain = (DistributedDataParallel(Kinds(), **ddp) for _ in range(2))
+    state = register_comm_hook(module, agent, on_nonfinite="skip", **OPTIONS)
+    state.load_state_dict({**state.state_dict(), "residuals": {"table.weight": torch.full((320,), 0.25)}})
+    spoiler, generator = Spoiler(module.module.table.weight, torch.nan), torch.Generator().manual_seed(agent.rank)
+    owed, apart, nan = torch.zeros(8, 16, dtype=torch.complex64), [], []
+    for step in range(5):
+        rows = torch.randint(40, (6,), generator=generator)
+        spoiler.on = step == 3 and agent.rank == 1
+        for each in (module, plain):
+            each.zero_grad()
+            each(rows).square().sum().backward()
+        ours, theirs = dict(module.module.named_parameters()), dict(plain.module.named_parameters())
+        nan.append(all(bool(each.grad.to_dense().isnan().all()) for each in ours.values()))
+        if not nan[-1]:
+            owed += theirs["mix"].grad - ours["mix"].grad
+        both = [each["table.weight"].grad for each in (ours, theirs)]
+        apart.append(float((both[0].to_dense() - both[1].to_dense()).abs().max()) if both[0].is_sparse else -1)
+    left = state.state_dict()["residuals"]["mix"].clone()
+    dist.all_reduce(left)
+    mean = torch.view_as_complex(left.view(8, 16, 2)) / 2
+    return {
+        "apart": apart, "nan": nan, "out": float((owed - mean).abs().max()), "largest": float(mean.imag.abs().max()),
+        "group_bytes": state.compression_stats()["uncompressed_bytes"],
+    }  # fmt: skip
+
+
 def error(agent: Agent) -> dict[str, Any]:
     """A gradient of rank 1 is NaN in the second step, in a compressed parameter or in one that is not."""
     result = []
@@ -280,6 +324,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "warm_up": warm_up(agent),
         "auto": auto(agent),
         "small": small(agent),
+        "kinds": kinds(agent),
         "error": error(agent),
         "registered": registered(agent),
         "refuse": refuse(agent),

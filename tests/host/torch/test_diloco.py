@@ -205,6 +205,21 @@ def load(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
+def test_complex_parameters_keep_their_imaginary_part() -> None:
+    def work(comm: Communicator) -> torch.Tensor:
+        model = nn.ParameterList([nn.Parameter(torch.full((5,), 1 + 2j))])
+        diloco = DiLoCo(model, comm, sync_every=1, outer_optimizer=lambda each: torch.optim.SGD(each, lr=1.0))
+        with torch.no_grad():
+            model[0].add_(3j if comm.rank else -1)
+        diloco.step()
+        with diloco.global_parameters():
+            return model[0].detach().clone()
+
+    for found in run(work, codec="fixed"):
+        # WORKERS - 1 ranks add 3j, and one takes 1 away.
+        torch.testing.assert_close(found, torch.full((5,), 1 + 2j + ((WORKERS - 1) * 3j - 1) / WORKERS))
+
+
 def test_the_end_synchronises_what_had_steps_since() -> None:
     def work(comm: Communicator) -> tuple[int, int, torch.Tensor]:
         replica = Replica(comm, fragments=2, fragment_sync_delay=1, fragment_update_alpha=0.5)

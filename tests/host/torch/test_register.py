@@ -118,6 +118,16 @@ def test_small_and_named_parameters_are_not_compressed(ranks: list[Rank]) -> Non
         assert small["statistics"]["uncompressed_bytes"] == 3 * 4 * (2 * (8 + 256) + 48 + 32)
 
 
+def test_sparse_and_complex_gradients(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        kinds = rank["kinds"]
+        assert_balanced(kinds, 1e-4)
+        assert kinds["nan"] == [False, False, False, True, False]
+        assert kinds["apart"][0] == pytest.approx(0.25), "the residual that was loaded is in the first step"
+        assert [apart for apart, nan in zip(kinds["apart"], kinds["nan"], strict=True) if not nan][1:] == [0, 0, 0]
+        assert kinds["group_bytes"] < 5 * 4 * 320, "rows, not the whole table"
+
+
 @pytest.mark.parametrize("run", [0, 1], ids=["compressed", "uncompressed"])
 def test_a_nan_is_an_error_on_all_ranks_and_the_next_step_follows(ranks: list[Rank], run: int) -> None:
     for number, rank in enumerate(ranks):
@@ -153,6 +163,11 @@ def test_without_a_process_group() -> None:
         for options in ({"start_iter": 1}, {"small_tensor_bytes": 9}, {"uncompressed": "bias"}):
             with pytest.raises(ValueError, match="call init_process_group first"):
                 HopsumState(agent, module, **options)  # type: ignore[arg-type]
+        table = nn.Sequential(nn.Embedding(9, 2, sparse=True))
+        with pytest.raises(
+            ValueError, match=r"sparse gradients \(sparse=True of 0\.weight\), small.* init_process_group"
+        ):
+            HopsumState(agent, table)
         with pytest.raises(ValueError, match=r"uncompressed='\*\.norm' fits no parameter; the module has bias, weight"):
             HopsumState(agent, module, uncompressed=["*.norm"])
         with pytest.raises(ValueError, match="start_iter=-1: 0 is the least"):
