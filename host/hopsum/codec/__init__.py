@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs: a vector into chunks that a switch can add, and the added chunks into the mean. No I/O, no clock.
 
-    interface         the interface of a codec: reductions, their phases, contexts, errors; error feedback
-    vector_reduction  the base of all reductions; ranges, agreed upon by MAX32: how large each block is
+    interface         the interface of a codec: the base of reductions, phases, contexts, errors; error feedback
+    vector_reduction  ranges, agreed upon by MAX32: how large each block is; reductions in two phases
     range_codec       codecs with one range per block, from the ranges to the mean
     thc               thc and uhc: codes of a randomly rotated vector, added in lanes
     fixed             32-bit fixed point, added exactly: the uncompressed yardstick

@@ -17,8 +17,10 @@ equal bytes, whatever the backend.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict
 from weakref import WeakValueDictionary
 
@@ -141,14 +143,31 @@ def address_of(array: NDArray[Any]) -> int:
     return address
 
 
-class Reduction(Protocol):
-    """One all-reduce of one vector, without I/O."""
+class ReductionState(Enum):
+    """The state of an all-reduce."""
+
+    RANGES = auto()
+    """Ranges are to be summed (MAX32). The residual is as before, until DONE or GONE."""
+    INDEX = auto()
+    """The index is to be summed (OR), if there is one."""
+    SUMS = auto()
+    """Codes or lanes are to be summed."""
+    DONE = auto()
+    """There is a mean. The residual is what was not delivered."""
+    SKIPPED = auto()
+    """Some rank's vector is not finite."""
+    GONE = auto()
+    """Aborted, or not to be recovered. The residual has the whole vector."""
+
+
+class Reduction(ABC):
+    """One all-reduce of one vector, without I/O: the base of all codecs' all-reduces, on the host and on devices."""
 
     elements: int
     phase: CollectivePhase | None
     """The phase to sum next, or None when the all-reduce is over."""
-    mean: Floats | None
-    """float32[elements] once it is over, the caller's, `out` if that was given.
+    mean: Any
+    """float32[elements] once it is over, the caller's, `out` if that was given; a tensor on devices.
 
     None before, and where there is no mean.
     """
@@ -157,7 +176,46 @@ class Reduction(Protocol):
 
     A block is the elements of a chunk of the last phase, or a part of them where a lane carries several sums.
     """
+    _own: Words
+    """Its ranges, made by `_first_phase`."""
 
+    def __init__(
+        self,
+        x: Any,
+        context: ReductionContext,
+        feedback: Any = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "raise",
+        out: Any = None,
+    ) -> None:
+        """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
+        require_on_nonfinite(on_nonfinite)
+        self.context = context
+        self.state = ReductionState.RANGES
+        self.mean = None
+        self.contributors = np.zeros(0, np.uint64)
+        self._out = out
+        self._feedback = feedback
+        self._tensors = tensors
+        self._on_nonfinite = on_nonfinite
+        self._x = self._compensated(x)
+        # Checked by now: what has no length is refused as no vector.
+        self.elements = len(x)
+        try:
+            self.phase = self._first_phase()
+        # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _compensated(self, x: Any) -> Any:
+        """Return the vector to encode: x, or x + residual. Raises CodecError for no vector of the host."""
+        require_vector(x)
+        require_out(self._out, x)
+        return x if self._feedback is None else self._feedback.compensate(x)
+
+    @abstractmethod
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next one.
 
@@ -171,14 +229,11 @@ class Reduction(Protocol):
         """
 
     @property
-    def encoded(self) -> int:
-        """Return the chunks of the phase whose payloads are made: all, unless they are made in parts."""
-
-    @property
     def stream(self) -> ChunkStream | None:
-        """Return the chunks of the phase if machine code may encode and decode them; None where it may not."""
+        """Return the chunks of the phase, where machine code may encode and decode them; None for most codecs."""
+        return None
 
-    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
+    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
         """Let the next phase begin with the payloads of so many chunks, where the codec can.
 
         Args:
@@ -187,9 +242,12 @@ class Reduction(Protocol):
 
     def encode_part(self) -> Bytes:
         """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""
+        raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
-    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
-        """Take the results of some chunks of the phase early; `take` gets them again, with all others.
+    def take_part(  # noqa: B027
+        self, first: int, results: Bytes, contributors: Bitmaps
+    ) -> None:
+        """Take the results of some chunks of the phase early, where the codec can; `take` gets them again, with all.
 
         Args:
             first: number of the first chunk: the one behind the last part. 0 again takes all parts back.
@@ -197,6 +255,15 @@ class Reduction(Protocol):
         Raises:
             CodecError: as `take`. Abort the reduction then.
         """
+
+    @abstractmethod
+    def _first_phase(self) -> CollectivePhase:
+        """Return the ranges to share of the vector, which may be infinite."""
+
+    @property
+    def encoded(self) -> int:
+        """Return the chunks of the phase whose payloads are made: all, unless they are made in parts."""
+        return 0 if self.phase is None else len(self.phase.payloads)
 
     def abort(self) -> None:
         """Abort: there will be no result, so the whole vector goes back to the error feedback.
@@ -207,6 +274,58 @@ class Reduction(Protocol):
         Raises:
             CodecError: it is over already.
         """
+        if self.phase is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
+        # A vector with NaN must not enter the residual: every later step would have it.
+        if self._is_finite():
+            self._commit(None)
+        else:
+            self._rollback()
+        self._end(ReductionState.GONE)
+
+    def _is_finite(self) -> bool:
+        return bool(np.isfinite(self._x).all())
+
+    def _require_phase(self) -> CollectivePhase:
+        """Return the phase whose results are due. Raises CodecError when the all-reduce is over."""
+        if self.phase is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
+        return self.phase
+
+    def _skip(self) -> None:
+        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
+        error = None
+        # The error is made before the feedback gives the vector back: its message reads the vector.
+        if self._on_nonfinite == "raise":
+            large = not np.isfinite(self._own.view(np.float32)).all()
+            error = nonfinite_error(self._on_host(), self._tensors, self.context.rank, too_large=large)
+        self._rollback()
+        self._end(ReductionState.SKIPPED)
+        if error is not None:
+            raise error
+
+    def _on_host(self) -> Floats:
+        """Return the vector in the host's memory."""
+        x: Floats = self._x
+        return x
+
+    def _finish(self, mean: Any, contributors: Bitmaps) -> None:
+        if self._out is not None and mean is not self._out:
+            # Written at the very end, so that `out` may be x itself: until here x was still needed.
+            self._out[:] = mean
+        self.mean, self.contributors = mean if self._out is None else self._out, contributors
+        self._end(ReductionState.DONE)
+
+    def _commit(self, delivered: Floats | None) -> None:
+        if self._feedback is not None:
+            self._feedback.commit(delivered)
+
+    def _rollback(self) -> None:
+        if self._feedback is not None:
+            self._feedback.give_back()
+
+    def _end(self, state: ReductionState) -> None:
+        self.state, self.phase = state, None
 
 
 class StartOptions(TypedDict, total=False):

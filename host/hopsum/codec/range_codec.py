@@ -35,6 +35,7 @@ from hopsum.codec.interface import (
     Flags,
     Floats,
     ReductionContext,
+    ReductionState,
     StartOptions,
     Words,
     blocks_of,
@@ -44,7 +45,6 @@ from hopsum.codec.interface import (
 from hopsum.codec.vector_reduction import (
     INFINITE,
     BlockReduction,
-    ReductionState,
     SharedRanges,
     pack_ranges,
     read_ranges,
@@ -187,7 +187,7 @@ class RangeCodec(ABC):
 
 
 class RangeReduction(BlockReduction):
-    """One all-reduce of one vector by a codec with ranges. The contract is `hopsum.codec.interface.Reduction`."""
+    """One all-reduce of one vector by a codec with ranges."""
 
     codec: RangeCodec
 

@@ -1,13 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all codecs' all-reduces, on the host and on devices: a vector, its ranges, its error feedback, its end.
-
-state     meaning                                          residual
-RANGES    ranges are to be summed (MAX32)                  as before
-INDEX     the index is to be summed (OR), if there is one  as before
-SUMS      codes or lanes are to be summed                  as before
-DONE      there is a mean                                  what was not delivered
-SKIPPED   some rank's vector is not finite                 as before
-GONE      aborted, or not to be recovered                  residual + vector
+"""Ranges, and the base of all-reduces in two phases, of codecs with one range for each block.
 
 Ranges say how large each block of a vector is, as MAX32 lanes, so that all ranks agree on a scale:
 
@@ -20,9 +12,8 @@ MAX32 compares lanes as integers. The bits of non-negative floats have the order
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final
 
 import numpy as np
@@ -31,20 +22,13 @@ from numpy.typing import NDArray
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
-    ChunkStream,
     CodecError,
-    CollectivePhase,
     Floats,
-    OnNonfinite,
-    ReductionContext,
-    Tensors,
+    Reduction,
+    ReductionState,
     Words,
     blocks_of,
-    nonfinite_error,
-    require_on_nonfinite,
-    require_out,
     require_rows,
-    require_vector,
 )
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -54,143 +38,7 @@ INFINITE: Final = 0x7F800000
 RANGE_LANES: Final = SHAPES[Op.MAX32].elements
 
 
-class ReductionState(Enum):
-    """The state of an all-reduce: the table above has the meanings."""
-
-    RANGES = auto()
-    INDEX = auto()
-    SUMS = auto()
-    DONE = auto()
-    SKIPPED = auto()
-    GONE = auto()
-
-
-class VectorReduction(ABC):
-    """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
-
-    _own: Words
-    """Its ranges, made by `_first_phase`."""
-
-    def __init__(
-        self,
-        x: Any,
-        context: ReductionContext,
-        feedback: Any = None,
-        *,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-        out: Any = None,
-    ) -> None:
-        """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
-        require_on_nonfinite(on_nonfinite)
-        self.context = context
-        self.state = ReductionState.RANGES
-        self.mean: Any = None
-        self.contributors: Bitmaps = np.zeros(0, np.uint64)
-        self._out = out
-        self._feedback = feedback
-        self._tensors = tensors
-        self._on_nonfinite = on_nonfinite
-        self._x = self._compensated(x)
-        # Checked by now: what has no length is refused as no vector.
-        self.elements = len(x)
-        try:
-            self.phase: CollectivePhase | None = self._first_phase()
-        # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
-        except BaseException:
-            self._rollback()
-            raise
-
-    def _compensated(self, x: Any) -> Any:
-        """Return the vector to encode: x, or x + residual. Raises CodecError for no vector of the host."""
-        require_vector(x)
-        require_out(self._out, x)
-        return x if self._feedback is None else self._feedback.compensate(x)
-
-    @abstractmethod
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
-        """Take the results of the current phase. See `Reduction`."""
-
-    @property
-    def stream(self) -> ChunkStream | None:
-        """None: most codecs have no machine code for a part of a vector."""
-        return None
-
-    def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
-        """Let the next phase begin with some of its payloads, where the codec can. See `Reduction`."""
-
-    def encode_part(self) -> Bytes:
-        raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
-
-    def take_part(  # noqa: B027
-        self, first: int, results: Bytes, contributors: Bitmaps
-    ) -> None:
-        """Take results early. See `Reduction`. Codecs without parts do nothing here: `take` has all results."""
-
-    @abstractmethod
-    def _first_phase(self) -> CollectivePhase:
-        """Return the ranges to share of the vector, which may be infinite."""
-
-    @property
-    def encoded(self) -> int:
-        return 0 if self.phase is None else len(self.phase.payloads)
-
-    def abort(self) -> None:
-        if self.phase is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
-        # A vector with NaN must not enter the residual: every later step would have it.
-        if self._is_finite():
-            self._commit(None)
-        else:
-            self._rollback()
-        self._end(ReductionState.GONE)
-
-    def _is_finite(self) -> bool:
-        return bool(np.isfinite(self._x).all())
-
-    def _require_phase(self) -> CollectivePhase:
-        """Return the phase whose results are due. Raises CodecError when the all-reduce is over."""
-        if self.phase is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
-        return self.phase
-
-    def _skip(self) -> None:
-        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
-        error = None
-        # The error is made before the feedback gives the vector back: its message reads the vector.
-        if self._on_nonfinite == "raise":
-            large = bool(self._own.max(initial=0) >= INFINITE)
-            error = nonfinite_error(self._on_host(), self._tensors, self.context.rank, too_large=large)
-        self._rollback()
-        self._end(ReductionState.SKIPPED)
-        if error is not None:
-            raise error
-
-    def _on_host(self) -> Floats:
-        """Return the vector in the host's memory."""
-        x: Floats = self._x
-        return x
-
-    def _finish(self, mean: Any, contributors: Bitmaps) -> None:
-        if self._out is not None and mean is not self._out:
-            # Written at the very end, so that `out` may be x itself: until here x was still needed.
-            self._out[:] = mean
-        self.mean, self.contributors = mean if self._out is None else self._out, contributors
-        self._end(ReductionState.DONE)
-
-    def _commit(self, delivered: Floats | None) -> None:
-        if self._feedback is not None:
-            self._feedback.commit(delivered)
-
-    def _rollback(self) -> None:
-        if self._feedback is not None:
-            self._feedback.give_back()
-
-    def _end(self, state: ReductionState) -> None:
-        self.state, self.phase = state, None
-
-
-class BlockReduction(VectorReduction):
+class BlockReduction(Reduction):
     """One all-reduce in two phases, RANGES and SUMS, of a codec with one range for each block."""
 
     codec: Any

@@ -35,6 +35,7 @@ from hopsum.codec.interface import (
     Ints,
     OnNonfinite,
     ReductionContext,
+    ReductionState,
     Tensors,
     contributor_counts,
     includes,
@@ -43,7 +44,6 @@ from hopsum.codec.interface import (
 from hopsum.codec.vector_reduction import (
     INFINITE,
     BlockReduction,
-    ReductionState,
     pack_ranges,
     read_ranges,
     require_finite,
@@ -162,7 +162,7 @@ class _Piece(NamedTuple):
 
 
 class DeviceReduction(BlockReduction):
-    """One all-reduce of one tensor. The contract is `hopsum.codec.interface.Reduction`, its mean a tensor.
+    """One all-reduce of one tensor. Its mean a tensor.
 
     Phases are whole: the bus is faster than the network, and each part would be one more wait for the device.
 

@@ -27,10 +27,10 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import ReductionContext
-from hopsum.codec.interface import includes
+from hopsum.codec.interface import ReductionState, includes
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.thc import Thc
-from hopsum.codec.vector_reduction import ReductionState, read_ranges
+from hopsum.codec.vector_reduction import read_ranges
 from hopsum.protocol.worker import Timing
 
 from ..transport.lossy import Mishaps

@@ -18,10 +18,11 @@ from hopsum.codec import (
     SharedRanges,
     make_codec,
 )
+from hopsum.codec.interface import ReductionState
 from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.codec.vector_reduction import INFINITE, ReductionState, pack_ranges, read_ranges
+from hopsum.codec.vector_reduction import INFINITE, pack_ranges, read_ranges
 from hopsum_wire import Op
 
 from .conftest import NAMES, MakeCodec

@@ -43,7 +43,9 @@ from hopsum.codec.interface import (
     ErrorFeedback,
     Floats,
     Ints,
+    Reduction,
     ReductionContext,
+    ReductionState,
     StartOptions,
     blocks_of,
     contributor_counts,
@@ -68,8 +70,6 @@ from hopsum.codec.lossless.sketch_plan import (
 )
 from hopsum.codec.vector_reduction import (
     INFINITE,
-    ReductionState,
-    VectorReduction,
     pack_ranges,
     read_ranges,
     require_ranges,
@@ -151,8 +151,8 @@ def _sketch_kernels(backend: str) -> SketchKernels:
 _LANES = SHAPES[Op.ADD32].elements
 
 
-class LosslessReduction(VectorReduction):
-    """One all-reduce of one vector. The contract is `hopsum.codec.interface.Reduction`."""
+class LosslessReduction(Reduction):
+    """One all-reduce of one vector."""
 
     def __init__(
         self,

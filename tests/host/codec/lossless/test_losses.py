@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec import CollectiveError, CollectivePhase, ErrorFeedback, ReductionContext
+from hopsum.codec.interface import ReductionState
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.vector_reduction import ReductionState
 from hopsum_wire import Op
 
 from .jobs import exact, run, start

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
+from hopsum.codec.interface import ReductionState
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.lossless_codec import LosslessReduction
 from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout, places
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.vector_reduction import ReductionState
 from hopsum_wire import Op
 
 from .jobs import exact, run, start
