@@ -11,6 +11,7 @@ together on the same cores make each other wait.
 
 from __future__ import annotations
 
+from hopsum.torch.checkpoint import load_checkpoint
 from hopsum.torch.diloco import DiLoCo
 from hopsum.torch.fsdp import ReplicaState, register_all_reduce_hook
 from hopsum.torch.hook import hopsum_hook, register_comm_hook
@@ -19,5 +20,5 @@ from hopsum.torch.state import HopsumState
 
 __all__ = [
     "DiLoCo", "HopsumState", "ReplicaState",
-    "StateDictRecovery", "hopsum_hook", "register_all_reduce_hook", "register_comm_hook",
+    "StateDictRecovery", "hopsum_hook", "load_checkpoint", "register_all_reduce_hook", "register_comm_hook",
 ]  # fmt: skip

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from torch import nn
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
 from hopsum.communicator import AllReduceResult, Communicator, MismatchError
-from hopsum.torch.residuals import Residuals, bare_names, fitting, own_names
+from hopsum.torch.residuals import Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 # ---- rare synchronisation ----------------------------------------------------------------------------------
 
 OuterOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-_VERSION: Final = 1
+_VERSION: Final = 2
 OUTER_LR: Final = 0.7
 OUTER_MOMENTUM: Final = 0.9
 
@@ -208,13 +208,14 @@ class DiLoCoSharedStateDict(TypedDict):
     outer_optimizer: dict[str, Any]
 
 
-class DiLoCoStateDict(TypedDict):
+class DiLoCoStateDict(DiLoCoSharedStateDict):
     """The saved form of one rank's DiLoCo. Loads with `torch.load(..., weights_only=True)`."""
 
-    shared: DiLoCoSharedStateDict
-    rank: int
-    residuals: dict[str, torch.Tensor]
-    """float32[elements] by parameter name, on the CPU."""
+    workers: int
+    norms: dict[str, float]
+    """The norm of the residuals by rank. Here and in `residuals` a state has its own rank."""
+    residuals: dict[str, dict[str, torch.Tensor]]
+    """float32[elements] by rank and parameter name, on the CPU."""
     sent: dict[str, Any] | None
     """The fragment that was sent and is not applied yet: its number, the step at which it is due, and its mean."""
 
@@ -453,20 +454,35 @@ class DiLoCo:
             mean = torch.from_numpy(self._arrive(self._sent).copy())
             sent = {"number": self._sent.number, "due_step": self._sent.due_step, "mean": mean}
         residuals = self._residuals.as_dict()
-        return DiLoCoStateDict(shared=self.shared_state_dict(), rank=self.comm.rank, residuals=residuals, sent=sent)
+        return DiLoCoStateDict(
+            **self.shared_state_dict(),
+            workers=self.workers,
+            norms={self.owner: norm_of(residuals)},
+            residuals={self.owner: residuals},
+            sent=sent,
+        )
 
-    def load_state_dict(self, state: DiLoCoStateDict) -> None:
-        """Take over what `state_dict` returned on this rank. The model's parameters are the caller's to load.
+    @property
+    def workers(self) -> int:
+        """Return the number of replicas."""
+        return self.comm.workers
 
-        Raises ValueError for another version, rank, or model. Nothing was changed then.
+    @property
+    def owner(self) -> str:
+        """Return the name of this rank in states."""
+        return str(self.comm.rank)
+
+    def load_state_dict(self, saved: DiLoCoStateDict | Iterable[DiLoCoStateDict]) -> None:
+        """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.
+
+        Where that number is as it was, this rank's own state is enough. The model's parameters are the caller's to
+        load: a replica that has none of its own takes those of any other one.
+
+        Raises ValueError for another version or model, or two states of one rank. Nothing was changed then.
         """
-        if state["rank"] != self.comm.rank:
-            raise ValueError(
-                f"state of rank {state['rank']} on rank {self.comm.rank}: each rank saves and loads its own"
-            )
         sizes = dict(pair for each in self.fragments for pair in zip(each.names, each.sizes, strict=True))
-        residuals = fitting(state["residuals"], sizes)
-        self._take(state["shared"])
+        state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
+        self._take(cast(DiLoCoStateDict, state))
         self._residuals.load(residuals)
         sent = state["sent"]
         self._sent = None
@@ -489,7 +505,10 @@ class DiLoCo:
         if list(saved.items()) != list(here.items()) or len(state["synced_at"]) != len(self.fragments):
             differing = next((name for name in {**here, **saved} if here.get(name) != saved.get(name)), "its fragments")
             raise ValueError(f"state of another model or other fragments: {differing} differs")
-        self.outer_optimizer.load_state_dict(_copied(state["outer_optimizer"]))
+        outer = _copied(state["outer_optimizer"])
+        # A distributed checkpoint makes texts of these numbers, which the optimiser would not know, and drops no state.
+        outer["state"] = {int(number): each for number, each in outer.get("state", {}).items()}
+        self.outer_optimizer.load_state_dict(outer)
         with torch.no_grad():
             for fragment, synced_at in zip(self.fragments, state["synced_at"], strict=True):
                 fragment.synced_at = synced_at

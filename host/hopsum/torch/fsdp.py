@@ -11,6 +11,7 @@ each shard index; the worker's rank is the rank in the dimension `replicate`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -21,25 +22,27 @@ from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, bare_names, fitting
+from hopsum.torch.residuals import Residuals, bare_names, norm_of, shared_out
 from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 class ReplicaStateDict(TypedDict):
     """The saved form of a ReplicaState. Loads with `torch.load(..., weights_only=True)`."""
 
     version: int
-    replica: int
-    shard: int
+    workers: int
+    """The replicas."""
     shards: int
-    residuals: dict[str, torch.Tensor]
-    """float32[elements of this rank's shard, padded] by parameter name, on the CPU."""
+    norms: dict[str, float]
+    """The norm of the residuals by REPLICA/SHARD. Here and in `residuals` a state has its own rank."""
+    residuals: dict[str, dict[str, torch.Tensor]]
+    """float32[elements of a shard, padded] by REPLICA/SHARD and parameter name, on the CPU."""
 
 
 class ReplicaState:
@@ -91,27 +94,39 @@ class ReplicaState:
         elif x.data_ptr() != gradients.data_ptr():
             gradients.copy_(within_range(x, gradients.dtype))
 
+    @property
+    def workers(self) -> int:
+        """Return the number of replicas."""
+        return self.comm.workers
+
+    @property
+    def owner(self) -> str:
+        """Return the name of this rank in states: its replica and its shard."""
+        return f"{self.comm.rank}/{self.shard}"
+
     def state_dict(self) -> ReplicaStateDict:
         """Return a copy of this rank's residuals for a checkpoint."""
+        residuals = self._residuals.as_dict()
         return ReplicaStateDict(
             version=_VERSION,
-            replica=self.comm.rank,
-            shard=self.shard,
+            workers=self.workers,
             shards=self.shards,
-            residuals=self._residuals.as_dict(),
+            norms={self.owner: norm_of(residuals)},
+            residuals={self.owner: residuals},
         )
 
-    def load_state_dict(self, state: ReplicaStateDict) -> None:
-        """Take over what `state_dict` returned on this rank.
+    def load_state_dict(self, saved: ReplicaStateDict | Iterable[ReplicaStateDict]) -> None:
+        """Take over what `state_dict` returned on all ranks, whatever the number of replicas: see `shared_out`.
+
+        Where that number is as it was, this rank's own state is enough.
 
         Raises:
-            ValueError: of another version, replica, shard or model. Nothing was changed.
+            ValueError: a state of another version, number of shards or model, or two of one rank. Nothing was changed.
         """
-        saved = (state["version"], state["replica"], state["shard"], state["shards"])
-        here = (_VERSION, self.comm.rank, self.shard, self.shards)
-        if saved != here:
-            raise ValueError(f"state of (version, replica, shard, shards) {saved} on {here}: each rank loads its own")
-        self._residuals.load(fitting(state["residuals"], self._sizes))
+        # Not for another number of shards: they have other rows of a parameter.
+        facts = {"version": _VERSION, "shards": self.shards}
+        _, residuals = shared_out(saved, self.owner, self.workers, self._sizes, **facts)
+        self._residuals.load(residuals)
 
 
 def register_all_reduce_hook(

@@ -9,9 +9,11 @@ device and back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple, TypeVar
+from math import sqrt
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +23,11 @@ from hopsum.torch.device_reduction import DeviceFeedback
 
 Layout = tuple[str, ...]
 Kept = TypeVar("Kept", ErrorFeedback, DeviceFeedback)
+Named = Mapping[str, torch.Tensor]
+"""Residuals, float32[elements] on the CPU, by the parameter's name."""
+Saved = Mapping[str, Any]
+"""A rank's state for a checkpoint: `workers`, `norms` and `residuals` by rank, and other entries."""
+_log: Final = logging.getLogger(__name__)
 _WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"))
 """Attributes in which torch.compile, activation checkpointing, FSDP and Lightning keep the module that they wrap."""
 
@@ -118,6 +125,81 @@ class Residuals:
         self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
         self._left &= inhabited
         return made
+
+
+def norm_of(residuals: Named) -> float:
+    """Return the Euclidean norm of residuals of all parameters together."""
+    return sqrt(sum(float(each.double().square().sum()) for each in residuals.values()))
+
+
+def takes(own: str, owner: str, *, same_workers: bool) -> bool:
+    """Return whether the rank `own` continues with saved residuals of `owner`. Both are RANK, or REPLICA/SHARD."""
+    return own == owner if same_workers else own.partition("/")[2] == owner.partition("/")[2]
+
+
+def shared_out(
+    saved: Saved | Iterable[Saved], own: str, workers: int, sizes: Mapping[str, int], **expected: int
+) -> tuple[Saved, dict[str, torch.Tensor]]:
+    """Return one of the saved states of a job's ranks, and the residuals with which this rank continues.
+
+    The mean over n workers owes `sum(r_i) / n`. With n workers again each takes its own residuals. With m workers each
+    takes `sum(r_i) / n`, so `sum(r'_j) / m` owes the same. The log has a line where residuals of a rank are missing.
+
+    Args:
+        saved: every state that was saved, the same on all ranks. With n workers again, this rank's own is enough.
+            Of an iterator one state after the other is held in memory.
+        sizes: elements of this rank's parameters by name.
+        expected: numbers that states need to have, by name.
+
+    Raises:
+        ValueError: no state, states with other numbers, of different checkpoints, of another model, or two of one rank.
+    """
+    last: Saved = {}
+    norms: dict[str, float] = {}
+    shares: dict[str, torch.Tensor] = {}
+    for state in [saved] if isinstance(saved, Mapping) else saved:
+        facts, before = ({k: v for k, v in each.items() if isinstance(v, int | float)} for each in (state, last))
+        for name, here in expected.items():
+            if facts.get(name) != here:
+                raise ValueError(f"state with {name} {facts.get(name)}: here it is {here}")
+        if last and facts != before:
+            raise ValueError(f"states of different checkpoints: {before} and {facts}")
+        last = state
+        for owner, norm in state["norms"].items():
+            residuals = fitting(state["residuals"].get(owner, {}), sizes)
+            if owner in norms:
+                raise ValueError(f"two states are of rank {owner} of {facts['workers']}: load each rank's once")
+            # torch's Distributed Checkpoint fills the tensors that this rank has, and a new state has none.
+            if norm and not residuals:
+                raise ValueError(
+                    f"state of rank {owner} of {facts['workers']} without its residuals, of norm {norm:.3g}: read a "
+                    "distributed checkpoint by hopsum.torch.load_checkpoint(state, folder)"
+                )
+            norms[owner] = norm
+            if takes(own, owner, same_workers=facts["workers"] == workers):
+                for name, residual in residuals.items():
+                    shares[name] = shares[name] + residual if name in shares else residual
+    if not last:
+        raise ValueError("no state to load")
+    before_workers = last["workers"]
+    if before_workers != workers:
+        shares = {name: residual / before_workers for name, residual in shares.items()}
+    _, slash, shard = own.partition("/")
+    owners = [own] if before_workers == workers else [f"{rank}{slash}{shard}" for rank in range(before_workers)]
+    missing = [owner for owner in owners if owner not in norms]
+    if missing:
+        tell_lost(f"ranks {', '.join(missing)}", before_workers, list(norms.values()))
+    return last, shares
+
+
+def tell_lost(whose: str, workers: int, norms: Sequence[float]) -> None:
+    """Write a line about residuals that are lost, with the size that those that are there let expect."""
+    # Nobody knows what was lost. Residuals of the ranks of one job are of about one norm.
+    norm = sqrt(sum(each * each for each in norms) / max(1, len(norms)))
+    _log.warning(
+        "the residuals of %s of %d workers are lost: the mean will lack about %.3g for each (a residual's norm by %d)",
+        whose, workers, norm / workers, workers,
+    )  # fmt: skip
 
 
 def bare_names(names: Iterable[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the DDP hook from step to step, and in a checkpoint.
 
-Each rank has a state of its own: save and load it per rank. What it does not hold is the agent, which belongs to
-one generation; a state that was pickled needs `attach` before it is used again.
+Each rank has a state of its own. Save that of every rank: they load under any order and number of ranks. A state does
+not hold the agent, which belongs to one generation; a state that was pickled needs `attach` before it is used again.
 
 A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
 failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypedDict
 
@@ -31,7 +31,7 @@ from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, bare_names, fitting
+from hopsum.torch.residuals import Residuals, bare_names, fitting, norm_of, shared_out, tell_lost
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
@@ -45,7 +45,7 @@ from hopsum.torch.step_times import (
 )
 from hopsum.torch.tensors import real_elements
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _OPTIONS: Final = (
     "error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method", "on_switch_lost",
     "log_every", "codec_on",
@@ -59,15 +59,17 @@ class StateDict(TypedDict):
     """The saved form of a state. Loads with `torch.load(..., weights_only=True)`."""
 
     version: int
-    rank: int
+    workers: int
     steps: int
     """The step at which the warm-up goes on."""
     allreduces: int
     """The number at which the randomness goes on."""
     scale: float
     """The scale of the residuals: the GradScaler's."""
-    residuals: dict[str, torch.Tensor]
-    """float32[elements] by parameter name, on the CPU."""
+    norms: dict[str, float]
+    """The norm of the residuals by rank. Here and in `residuals` a state has its own rank."""
+    residuals: dict[str, dict[str, torch.Tensor]]
+    """float32[elements] by rank and parameter name, on the CPU."""
 
 
 class Scaler(Protocol):
@@ -166,7 +168,7 @@ class HopsumState:
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
         """Vectors handed to the agent; the same on all ranks."""
-        self.rank = comm.rank
+        self.rank, self.workers = comm.rank, comm.workers
         self._scale = 1.0
         self._calls = _Calls(comm.rank)
         self._start(Residuals())
@@ -198,12 +200,11 @@ class HopsumState:
     ) -> None:
         """Go on with another agent (a new generation, or after unpickling) and the same module.
 
+        Its rank and its number of workers may be others.
+
         Raises:
-            ValueError: as the constructor does; an agent of another rank; a residual that fits no parameter. Nothing
-                was changed.
+            ValueError: as the constructor does; a residual that fits no parameter. Nothing was changed.
         """
-        if comm.rank != self.rank:
-            raise ValueError(f"communicator of rank {comm.rank} for a state of rank {self.rank}")
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = dict(inner.named_parameters())
         names = {parameters[name]: bare for name, bare in bare_names(parameters).items()}
@@ -214,7 +215,7 @@ class HopsumState:
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
             raise ValueError(
-                f"method='auto' on rank {self.rank}, which joined the job later: it cannot know what the others "
+                f"method='auto' on rank {comm.rank}, which joined the job later: it cannot know what the others "
                 "measured. Use method='hopsum' in jobs whose workers are replaced"
             )
         compared = steps_to_compare()
@@ -233,6 +234,11 @@ class HopsumState:
             codecs.at(device)
         if kept.keys() != held.keys():
             self._residuals.load(kept)
+        if comm.workers < self.workers:
+            tell_lost(f"{self.workers - comm.workers}", self.workers, [norm_of(kept)])
+        # The mean divides by another number of workers, and owes as much as before.
+        self._residuals.scale(comm.workers / self.workers)
+        self.rank, self.workers = comm.rank, comm.workers
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
@@ -420,44 +426,51 @@ class HopsumState:
             **self._times.scalars(sender.communicator.workers),
         }
 
+    @property
+    def owner(self) -> str:
+        """Return the name of this rank in states."""
+        return str(self.rank)
+
     def state_dict(self) -> StateDict:
         """Return a copy of this rank's state for a checkpoint. Raises RuntimeError in the middle of a backward pass."""
         if self._step is not None and self._step.under_way:
             raise RuntimeError("gradients are on their way: take the state between backward passes")
+        residuals = self._residuals.as_dict()
         return StateDict(
             version=_VERSION,
-            rank=self.rank,
+            workers=self.workers,
             steps=self.steps,
             allreduces=self.allreduces,
             scale=self._scale,
-            residuals=self._residuals.as_dict(),
+            norms={self.owner: norm_of(residuals)},
+            residuals={self.owner: residuals},
         )
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Take over what `state_dict` returned on this rank.
+    def load_state_dict(self, saved: StateDict | Iterable[StateDict]) -> None:
+        """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.
 
-        Residuals of parameters that are not compressed here are added to their next gradients.
+        Where the number of workers is as it was, this rank's own state is enough. Residuals of parameters that are not
+        compressed here are added to their next gradients.
 
         Raises:
-            ValueError: of another version of hopsum, of another rank, or for other parameters. Nothing was changed.
+            RuntimeError: the state was unpickled and not attached.
+            ValueError: a state of another version of hopsum, or for other parameters; two of one rank, or of different
+                steps. Nothing was changed.
         """
-        if state["version"] != _VERSION:
-            raise ValueError(f"state of version {state['version']}, this hopsum reads version {_VERSION}")
-        if state["rank"] != self.rank:
-            raise ValueError(f"state of rank {state['rank']} on rank {self.rank}: each rank saves and loads its own")
-        residuals = state["residuals"]
-        if self._sender is not None:
-            residuals = fitting(residuals, {name: real_elements(each) for each, name in self._sender.names.items()})
+        sizes = {name: real_elements(each) for each, name in self._require_sender().names.items()}
+        state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
         self._residuals.load(residuals)
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in _OPTIONS}, "state": self.state_dict()}
+        return {name: getattr(self, name) for name in _OPTIONS} | {"rank": self.rank, "state": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
-        for name in _OPTIONS:
+        for name in (*_OPTIONS, "rank"):
             setattr(self, name, pickled[name])
-        self.rank = pickled["state"]["rank"]
+        state: StateDict = pickled["state"]
+        self.workers, self.steps, self.allreduces = state["workers"], state["steps"], state["allreduces"]
+        self._scale = state["scale"]
         self._calls = _Calls(self.rank)
         self._start(Residuals())
-        self.load_state_dict(pickled["state"])
+        self._residuals.load(state["residuals"][self.owner])

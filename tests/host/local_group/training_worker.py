@@ -37,7 +37,7 @@ def train(comm: Any) -> dict[str, Any]:
         ledger.pay()
         optimizer.step()
     data = b"".join(each.detach().numpy().tobytes() for each in ddp.parameters())
-    residual = sum(float(each.abs().sum()) for each in state.state_dict()["residuals"].values())
+    residual = sum(float(each.abs().sum()) for each in state.state_dict()["residuals"][state.owner].values())
     return {
         **ledger.close(),
         "digest": hashlib.sha256(data).hexdigest(),

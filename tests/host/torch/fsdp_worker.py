@@ -67,7 +67,7 @@ def books(model: Any, state: ReplicaState, mesh: DeviceMesh) -> dict[str, float]
             paid[name] += each.grad.to_local().double()
     out = largest = 0.0
     for name, owed in own.items():
-        left = state.state_dict()["residuals"][name].double()[: owed.numel()].reshape(owed.shape)
+        left = state.state_dict()["residuals"][state.owner][name].double()[: owed.numel()].reshape(owed.shape)
         both = torch.stack([owed, left])
         dist.all_reduce(both, group=mesh.get_group("replicate"))
         out = max(out, float((paid[name] + both[1] / 2 - both[0] / 2).abs().max()))
@@ -94,7 +94,7 @@ def resume(comm: Any, mesh: DeviceMesh, model: Any, state: ReplicaState) -> dict
 def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
     hybrid: Any = Model()
     fully_shard(hybrid, mesh=mesh)
-    foreign: Any = {**state.state_dict(), "replica": 7}
+    foreign: Any = {**state.state_dict(), "shards": 7}
     texts = []
     for act in (
         lambda: register_all_reduce_hook(hybrid, comm),

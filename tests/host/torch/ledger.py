@@ -44,7 +44,7 @@ class Ledger:
 
     def close(self, scale: float = 1.0) -> dict[str, float]:
         """Return how far the books are out, the largest residual (the same over all ranks), and a digest of paid."""
-        residuals = self.state.state_dict()["residuals"]
+        residuals = self.state.state_dict()["residuals"][self.state.owner]
         out = largest = 0.0
         for name, owed in self.owed.items():
             left = residuals.get(name, torch.zeros(owed.numel())).double().reshape(owed.shape) / scale

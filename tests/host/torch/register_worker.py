@@ -62,7 +62,7 @@ class Spoiler:
 
 
 def residuals(state: HopsumState) -> dict[str, torch.Tensor]:
-    return dict(state.state_dict()["residuals"])
+    return state.state_dict()["residuals"][state.owner]
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
@@ -207,7 +207,7 @@ def small(agent: Agent) -> dict[str, Any]:
     """Biases by name and small weights by size stay as they are; residuals that were loaded for them are paid out."""
     module, state, ledger = make(agent, uncompressed=["*.bias"], small_tensor_bytes=1025)
     loaded = {name: torch.full((each.numel(),), 0.25) for name, each in module.module.named_parameters()}
-    state.load_state_dict({**state.state_dict(), "residuals": loaded})
+    state.load_state_dict({**state.state_dict(), "residuals": {state.owner: loaded}})
     plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
     alike = []
     for name, owed in ledger.owed.items():
@@ -261,7 +261,7 @@ def kinds(agent: Agent) -> dict[str, Any]:
             owed += theirs["mix"].grad - ours["mix"].grad
         both = [each["table.weight"].grad for each in (ours, theirs)]
         apart.append(float((both[0].to_dense() - both[1].to_dense()).abs().max()) if both[0].is_sparse else -1)
-    left = state.state_dict()["residuals"]["mix"].clone()
+    left = state.state_dict()["residuals"][state.owner]["mix"].clone()
     dist.all_reduce(left)
     mean = torch.view_as_complex(left.view(8, 16, 2)) / 2
     return {

@@ -124,7 +124,7 @@ def test_residuals_follow_parameters_through_a_rebuild(stack: ExitStack) -> None
             into[name] += part
         for name, part in zip(layout, ranks.reduce(layout, sent)[0].split(split), strict=True):
             out[name] += part
-    left = [state.state_dict()["residuals"] for state in ranks.states]
+    left = [state.state_dict()["residuals"][state.owner] for state in ranks.states]
     assert left[0].keys() == sizes.keys()
     assert all(residual.abs().max() > 0.01 for residual in left[0].values() if residual.numel() > 100)
     for name in sizes:
@@ -197,7 +197,7 @@ def test_without_error_feedback_nothing_is_kept(stack: ExitStack) -> None:
     ranks = Ranks(stack, 2, error_feedback=False)
     first, second = (ranks.reduce(LAST, gradients(310, 2))[0] for _ in range(2))
     assert not torch.equal(first, second)
-    assert ranks.states[0].state_dict()["residuals"] == {}
+    assert ranks.states[0].state_dict()["residuals"]["0"] == {}
 
 
 def test_gradients_that_are_not_finite_become_nan_everywhere(stack: ExitStack) -> None:
@@ -212,7 +212,7 @@ def test_gradients_that_are_not_finite_become_nan_everywhere(stack: ExitStack) -
 def test_gradients_that_are_not_finite_are_an_error_on_all_ranks_and_training_can_go_on(stack: ExitStack) -> None:
     ranks, sent = Ranks(stack, 2), gradients(310, 2)
     first = ranks.reduce(LAST, sent)[0]
-    before = ranks.states[0].state_dict()["residuals"]
+    before = ranks.states[0].state_dict()["residuals"]["0"]
     bad = [each.clone() for each in sent]
     bad[1][7] = torch.nan
     buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, bad, strict=True)]
@@ -221,7 +221,7 @@ def test_gradients_that_are_not_finite_are_an_error_on_all_ranks_and_training_ca
         with pytest.raises(RuntimeError, match=rf"rank 1: 1 of 310 .*{LAST[0]}" if rank else "another rank's vector"):
             future.wait()
         assert isinstance(ranks.states[rank].failure, NonFiniteError)
-    for name, residual in ranks.states[0].state_dict()["residuals"].items():
+    for name, residual in ranks.states[0].state_dict()["residuals"]["0"].items():
         assert torch.equal(residual, before[name])
     assert not ranks.reduce(LAST, sent)[0].isnan().any()
     assert first.shape == (310,)
@@ -272,8 +272,6 @@ def test_a_state_of_another_run_is_refused(stack: ExitStack) -> None:
     ranks = Ranks(stack, 2)
     ranks.reduce(LAST, gradients(310, 2))
     saved = ranks.states[0].state_dict()
-    with pytest.raises(ValueError, match="state of rank 0 on rank 1: each rank saves and loads its own"):
-        ranks.states[1].load_state_dict(saved)
     with pytest.raises(ValueError, match="version 9"):
         ranks.states[0].load_state_dict({**saved, "version": 9})
     other = HopsumState(ranks.agents[0], nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 11)))
@@ -281,8 +279,6 @@ def test_a_state_of_another_run_is_refused(stack: ExitStack) -> None:
         other.load_state_dict(saved)
     with pytest.raises(ValueError, match="the module has no such parameter"):
         ranks.states[0].attach(ranks.agents[0], nn.Linear(1, 1))
-    with pytest.raises(ValueError, match="communicator of rank 1 for a state of rank 0"):
-        ranks.states[0].attach(ranks.agents[1], ranks.modules[0])
 
 
 @pytest.mark.parametrize(
@@ -320,7 +316,7 @@ def test_a_failed_allreduce_fails_the_future_and_the_next_ones(stack: ExitStack)
         with pytest.raises(RuntimeError, match=what):
             future.wait()
     assert isinstance(state.failure, AllReduceTimeoutError)
-    left = state.state_dict()["residuals"]
+    left = state.state_dict()["residuals"]["0"]
     assert torch.equal(torch.cat([left["weight"], left["bias"]]), sent)
     assert not isinstance(state.failure, GenerationEndedError)
 

@@ -98,13 +98,13 @@ def test_a_state_knows_its_model_in_every_wrapper(saved_in: str, loaded_in: str)
         states = [HopsumState(comm, model) for model in (first, second)]
         # By the names of the wrapper, which states had once.
         old = {name: torch.full((size,), float(size)) for name, size in sizes.items()}
-        states[0].load_state_dict({**states[0].state_dict(), "residuals": old})
+        states[0].load_state_dict({**states[0].state_dict(), "residuals": {"0": old}})
         states[1].load_state_dict(states[0].state_dict())
-        loaded = states[1].state_dict()["residuals"]
+        loaded = states[1].state_dict()["residuals"]["0"]
         assert [(each.numel(), int(each[0])) for each in loaded.values()] == [(size, size) for size in sizes.values()]
         unpickled = pickle.loads(pickle.dumps(states[0]))
         unpickled.attach(comm, second)
-        assert unpickled.state_dict()["residuals"].keys() == loaded.keys()
+        assert unpickled.state_dict()["residuals"]["0"].keys() == loaded.keys()
         outer = [DiLoCo(model, comm, sync_every=2) for model in (first, second)]
         outer[1].load_state_dict(outer[0].state_dict())
         for each, other in zip(first.parameters(), outer[1].fragments[0].global_parameters, strict=True):

@@ -60,7 +60,7 @@ class Ranks:
         return means[0]
 
     def residuals(self, rank: int) -> dict[str, torch.Tensor]:
-        return self.states[rank].state_dict()["residuals"]
+        return self.states[rank].state_dict()["residuals"][str(rank)]
 
 
 def drawn(step: int, workers: int, dtype: torch.dtype = torch.float32) -> Any:
