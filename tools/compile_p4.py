@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile p4/v1model, evaluation/naive and the solutions of labs/ with p4c's bmv2 back end, with manifests.
+"""Compile p4/v1model and the solutions of labs/ with p4c's bmv2 back end, with manifests.
 
 A manifest names the compiler's version, every flag and the hash of every source, so that a test without p4c notices
 stale artefacts and a test with the same p4c can compile again and compare.
@@ -65,7 +65,6 @@ class P4Program:
 
 
 P4 = ROOT / "p4"
-NAIVE = ROOT / "evaluation" / "naive"
 LABS = ROOT / "labs" / "hopsum_labs"
 
 
@@ -77,9 +76,6 @@ def lab(level: str) -> P4Program:
 
 PROGRAMS = (
     P4Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum", name="hopsum"),
-    P4Program(
-        ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive", name="naive"
-    ),
     *map(lab, sorted(folder.name for folder in (LABS / "solutions").iterdir())),
 )
 
@@ -126,9 +122,7 @@ def manifest(program: P4Program) -> dict[str, object]:
 def main() -> int:
     """Compile and write. With --check, compile elsewhere and compare."""
     parser = argument_parser(str(__doc__))
-    parser.add_argument(
-        "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default (naive takes minutes)"
-    )
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default")
     args = parser.parse_args()
     if unknown := set(args.programs) - set(NAMES):
         parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")

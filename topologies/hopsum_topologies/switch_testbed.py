@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from hopsum_controlplane import SwitchEndpoint
@@ -87,15 +86,12 @@ def _read_ports(management: ManagementClient) -> InterfaceCounters:
 
 
 @contextmanager
-def bmv2_testbed(
-    workers: int, *, home: Namespace | None = None, program: tuple[Path, Path] | None = None, prefix: str = "s"
-) -> Iterator[Testbed]:
+def bmv2_testbed(workers: int, *, home: Namespace | None = None) -> Iterator[Testbed]:
     """Run simple_switch_grpc in a network namespace, every worker in its own, with a veth pair between.
 
     Args:
-        home: the switch's namespace, in which the calling thread is and stays: for several switches in one process,
-            whose interfaces there begin with different `prefix`es. By default one is made, and entered for the block.
-        program: JSON and P4Info instead of ours.
+        home: the switch's namespace, in which the calling thread is and stays. By default one is made, and entered for
+            the block.
 
     Raises TopologyError when bmv2 is not installed or namespaces cannot be made.
     """
@@ -108,23 +104,13 @@ def bmv2_testbed(
             # gRPC's threads stay in the namespace of the thread that starts them, so the whole block runs inside.
             stack.enter_context(home.inside())
         # Interfaces before the switch, which opens them when it starts.
-        seats, interfaces = seats_around(stack, home, workers, prefix)
+        interfaces = {rank + 1: f"s{rank + 1}" for rank in range(workers)}
+        seats = tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers))
         switch = stack.enter_context(Bmv2Switch(interfaces))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
-        device.set_pipeline_config(PipelineConfig.load(*(program or compiled_program())))
+        device.set_pipeline_config(PipelineConfig.load(*compiled_program()))
         where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
         yield Testbed(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
-
-
-def seats_around(
-    stack: ExitStack, home: Namespace, workers: int, prefix: str = "s"
-) -> tuple[tuple[Seat, ...], dict[int, str]]:
-    """Make a namespace for each worker, with a veth pair to `home`. Return the seats and the ends by switch port.
-
-    The stack removes everything. Raises TopologyError.
-    """
-    interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
-    return tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers)), interfaces
 
 
 def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:

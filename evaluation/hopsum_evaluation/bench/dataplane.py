@@ -3,9 +3,9 @@
 
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
-simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
-switch process until it is ready, and its memory. Workers and switches share this machine's cores. Codes are counted
-as they arrive from the workers. Every sum that comes back is compared with numpy's.
+simple_switch_grpc over veth pairs. start: the switch process until it is ready, and its memory. Workers and switches
+share this machine's cores. Codes are counted as they arrive from the workers. Every sum that comes back is compared
+with numpy's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from rich.table import Table
 from hopsum.codec import best_table
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_evaluation.bench import naive
 from hopsum_evaluation.bench.engine_load import EngineRun, engine_run
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
@@ -63,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         choices=PARTS,
         metavar="PART",
-        help=f"part to measure, of {', '.join(PARTS)}; may be repeated (default: {', '.join(DEFAULT_PARTS)})",
+        help=f"part to measure, of {', '.join(PARTS)}; may be repeated (default: all)",
     )
     parser.add_argument(
         "--workers", type=whole(1, 16), default=4, help="number of workers, 1 to 16 (default %(default)s)"
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.seconds <= 0:
         parser.error(f"--seconds {options.seconds:g}: more than 0")
     table = best_table(options.workers).values
-    setting = DataplaneSetting(options.only or DEFAULT_PARTS, options.workers, options.slots, options.seed, table)
+    setting = DataplaneSetting(options.only or PARTS, options.workers, options.slots, options.seed, table)
     start = time.perf_counter()
     try:
         findings = run(setting, options.runs, options.seconds)
@@ -147,16 +146,12 @@ _CODES_KEYS = {
     "socket_python": "native.socket_python_codes_per_s",
     "loopback": "loopback_codes_per_s",
     "bmv2": "bmv2.codes_per_s",
-    "naive_native": "naive.native_pipeline_codes_per_s",
-    "naive_interpreter": "naive.interpreter_pipeline_codes_per_s",
-    "naive_bmv2": "naive.bmv2_codes_per_s",
 }
 _PACKETS_KEYS = {
     "socket": "native.packets_per_s",
     "socket_python": "native.python_packets_per_s",
     "loopback": "loopback_packets_per_s",
     "bmv2": "bmv2.packets_per_s",
-    "naive_bmv2": "naive.bmv2_packets_per_s",
 }
 _SECONDS_KEYS = {"cold_start": "native.cold_start_s", "warm_start": "native.warm_start_s"}
 _MEMORY_KEYS = tuple(f"native.{name}_bytes{how}" for name in ("rss", "peak") for how in ("", "_cold"))
@@ -167,9 +162,6 @@ _LABELS = {
     "socket_python": "native switch, UDP in Python",
     "loopback": "UDP without a switch",
     "bmv2": "bmv2, veth",
-    "naive_native": "naive, native engine",
-    "naive_interpreter": "naive, interpreter",
-    "naive_bmv2": "naive, bmv2",
 }
 
 
@@ -210,8 +202,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         "lanes": CODES,
         "workers": setting.workers,
         "slots": {
-            "pipeline": PIPELINE_SLOTS, "sockets": setting.slots, "bmv2": BMV2_SLOTS,
-            "naive": naive.SLOTS, "memory": MEMORY_SLOTS,
+            "pipeline": PIPELINE_SLOTS, "sockets": setting.slots, "bmv2": BMV2_SLOTS, "memory": MEMORY_SLOTS,
         },
         "runs": runs,
         "seed": setting.seed,
@@ -219,9 +210,10 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         "machine": machine(),
         "versions": {
             **versions("hopsum", "numpy", "llvmlite"),
-            **(bmv2_versions() if {"bmv2", "naive_bmv2"} & set(rates) else {}),
+            **(bmv2_versions() if "bmv2" in rates else {}),
         },
-        "programs": _programs(),
+        # Figures of different programs are not to be compared.
+        "programs": {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()},
         "commit": commit(),
     }  # fmt: skip
 
@@ -283,17 +275,6 @@ def _show_start(report: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _programs() -> dict[str, str | None]:
-    """Hash the JSON of each program: figures of different programs are not to be compared.
-
-    Outside a source tree there is no naive program.
-    """
-    found: dict[str, str | None] = {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()}
-    other = naive.naive_program()
-    found["naive"] = None if other is None else hashlib.sha256(other[0].read_bytes()).hexdigest()
-    return found
-
-
 def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
     if rate is None:
         return {key: None}
@@ -315,12 +296,9 @@ def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:
     return f"{middle} ({low}-{high})"
 
 
-PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "start")
-# naive-native is only measured when asked for: LLVM takes a minute for that program at first.
-DEFAULT_PARTS = tuple(part for part in PARTS if part != "naive-native")
+PARTS = ("pipeline", "sockets", "bmv2", "start")
 PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
-NAIVE_RESEND_S = 5.0
 COPY_BYTES = 1 << 26
 """Bytes of the copy that memcpy is measured with: more than any cache."""
 
@@ -354,7 +332,6 @@ class Subjects:
     sockets     socket, socket_python,          the switch process over UDP, with compiled ports, with ports in Python;
                 loopback                        the same datagrams without a switch
     bmv2        bmv2                            simple_switch_grpc over veth pairs, where it is installed
-    naive       naive_interpreter, naive_bmv2   evaluation/naive, in a source tree; naive-native: naive_native
     start       cold_start, warm_start          the switch process, in seconds
 
     `engines` and `sockets` are the subjects that can tell what bounded them. A stack ends everything. Raises
@@ -369,8 +346,7 @@ class Subjects:
         self._stack = stack
         self._setting = setting
         self._home: Namespace | None = None
-        wants_bmv2 = {"bmv2", "naive"} & set(setting.parts) and bmv2_unavailable() is None
-        if wants_bmv2:
+        if "bmv2" in setting.parts and bmv2_unavailable() is None:
             # First: gRPC's threads, of which a process has one set, then live where both bmv2 and the rest can be.
             self._home = stack.enter_context(Namespace())
             stack.enter_context(self._home.inside())
@@ -378,8 +354,6 @@ class Subjects:
             "pipeline": self._open_pipeline,
             "sockets": self._open_sockets,
             "bmv2": self._open_bmv2,
-            "naive": self._open_naive,
-            "naive-native": self._open_naive_native,
             "start": self._open_start,
         }
         for part in PARTS:
@@ -387,8 +361,11 @@ class Subjects:
                 open_part[part]()
 
     def _open_pipeline(self) -> None:
-        self._add_engine("native", Backend.NATIVE, PIPELINE_SLOTS, compiled_program())
-        self._add_engine("interpreter", Backend.INTERPRETER, PIPELINE_SLOTS, compiled_program())
+        chosen = self._setting
+        for name, backend in (("native", Backend.NATIVE), ("interpreter", Backend.INTERPRETER)):
+            run = engine_run(backend, chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed)
+            self.engines[name] = self._stack.enter_context(run)
+            self.actions[name] = self.engines[name].run
 
     def _open_sockets(self) -> None:
         chosen = self._setting
@@ -409,38 +386,10 @@ class Subjects:
             )
             self._add_socket("bmv2", SocketRun(load, testbed.pid, pinned=False))
 
-    def _open_naive(self) -> None:
-        program = naive.naive_program()
-        if program is None:
-            return
-        self._add_engine("naive_interpreter", Backend.INTERPRETER, naive.SLOTS, program)
-        if self._home is not None:
-            self._add_socket("naive_bmv2", self._naive_on_bmv2(program, self._home))
-
-    def _open_naive_native(self) -> None:
-        program = naive.naive_program()
-        if program is not None:
-            self._add_engine("naive_native", Backend.NATIVE, naive.SLOTS, program)
-
-    def _naive_on_bmv2(self, program: tuple[Path, Path], home: Namespace) -> SocketRun:
-        chosen = self._setting
-        testbed = self._stack.enter_context(bmv2_testbed(chosen.workers, home=home, program=program, prefix="n"))
-        load = self._stack.enter_context(
-            load_on(testbed, chosen.table, naive.SLOTS, chosen.seed, adapt=naive.NaiveDevice, resend_s=NAIVE_RESEND_S)
-        )
-        return SocketRun(load, testbed.pid, pinned=False)
-
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())
         self.actions["cold_start"] = lambda _: startup.cold()
         self.actions["warm_start"] = lambda _: startup.warm()
-
-    def _add_engine(self, name: str, backend: Backend, slots: int, program: tuple[Path, Path]) -> None:
-        chosen = self._setting
-        adapt = naive.NaiveDevice if name.startswith("naive") else None
-        run = engine_run(backend, chosen.workers, slots, chosen.table, chosen.seed, program=program, adapt=adapt)
-        self.engines[name] = self._stack.enter_context(run)
-        self.actions[name] = self.engines[name].run
 
     def _add_socket(self, name: str, run: SocketRun) -> None:
         self.sockets[name] = run

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.device import Device, PipelineConfig
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
@@ -29,8 +29,6 @@ from hopsum_wire.datagrams import update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames
 
 _LOWER_BYTES = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
-Adapt = Callable[[Device], Device]
-"""Puts a device in front of another one, for a program with other tables."""
 
 
 class EngineRun(ABC):
@@ -157,28 +155,20 @@ class NativeRun(EngineRun):
 
 
 @contextmanager
-def engine_run(
-    backend: Backend,
-    workers: int,
-    slots: int,
-    table: tuple[int, ...],
-    seed: int,
-    *,
-    program: tuple[Path, Path],
-    adapt: Adapt | None = None,
-) -> Iterator[EngineRun]:
+def engine_run(backend: Backend, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Iterator[EngineRun]:
     """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
+    program = compiled_program()
     if backend is Backend.NATIVE:
         # Compile into the cache first: the control plane does not wait minutes for a push.
         engine_maker(backend)(load_program(program[0].read_text()))
     with ExitStack() as stack:
         server = stack.enter_context(SwitchServer(make_engine=engine_maker(backend)))
-        device: Device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
+        device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
         device.set_pipeline_config(PipelineConfig.load(*program))
         seats = tuple(
             WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
         )
-        controller = SwitchController(adapt(device) if adapt else device, SWITCH)
+        controller = SwitchController(device, SWITCH)
         job = controller.create_job(JobSpec("pipeline", seats, slots, table))
         stack.callback(controller.delete_job, job)
         pool = make_pool(job.generation, workers, slots, table, seed)

@@ -24,7 +24,6 @@ from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload, probe_offload
 from hopsum.transport.udp_link import SegmentRun, UdpLink
 from hopsum_controlplane import JobSpec, SwitchController
-from hopsum_evaluation.bench.engine_load import Adapt
 from hopsum_evaluation.bench.made_datagrams import (
     RESULT_BYTES,
     UPDATE_BYTES,
@@ -310,7 +309,6 @@ def load_on(
     slots: int,
     seed: int,
     *,
-    adapt: Adapt | None = None,
     resend_s: float = RESEND_S,
 ) -> Iterator[Load]:
     """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError."""
@@ -319,7 +317,7 @@ def load_on(
         for seat in testbed.seats:
             links.append(link := open_batch_link(seat))
             stack.callback(link.close)
-        controller = SwitchController(adapt(testbed.device) if adapt else testbed.device, SWITCH)
+        controller = SwitchController(testbed.device, SWITCH)
         endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
         job = controller.create_job(JobSpec("load", endpoints, slots, table))
         stack.callback(controller.delete_job, job)
