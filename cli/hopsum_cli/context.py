@@ -112,11 +112,8 @@ def _flag(text: str, origin: str) -> bool:
     return BOOLEANS[text.lower()]
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser, *, administrator: bool = True) -> None:
-    """Add --controller, --admin-token-file and the options of TLS to a parser. An option that is left out is None.
-
-    Without `administrator` the command has no --admin-token-file.
-    """
+def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --controller, --admin-token-file and the options of TLS to a parser. An option that is left out is None."""
     group = parser.add_argument_group(
         "controller", "Options left out come from the environment, then from [context] of ~/.config/hopsum/config.toml."
     )
@@ -125,15 +122,12 @@ def add_operator_arguments(parser: argparse.ArgumentParser, *, administrator: bo
         metavar="HOST:PORT",
         help=f"address of the controller, or unix:PATH ({variable('controller')}; default {DEFAULT_CONTROLLER})",
     )
-    if administrator:
-        group.add_argument(
-            "--admin-token-file",
-            type=Path,
-            metavar="PATH",
-            help=f"file with the administrator's token ({variable('admin_token_file')})",
-        )
-    else:
-        parser.set_defaults(admin_token_file=None)
+    group.add_argument(
+        "--admin-token-file",
+        type=Path,
+        metavar="PATH",
+        help=f"file with the administrator's token ({variable('admin_token_file')})",
+    )
     group.add_argument(
         "--ca-file",
         metavar="PATH",

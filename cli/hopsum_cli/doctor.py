@@ -35,9 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         "fails with what to do. A running job is not disturbed. Ends with 1 if a line failed. How a controller and its "
         "jobs are, say `hopsum job show` and `hopsum top`.",
     )
-    parser.add_argument(
-        "target", metavar="MEMBERSHIP", help="membership file of the job, or a URL: hopsum://, file://, udp://"
-    )
+    parser.add_argument("target", metavar="MEMBERSHIP", help="membership file of the job, or a URL: hopsum://, file://")
     parser.add_argument(
         "--rank",
         type=int,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bound on the end of a long-running process of hopsum: switch, controller, worker's switch."""
+"""The bound on the end of a long-running process of hopsum: switch, controller."""
 
 from __future__ import annotations
 

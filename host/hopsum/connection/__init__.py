@@ -2,9 +2,8 @@
 """`connect`: from a URL to what sums.
 
 file:///PATH/membership.json                          a switch, by the file that the controller wrote
-udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
 hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
-raw://INTERFACE/JOB?membership=PATH                   the same as udp://, with link="scapy" on one interface
+raw://INTERFACE/JOB?membership=PATH                   the same, with link="scapy" on one interface
 memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
 collective://gloo, collective://nccl                  torch.distributed; needs no switch
 hosts://?slots=N                                      the ranks' own hosts, each with an embedded switch; under torchrun
@@ -41,7 +40,7 @@ def connect(
     """Join a job as one worker. Close the communicator, or use it in a `with` statement.
 
     Args:
-        url: file://, udp://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
+        url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
         config_file: TOML file with further settings, HOPSUM_CONFIG by default.
         group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
             `deadline_s`. By default one of all ranks is made, so all ranks call this at the same point.

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""file://, udp:// and raw://: a switch, by the membership file that its controller wrote.
+"""file:// and raw://: a switch, by the membership file that its controller wrote.
 
 raw:// is for link="scapy" only: its packets pass a layer-2 socket on the interface.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any, Final
@@ -28,7 +27,7 @@ def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     membership = MEMBERSHIPS[parts.scheme](config, parts)
     if config.link != "scapy":
         if parts.scheme == "raw":
-            raise UrlError(f'URL {config.url!r}: frames on an interface pass scapy: link="scapy", or a URL udp://')
+            raise UrlError(f'URL {config.url!r}: frames on an interface pass scapy: link="scapy", or a URL file://')
         return open_agent(config, hooks, membership)
     interface, via = None, None
     if parts.scheme == "raw":
@@ -44,7 +43,7 @@ def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
 
 
 def membership_at(location: str) -> JobMembership:
-    """Read the membership file that a path or a URL (file://, udp://, raw://) names, without waiting for it.
+    """Read the membership file that a path or a URL (file://, raw://) names, without waiting for it.
 
     Raises:
         ConfigError: a URL of another kind, or malformed.
@@ -65,8 +64,15 @@ def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
     query = query_of(config, parts, _RAW_PARAMETERS)
     if not parts.netloc:
         raise UrlError(f"URL {config.url!r}: on which interface? raw://INTERFACE/JOB?membership=PATH")
-    membership = _named_membership(config, query)
-    _require_job(config, parts, membership)
+    if "membership" not in query:
+        raise UrlError(
+            f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
+            "add ?membership=PATH to the URL"
+        )
+    membership = read_membership(query["membership"], wait_s=config.membership_wait_s)
+    job = unquote(parts.path.strip("/"))
+    if job and job != membership.job:
+        raise MembershipError(f"URL {config.url!r} is for job {job!r}, its membership file for {membership.job!r}")
     return membership
 
 
@@ -77,50 +83,7 @@ def _file_membership(config: Config, parts: SplitResult) -> JobMembership:
     return read_membership(unquote(parts.path), wait_s=config.membership_wait_s)
 
 
-def _udp_membership(config: Config, parts: SplitResult) -> JobMembership:
-    membership = _named_membership(config, query_of(config, parts, {"membership": str}))
-    _require_job(config, parts, membership)
-    _require_switch(config, parts, membership)
-    return membership
-
-
-def _named_membership(config: Config, query: dict[str, Any]) -> JobMembership:
-    if "membership" not in query:
-        raise UrlError(
-            f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
-            "add ?membership=PATH to the URL"
-        )
-    return read_membership(query["membership"], wait_s=config.membership_wait_s)
-
-
-def _require_job(config: Config, parts: SplitResult, membership: JobMembership) -> None:
-    """Raise MembershipError unless the job of the URL, if it has one, is the membership's."""
-    job = unquote(parts.path.strip("/"))
-    if job and job != membership.job:
-        raise MembershipError(f"URL {config.url!r} is for job {job!r}, its membership file for {membership.job!r}")
-
-
-def _require_switch(config: Config, parts: SplitResult, membership: JobMembership) -> None:
-    """Raise MembershipError unless host and port of the URL, as far as it has them, are the membership's."""
-    # A worker behind a gateway sends to another address than the switch's own.
-    places = {membership.switch, *(worker.send_to for worker in membership.workers)}
-    wrong_port = parts.port is not None and parts.port not in {place.udp_port for place in places}
-    if wrong_port or (parts.hostname and _address(config, parts.hostname) not in {place.ip for place in places}):
-        raise MembershipError(
-            f"URL {config.url!r} names another switch than its membership file, where job {membership.job!r} is at "
-            f"{' or '.join(sorted(map(str, places)))}: leave host and port out, or use the file of that switch"
-        )
-
-
-def _address(config: Config, host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except OSError as error:
-        raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
-
-
 MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] = {
     "file": _file_membership,
-    "udp": _udp_membership,
     "raw": _raw_membership,
 }

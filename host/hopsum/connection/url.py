@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from hopsum.config import Config, ConfigError, nearest
 
-SCHEMES: Final = ("udp", "file", "hopsum", "raw", "memory", "collective", "hosts")
+SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 
 
 class UrlError(ConfigError):
@@ -28,13 +28,13 @@ def split_url(config: Config) -> SplitResult:
     if parts.scheme not in SCHEMES:
         told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
         raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, SCHEMES)}. {EXAMPLES}")
-    if parts.scheme not in ("udp", "hopsum") and port is not None:
+    if parts.scheme != "hopsum" and port is not None:
         raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
     return parts
 
 
 EXAMPLES: Final = (
-    "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
+    "for example file:///PATH/membership.json, "
     "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo, hosts://"
 )
 

@@ -83,7 +83,7 @@ def examine(
     For further shards only those of the switch are made.
 
     Args:
-        location: a membership file, or a URL that names one (file://, udp://, raw://).
+        location: a membership file, or a URL that names one (file://, raw://).
         rank: the worker's. Left out: that of the worker whose address is on this host.
         observer: asks the switch in place of the worker.
         patience: how long is waited.

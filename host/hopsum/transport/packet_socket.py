@@ -173,7 +173,7 @@ def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:
         ) from None
     (kind,) = struct.unpack_from("=H", answer, 16)
     if kind != _ARPHRD_ETHER:
-        raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use udp://")
+        raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")
     return int.from_bytes(answer[18:24], "big"), int(mtu_bytes)
 
 

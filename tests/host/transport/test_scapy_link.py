@@ -287,5 +287,5 @@ def test_an_all_reduce_through_the_switch(namespaces: None, stack: ExitStack, tm
     np.testing.assert_allclose(means[0], np.arange(3000) * 1.5, atol=1e-3)
     with pytest.raises(MembershipError, match="is for job 'other'"):
         hopsum.connect(f"raw://eth0/other?membership={path}", rank=0, link="scapy")
-    with pytest.raises(UrlError, match='frames on an interface pass scapy: link="scapy", or a URL udp://'):
+    with pytest.raises(UrlError, match='frames on an interface pass scapy: link="scapy", or a URL file://'):
         hopsum.connect(f"raw://eth0/raw?membership={path}", rank=0)
