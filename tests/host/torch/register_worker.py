@@ -246,7 +246,8 @@ def kinds(agent: Agent) -> dict[str, Any]:
     ddp: dict[str, Any] = {"bucket_cap_mb": CAP_MB, "find_unused_parameters": True}
     module, plain = (DistributedDataParallel(Kinds(), **ddp) for _ in range(2))
     state = register_comm_hook(module, agent, on_nonfinite="skip", **OPTIONS)
-    state.load_state_dict({**state.state_dict(), "residuals": {"table.weight": torch.full((320,), 0.25)}})
+    loaded = {state.owner: {"table.weight": torch.full((320,), 0.25)}}
+    state.load_state_dict({**state.state_dict(), "residuals": loaded})
     spoiler, generator = Spoiler(module.module.table.weight, torch.nan), torch.Generator().manual_seed(agent.rank)
     owed, apart, nan = torch.zeros(8, 16, dtype=torch.complex64), [], []
     for step in range(5):
