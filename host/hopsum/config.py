@@ -46,6 +46,10 @@ CodecOn = Literal["auto", "device", "host"]
 "auto": those on a GPU there, if their codec has a form for it; else on the
 host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
 CODEC_ON: Final = ("auto", "device", "host")
+# Ranks of hosts:// end together, as those of torch's gloo: nobody can send another process, a rank may compute for as
+# long as gloo waits, and the lease judges hosts that are gone.
+_OF_HOSTS: Final = {"replacement_wait_s": 0.0, "unreachable_s": 30.0, "deadline_s": 1800.0}
+"""Defaults of hosts:// that other URLs do not have."""
 _MAX_RANK: Final = 65535
 """The largest rank of a world. The job says which ranks it has."""
 BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -135,7 +139,9 @@ class Config:
         0.05, _seconds(0.0001, 3600), "least seconds before a retransmission, once round trips are known (UDP)"
     )
     deadline_s: float = _setting(
-        300.0, _seconds(0.01, 86400), "seconds before a phase of an all-reduce ends without a result"
+        300.0,
+        _seconds(0.01, 86400),
+        "seconds before a phase of an all-reduce ends without a result; with hosts:// 1800, as gloo",
     )
     flush_after_s: float | None = _setting(
         None,
@@ -145,7 +151,7 @@ class Config:
     unreachable_s: float = _setting(
         10.0,
         _seconds(0.01, 86400),
-        "seconds for which a switch may be unreachable; with hopsum://, at least membership_wait_s",
+        "seconds for which a switch may be unreachable; with hopsum://, at least membership_wait_s; with hosts:// 30",
     )
     membership_wait_s: float = _setting(
         60.0, _seconds(0, 86400), "seconds to wait for the job's membership file, or for its other ranks"
@@ -154,7 +160,10 @@ class Config:
     replacement_wait_s: float = _setting(
         30.0,
         _seconds(0, 86400),
-        "seconds to wait for the replacement of a lost worker; 0: the others end at once (hopsum://)",
+        "seconds to wait for the replacement of a lost worker; 0: the others end at once (hopsum://); with hosts:// 0",
+    )
+    lease_s: float = _setting(
+        60.0, _seconds(2, 86400), "seconds for which a rank or its host may be silent; rank 0's counts (hosts://)"
     )
     token: str = _setting("", _SECRET, "token of the controller's job (hopsum://)")
     token_file: str = _setting("", _text(), "file that has the token")
@@ -212,6 +221,7 @@ def resolve(
     *,
     file: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
+    url: str = "",
 ) -> Config:
     """Return the settings: keyword arguments before the TOML file before the environment before defaults.
 
@@ -220,6 +230,7 @@ def resolve(
         file: a TOML file that must be there. By default HOPSUM_CONFIG names it, and there is none where that is not
             set.
         environment: instead of os.environ.
+        url: the default of the setting.
 
     Raises:
         ConfigError: an unknown name (the nearest one is said), a wrong type or range, or an unreadable file.
@@ -239,6 +250,9 @@ def resolve(
         _take_options(settings)
     if "rank" not in settings and "RANK" in environment:
         settings["rank"] = _parsed("rank", "RANK", environment["RANK"]).value
+    settings.setdefault("url", url)
+    if settings["url"].startswith("hosts:"):
+        settings = _OF_HOSTS | settings
     return Config(**settings)
 
 

@@ -141,6 +141,11 @@ class Network:
         """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
         return max(stall.lasted_s for stall in self._stalls)
 
+    @property
+    def stalled_shard(self) -> int:
+        """Return the number of the shard that `stalled_s` is about."""
+        return max(range(len(self._stalls)), key=lambda shard: self._stalls[shard].lasted_s)
+
     def wake(self) -> None:
         """Let the `move` in progress return at once, or else the next one. Any thread."""
         self._transport.wake()

@@ -35,9 +35,7 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
         raise ConfigError(f"hosts://: {meeting.workers} ranks; a sum has at most {MAX_WORKERS} workers")
     # Tables and kernels first: from the meeting on, every rank waits for the slowest one.
     codec = codec_of(config, meeting.workers)
-    # A switch or the controller on another host may still be starting.
-    patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    make_agent = partial(open_agent, patient, hooks)
+    make_agent = partial(open_agent, config, hooks)
 
     def join(config: Config, address: ControllerAddress, job: str, token: str, kept: ExitStack) -> Communicator:
         return open_job(config, address, job, token, make_codec=lambda _, __: codec, make_agent=make_agent, kept=kept)

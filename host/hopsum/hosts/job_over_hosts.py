@@ -40,6 +40,8 @@ _log: Final = logging.getLogger(__name__)
 LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
 _CONTROLLER_S: Final = 60.0
+# Several in each lease, so that a rank is heard soon after its link is back.
+_HEARTBEAT_S: Final = 2.0
 _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
 Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 
@@ -82,7 +84,7 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         )
         # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
         kept.callback(meeting.leave, LEAVE_S, waits=meeting.rank == 0)
-        address = ControllerAddress.of(target, tls=False)
+        address = replace(ControllerAddress.of(target, tls=False), host_rank=0)
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
 
 
@@ -138,7 +140,7 @@ def _start_job(
     token_file.touch(mode=0o600)
     token_file.write_text(admin, encoding="ascii")
     database = children.folder / "state.sqlite"
-    file.write_text(_controller_config(switches, str(database), str(token_file)), encoding="utf-8")
+    file.write_text(_controller_config(switches, str(database), str(token_file), config.lease_s), encoding="utf-8")
     arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
     text = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)
     found = _READY_CONTROLLER.search(text)
@@ -160,7 +162,7 @@ def _start_job(
     return found[1], made.token
 
 
-def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str) -> str:
+def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str, lease_s: float) -> str:
     """Return the TOML text of a controller for these switches, which listens beside the first one."""
     lines = [
         "[controller]",
@@ -168,6 +170,8 @@ def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_
         f"listen = '{switches[0].ip}:0'",
         "metrics_listen = ''",
         f"admin_token_file = '{token_file}'",
+        f"lease_s = {float(lease_s)}",
+        f"heartbeat_s = {min(_HEARTBEAT_S, lease_s / 3)}",
     ]
     for number, switch in enumerate(switches):
         lines += [

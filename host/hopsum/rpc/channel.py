@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -42,6 +43,8 @@ CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
 MISSED_MAX: Final = 2
 """Calls in a row that may go without an answer until another connection is opened."""
+_REFUSAL_S: Final = 1.0
+"""Seconds for the host of a controller to refuse a connection."""
 PING_S: Final = 5.0
 """A silent connection is asked whether it lives, and given up when it does not say so in that time again."""
 _OPTIONS: Final = (
@@ -78,6 +81,8 @@ class ControllerAddress:
     tls: bool = True
     ca_file: Path | None = None
     identity: tuple[Path, Path] | None = None
+    host_rank: int | None = None
+    """The rank of hosts:// whose process has the controller, which ends with it for good. None: an operator's."""
 
     @classmethod
     def of(
@@ -258,6 +263,20 @@ class Channel:
             return ""
         return self.address.tls_files.why_not(host.strip("[]"), int(port))
 
+    def _has_ended_for_good(self) -> bool:
+        """Say whether the host of a controller that is never started again answers that nothing listens there."""
+        host, _, port = self.address.target.rpartition(":")
+        if self.address.host_rank is None:
+            return False
+        try:
+            socket.create_connection((host, int(port)), _REFUSAL_S).close()
+        # Only a refusal is proof: a network that is down for a while says nothing, or that there is no route.
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
         code, told = error.code(), details(error)
         where = f"controller at {self.address.target}"
@@ -268,6 +287,13 @@ class Channel:
                 f"({files or 'none given, see ca_file'}) or the controller's; they are read again",
                 code.name,
                 why,
+            )
+        if code is grpc.StatusCode.UNAVAILABLE and self._has_ended_for_good():
+            rank = self.address.host_rank
+            return ControllerError(
+                f"rank {rank} has ended: nothing listens any more at {self.address.target}, where its process had the "
+                f"controller of the job. See what rank {rank} says, and start all ranks again",
+                code.name,
             )
         if code in _NO_ANSWER:
             how = "with TLS" if self.address.tls else "without TLS"

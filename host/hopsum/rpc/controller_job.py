@@ -107,6 +107,7 @@ def open_job(
                 check=partial(follow, rank=registration.rank, links=links),
                 wait_s=wait_s,
                 replacement_wait_s=config.replacement_wait_s,
+                silence_s=None if address.host_rank is None else config.unreachable_s,
             )
         except BaseException as error:
             held.__exit__(type(error), error, error.__traceback__)

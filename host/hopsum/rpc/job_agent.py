@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -29,13 +30,15 @@ from typing import Any, Final
 from hopsum.agent import Agent
 from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator.allreduce_results import why_unfinished
-from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.membership import JobMembership, MembershipError
 from hopsum_wire.watch.heartbeat import POSITION
 
+# The network looks for a stall once a second at least, or as often as it sends again.
+_PAUSE_MAX_S: Final = 2.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -49,6 +52,8 @@ class JobAgent(Agent):
         check: raises MembershipError for a membership that is not this worker's.
         wait_s: for the other ranks, in every change.
         replacement_wait_s: for others in the places of ranks that are gone.
+        silence_s: for a switch that says nothing though the controller reaches it. None: until the deadline. With it,
+            a worker that hears neither its switches nor the controller ends after a lease.
     """
 
     def __init__(
@@ -62,9 +67,14 @@ class JobAgent(Agent):
         check: Callable[[JobMembership], None],
         wait_s: float,
         replacement_wait_s: float,
+        silence_s: float | None = None,
         **rest: Any,
     ) -> None:
-        self._lease, self._held, self._wait_s = lease, held, wait_s
+        self._lease, self._held, self._wait_s, self._silence_s = lease, held, wait_s, silence_s
+        self._stalled_at_s = 0.0
+        """The time of the last stall of the network."""
+        self._stalled_s = self._unexplained_s = 0.0
+        """Seconds of the stall that lasts, and those of them in which the controller reached both ends."""
         self._change = GenerationChange(
             rank,
             self,
@@ -151,6 +161,34 @@ class JobAgent(Agent):
                     f"reached the controller (TLS: {why}). Renew the certificate or authority, and connect again"
                 )
             )
+        elif self._silence_s is not None and (why := self._why_cut_off(self._silence_s)):
+            self.end(AllReduceTimeoutError(f"rank {self.rank}: {why}"))
+
+    def _why_cut_off(self, silence_s: float) -> str:
+        """Return the reason why nothing will come from a switch any more, empty while it may."""
+        network, lease, now = self._engine.network, self._lease, time.monotonic()
+        # A process that was stopped in between did not wait for anybody, so a long pause counts as a short one.
+        passed_s, self._stalled_at_s = min(now - self._stalled_at_s, _PAUSE_MAX_S), now
+        self._stalled_s = min(self._stalled_s + passed_s, network.stalled_s)
+        # A link that is down cuts the controller off too. That is for the lease to judge, which lasts longer.
+        explained = lease.silent_s or lease.switch_unreachable[0]
+        self._unexplained_s = 0.0 if explained else min(self._unexplained_s + passed_s, network.stalled_s)
+        place = self.membership.shards[network.stalled_shard].worker(self.rank)
+        own, switch = place.endpoint.ip, place.send_to
+        there = [each.rank for each in self.membership.workers if each.endpoint.ip == switch.ip]
+        whose = f"switch {switch} on the host of {name_ranks(there)}" if there else f"switch {switch}"
+        if self._unexplained_s >= silence_s:
+            return (
+                f"datagrams between {own} and {switch.ip} are lost: nothing came from {whose} for {silence_s:.3g} s "
+                "(unreachable_s), and the controller reaches both. Let UDP pass between the hosts, or take "
+                "collective://gloo, which needs none"
+            )
+        if min(self._stalled_s, lease.silent_s) >= lease.lease_s:
+            return (
+                f"{own} is cut off: nothing came from {whose}, and nothing from the controller, for the lease of "
+                f"{lease.lease_s:.3g} s (lease_s). See to the network of the host, and start all ranks again"
+            )
+        return ""
 
     def _counts(self) -> Mapping[str, float]:
         """Return the counts of a heartbeat."""
@@ -206,7 +244,7 @@ class GenerationChange:
             self._thread.join()
 
     def _lose(self, reason: str) -> None:
-        self._agent.end(GenerationEndedError(f"rank {self._rank} has no place in the job any more: {reason}"))
+        self._agent.end(GenerationEndedError(f"{reason}; rank {self._rank} has no place in the job any more"))
 
     def _begin(self, reason: str) -> None:
         with self._lock:
@@ -253,7 +291,7 @@ class GenerationChange:
         if isinstance(error, ControllerUnreachableError):
             made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next generation in {self._wait_s:g} s")
         elif isinstance(error, ControllerError):  # which says itself what happened, and what to do
-            made = GenerationEndedError(f"rank {self._rank} has no place in the job any more: {error}")
+            made = GenerationEndedError(f"{error}; rank {self._rank} has no place in the job any more")
         else:
             made = MembershipError(text) if isinstance(error, MembershipError) else GenerationEndedError(text)
         made.__cause__ = error

@@ -130,6 +130,12 @@ class Lease:
         return self._registration.lease_s
 
     @property
+    def silent_s(self) -> float:
+        """The seconds since the first heartbeat without an answer, 0.0 while the controller answers."""
+        since = self._silent_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
     def lost_by_tls(self) -> str:
         """The reason why no TLS handshake with the controller was possible for a whole lease, empty otherwise.
 
@@ -332,4 +338,4 @@ class Lease:
 
 def _reason(reply: Any, generation: int) -> str:
     told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in generation {reply.generation}"
-    return f"the controller has ended generation {generation}: {told}"
+    return f"{told} (the controller has ended generation {generation})"

@@ -214,6 +214,8 @@ class MemberClient:
             notice.say(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
 
     def _given_up(self, pending: Any, gone: list[int], wait_s: float | None) -> MembershipError:
+        if gone and not wait_s:
+            return MembershipError("no other worker is waited for (replacement_wait_s is 0): start all ranks again")
         if gone:
             return MembershipError(
                 f"no worker has taken the place of {name_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start "

@@ -45,6 +45,7 @@ from hopsum.errors import AllReduceError, GenerationEndedError, RankLeftError, W
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.tensors import values_of, within_range
+from hopsum_wire.membership import MembershipError
 
 
 class Layout:
@@ -311,7 +312,10 @@ _MEANS, _LOST, _FAILED = range(3)
 def is_loss(error: BaseException) -> bool:
     """Return whether an error says that the switch, or a result of it, is lost on this rank."""
     others = (RankLeftError, WorkersReplacedError, CollectiveError)
-    return isinstance(error, AllReduceError | GenerationEndedError) and not isinstance(error, others)
+    # A rank that lost its switch leaves the job, which the others hear as a MembershipError. A rank that is dead has no
+    # vote, so no step falls back without it.
+    losses = (AllReduceError, GenerationEndedError, MembershipError)
+    return isinstance(error, losses) and not isinstance(error, others)
 
 
 class FallBack:
@@ -369,8 +373,8 @@ class FallBack:
         return own[0] if own else AllReduceError(text)
 
     def _no_vote(self, error: Exception, own: list[BaseException]) -> BaseException:
-        why = f" after {own[0]}" if own else ""
-        return AllReduceError(f"the ranks could not vote on this step: {error}{why}. A rank has died or left")
+        why = f"{own[0]}; " if own else ""
+        return AllReduceError(f"{why}the ranks could not vote on this step: {error}. A rank has died or left")
 
     def redo(self, sums: list[Portion]) -> bool:
         """Average by the process group what the switch was to average. Return whether all means are finite.

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 import threading
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsum.codec import make_codec
-from hopsum.config import Config, ConfigError
+from hopsum.config import Config, ConfigError, resolve
 from hopsum.hosts import job_over_hosts
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
@@ -222,6 +223,22 @@ def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.Monk
         )
 
     assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: made with {slots_for(1e9, 0.02)} slots"}
+
+
+def test_the_ranks_controller_has_the_lease_of_the_setting_and_several_heartbeats_in_it() -> None:
+    for lease_s, heartbeat_s in ((60, 2.0), (3, 1.0)):
+        made = tomllib.loads(
+            job_over_hosts._controller_config([EmbeddedSwitch("127.0.0.1", "g", 1)], "d", "t", lease_s)
+        )
+        assert (made["controller"]["lease_s"], made["controller"]["heartbeat_s"]) == (lease_s, heartbeat_s)
+
+
+def test_nobody_waits_for_another_process_where_none_can_come() -> None:
+    config, other = resolve(environment={}, url="hosts://"), resolve(environment={})
+    assert (config.replacement_wait_s, config.unreachable_s, config.deadline_s) == (0, 30, 1800)
+    assert (other.replacement_wait_s, other.unreachable_s, other.deadline_s) == (30, 10, 300)
+    given = resolve({"url": "hosts://?slots=256", "deadline_s": 7.0}, environment={"HOPSUM_UNREACHABLE_S": "9"})
+    assert (given.deadline_s, given.unreachable_s) == (7, 9)
 
 
 def test_a_child_that_does_not_start_is_told_with_its_words() -> None:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
-from hopsum.rpc.job_agent import GenerationChange
+from hopsum.rpc.job_agent import GenerationChange, JobAgent
 from hopsum.rpc.lease import HEARTBEAT_GAP_S, Lease
 from hopsum.rpc.member_client import Registration
 from hopsum_wire.control import control_pb2 as pb
@@ -133,7 +135,7 @@ def test_one_change_after_the_other(made: tuple[Entering, GenerationChange]) -> 
     around, _ = made
     for generation in (70, 71):
         around.log.clear()
-        around.told[0](f"the controller has ended generation {generation}: the switch was restarted")
+        around.told[0](f"the switch was restarted (the controller has ended generation {generation})")
         around.wait_for("beats")
         assert around.log == [
             ("seal",),
@@ -173,7 +175,7 @@ def missing(known: int) -> JobMembership:
     [
         (refuse("UNAUTHENTICATED", "rank 1 was evicted"), None, GenerationEndedError, "rank 1 .*was evicted"),
         (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "Nothing was heard of a next generation"),
-        (None, refuse("NOT_FOUND", "no job 'ddp'"), GenerationEndedError, "rank 1 has no place .*: no job 'ddp'"),
+        (None, refuse("NOT_FOUND", "no job 'ddp'"), GenerationEndedError, "no job 'ddp'; rank 1 has no place"),
         (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
     ],
 )  # fmt: skip
@@ -192,7 +194,7 @@ def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, GenerationChange]
     around, _ = made
     around.told[1]("rank 1 was evicted: nothing was heard of it for 15 s")
     with pytest.raises(
-        GenerationEndedError, match="rank 1 has no place in the job any more: rank 1 was evicted: nothing was"
+        GenerationEndedError, match=r"^rank 1 was evicted: nothing was heard of it for 15 s; rank 1 has no place"
     ):
         raise ended(around)
     assert ("seal",) not in around.log
@@ -296,7 +298,10 @@ def test_generations_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
         told.wait(lambda named=generation: told.generations[-1] == named)  # type: ignore[misc]
         told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_CHANGING, reason="the switch was restarted")
         told.wait(lambda: told.generations[-1] == 0)
-        assert told.heard[-1] == ("over", f"the controller has ended generation {generation}: the switch was restarted")
+        assert told.heard[-1] == (
+            "over",
+            f"the switch was restarted (the controller has ended generation {generation})",
+        )
         assert len(told.heard) == count, "once"
 
 
@@ -375,3 +380,55 @@ def test_a_fork_leaves_nothing_and_stops_nothing(quick: tuple[Told, Lease], monk
     beats = len(told.generations)
     told.wait(lambda: len(told.generations) > beats)
     assert told.left == 0
+
+
+class Cut:
+    """A worker to which nothing comes, with a clock that the test moves."""
+
+    rank = 1
+    membership = JobMembership("hosts", 70, 16, 16, 2, None, SWITCH, SEATS)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr("hopsum.rpc.job_agent.time.monotonic", lambda: self.now_s)
+        self.network = SimpleNamespace(stalled_s=0.0, stalled_shard=0)
+        self._engine = SimpleNamespace(network=self.network)
+        self._lease = SimpleNamespace(silent_s=0.0, switch_unreachable=("", 0.0), lease_s=60.0)
+        self._stalled_at_s = self._stalled_s = self._unexplained_s = 0.0
+
+    def after(self, seconds: float, step_s: float = 1.0) -> str:
+        """Look as often as the network does, and return the first reason."""
+        for _ in range(round(seconds / step_s)):
+            self.now_s += step_s
+            self.network.stalled_s += step_s
+            self._lease.silent_s += step_s if self._lease.silent_s else 0.0
+            if why := JobAgent._why_cut_off(self, 30.0):  # type: ignore[arg-type]
+                return why
+        return ""
+
+
+def test_datagrams_that_are_lost_while_the_controller_reaches_both_ends_are_no_wait_for_a_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = Cut(monkeypatch)
+    assert not cut.after(25)
+    assert re.search(r"^datagrams between .* are lost: .* on the host of ranks 0, 1 for 30 s", cut.after(10))
+
+
+def test_a_stop_an_answer_and_a_link_that_is_down_are_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Cut(monkeypatch)
+    assert not cut.after(20)
+    assert not cut.after(500, step_s=500), "stopped in between"
+    cut.network.stalled_s = 0.0  # an answer
+    assert not cut.after(25)
+    cut._lease.switch_unreachable = ("connection refused", 3.0)
+    assert not cut.after(200), "the controller's lease judges"
+    cut._lease.switch_unreachable = ("", 0.0)
+    assert not cut.after(25), "the network has been back for that long only"
+
+
+def test_a_rank_that_hears_nobody_is_cut_off_after_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Cut(monkeypatch)
+    cut._lease.silent_s = 1.0
+    assert not cut.after(55)
+    assert re.search(r"^127\.0\.0\.1 is cut off: .* for the lease of 60 s", cut.after(10))

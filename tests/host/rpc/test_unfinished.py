@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from hopsum.communicator import Communicator
 from hopsum.errors import GenerationEndedError
-from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress, ControllerUnreachableError
+from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import ClusterController, JobRequest
@@ -126,6 +128,17 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
 
 def assert_true(value: bool) -> None:
     assert value
+
+
+def test_a_controller_that_ended_with_its_rank_is_no_wait() -> None:
+    """hosts://: rank 0's process has the controller, and nobody starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = replace(ControllerAddress.of(f"127.0.0.1:{silent.getsockname()[1]}"), host_rank=0)
+        with Channel(address) as channel, pytest.raises(ControllerUnreachableError):
+            MemberClient(channel, NAME, TOKEN).locate(SHORT_S)
+    with Channel(address) as channel, pytest.raises(ControllerError, match=r"^rank 0 has ended: nothing") as caught:
+        MemberClient(channel, NAME, TOKEN).locate(WAIT_S)
+    assert not isinstance(caught.value, ControllerUnreachableError)
 
 
 def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:

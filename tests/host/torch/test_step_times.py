@@ -19,8 +19,11 @@ from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator import AllReduceResult
 from hopsum.communicator.allreduce_results import SocketTraffic
 from hopsum.config import ConfigError
+from hopsum.errors import RankLeftError
 from hopsum.torch import HopsumState, hopsum_hook
+from hopsum.torch.step import is_loss
 from hopsum.torch.step_times import SETTLING_STEPS, MethodTrial, StepTimes, steps_to_compare
+from hopsum_wire.membership import MembershipError
 from hopsum_wire.watch.heartbeat import wait_share
 
 from ...support.clock import FakeClock
@@ -153,3 +156,10 @@ def test_falling_back_needs_a_process_group() -> None:
             HopsumState(agent, nn.Linear(3, 2), on_switch_lost="fall_back")
         with pytest.raises(ValueError, match="on_switch_lost='gloo': one of raise, fall_back"):
             HopsumState(agent, nn.Linear(3, 2), on_switch_lost="gloo")  # type: ignore[arg-type]
+
+
+def test_a_job_that_ended_by_another_rank_is_lost_for_all_of_them() -> None:
+    """A rank that lost the switch leaves, and the others' job ends with it: they all fall back."""
+    assert is_loss(MembershipError("rank 2 left unfinished: AllReduceTimeoutError"))
+    assert not is_loss(RankLeftError("rank 2 has finished"))
+    assert not is_loss(ValueError("my own bug"))
