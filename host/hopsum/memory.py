@@ -4,9 +4,6 @@
 For tests and notebooks. A group lasts until the first rank leaves. A rank that joins later finds a new one. What one
 rank brings waits until all ranks are there. Then the rank that came last does the sum, and all take it.
 
-With a loss, that share of contributions (per rank and chunk) comes too late for its sum, as with a quorum at a switch:
-a chunk always has `quorum` contributors at least. Equal seeds lose the same ones.
-
     state      input                    next       also
     GATHERING  a rank brings a value    GATHERING  it waits
     GATHERING  the last rank does       GATHERING  the next meeting; all have the result of this one
@@ -20,29 +17,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase
-from hopsum.codec.interface import Bytes, Flags
+from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
-
-
-class InProcessGroupOptions(NamedTuple):
-    """The options of a group, the same on all its ranks."""
-
-    workers: int
-    quorum: int
-    """Contributors of each chunk, at least, 1 to workers."""
-    loss: float = 0.0
-    """Share of contributions that come too late, 0 to 1."""
-    seed: int = 0
-    """The seed of the draws of late contributions."""
-
 
 REFUSED_S: Final = 60.0
 """The time in which ranks that join late are told in what the others differed, less if one of these joins again."""
@@ -51,11 +35,11 @@ REFUSED_S: Final = 60.0
 class InProcessGroup:
     """The meeting point of the ranks of one process. A rank is in one meeting at a time."""
 
-    def __init__(self, name: str, options: InProcessGroupOptions, facts: str) -> None:
+    def __init__(self, name: str, workers: int, facts: str) -> None:
         self.name = name
-        self.options = options
+        self.workers = workers
         self.facts = facts
-        """The facts that ranks need in common beyond the options, in words."""
+        """The facts that ranks need in common, in words."""
         self.ranks: set[int] = set()
         self.refused = ""
         """The difference between ranks that ended the group before all were there, empty if there was none."""
@@ -73,8 +57,8 @@ class InProcessGroup:
         """True where nothing more will be summed."""
         return self._broken is not None
 
-    def meet(self, rank: int, value: Any, combine: Callable[[list[Any], int], Any], deadline_s: float) -> Any:
-        """Bring a value, and return what `combine` made of all of them, by rank, and the meeting's number.
+    def meet(self, rank: int, value: Any, combine: Callable[[list[Any]], Any], deadline_s: float) -> Any:
+        """Bring a value, and return what `combine` made of all of them, by rank.
 
         Raises:
             RankLeftError: not all ranks are there any more.
@@ -86,7 +70,7 @@ class InProcessGroup:
             number = self._number
             self._brought[rank] = value
             # The last rank sums for all, under the lock: nobody could go on before anyway.
-            if len(self._brought) == self.options.workers:
+            if len(self._brought) == self.workers:
                 self._combine(rank, combine)
             while self._number == number:
                 # The number is looked at again after a time-out: the sum may have come in that moment.
@@ -110,10 +94,10 @@ class InProcessGroup:
             self.refused = self._broken = why
             self._meeting.notify_all()
 
-    def _combine(self, rank: int, combine: Callable[[list[Any], int], Any]) -> None:
-        values = [self._brought[each] for each in range(self.options.workers)]
+    def _combine(self, rank: int, combine: Callable[[list[Any]], Any]) -> None:
+        values = [self._brought[each] for each in range(self.workers)]
         try:
-            self._result = combine(values, self._number)
+            self._result = combine(values)
         except BaseException as error:
             self.leave(rank, f"could not sum: {error}")
             raise
@@ -123,11 +107,11 @@ class InProcessGroup:
         self._meeting.notify_all()
 
     def _give_up(self, rank: int, deadline_s: float) -> None:
-        missing = tuple(each for each in range(self.options.workers) if each not in self._brought)
+        missing = tuple(each for each in range(self.workers) if each not in self._brought)
         self.leave(rank, f"gave up after {deadline_s:g} s")
         joined = [each for each in missing if each in self.ranks]
         raise AllReduceTimeoutError(
-            f"no sum in memory://{self.name} within {deadline_s:g} s: ranks {list(missing)} of {self.options.workers} "
+            f"no sum in memory://{self.name} within {deadline_s:g} s: ranks {list(missing)} of {self.workers} "
             f"brought nothing, {joined or 'none'} of them joined; check that all ranks run this all-reduce",
             missing,
         )
@@ -145,7 +129,7 @@ _groups: Final[dict[str, InProcessGroup]] = {}
 _racks_lock: Final = threading.Lock()
 
 
-def _join(name: str, rank: int, options: InProcessGroupOptions, facts: str) -> InProcessGroup:
+def _join(name: str, rank: int, workers: int, facts: str) -> InProcessGroup:
     """Return the group with this rank in it. Raises JoinError."""
     with _racks_lock:
         group = _groups.get(name)
@@ -155,19 +139,19 @@ def _join(name: str, rank: int, options: InProcessGroupOptions, facts: str) -> I
             if time.monotonic() < group.refused_at_s + REFUSED_S:
                 raise JoinError(group.refused)
         if group is None or group.broken:
-            group = InProcessGroup(name, options, facts)
-        if (group.options, group.facts) != (options, facts):
+            group = InProcessGroup(name, workers, facts)
+        if (group.workers, group.facts) != (workers, facts):
             why = (
-                f"rank {rank} joins memory://{name} with {options}, {facts}; "
-                f"ranks {sorted(group.ranks)} have {group.options}, {group.facts}: all ranks need the same"
+                f"rank {rank} joins memory://{name} with {workers} workers, {facts}; "
+                f"ranks {sorted(group.ranks)} have {group.workers} workers, {group.facts}: all ranks need the same"
             )
-            if len(group.ranks) < group.options.workers:
+            if len(group.ranks) < group.workers:
                 group.refuse(rank, why)
             raise JoinError(why)
         if rank in group.ranks:
             raise JoinError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
-        if not 0 <= rank < options.workers:
-            raise JoinError(f"rank {rank} of memory://{name}, which has ranks 0 to {options.workers - 1}")
+        if not 0 <= rank < workers:
+            raise JoinError(f"rank {rank} of memory://{name}, which has ranks 0 to {workers - 1}")
         group.ranks.add(rank)
         _groups[name] = group
         return group
@@ -186,36 +170,25 @@ class MemoryCommunicator(SerialCommunicator):
 
     Args:
         name: of the group, the same for all its ranks.
-        codec: for as many workers as the options say.
+        codec: for as many workers as the group has.
         facts: what else ranks have to have in common, in words: codec, its options, seed.
         deadline_s: how long to wait for the other ranks, in each phase.
 
     Raises:
-        JoinError: the place is taken, there is no such rank, or options or facts differ from those of the others.
+        JoinError: the place is taken, there is no such rank, or workers or facts differ from those of the others.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rank: int,
-        *,
-        options: InProcessGroupOptions,
-        codec: Codec,
-        facts: str,
-        seed: int,
-        deadline_s: float,
-    ) -> None:
-        self._rack = _join(name, rank, options, facts)
+    def __init__(self, name: str, rank: int, *, codec: Codec, facts: str, seed: int, deadline_s: float) -> None:
+        self._rack = _join(name, rank, codec.workers, facts)
         self._deadline_s = deadline_s
         super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
 
     def _agree(self, call: str) -> None:
-        require_agreement(self._rack.meet(self.rank, call, lambda calls, _: dict(enumerate(calls)), self._deadline_s))
+        require_agreement(self._rack.meet(self.rank, call, lambda calls: dict(enumerate(calls)), self._deadline_s))
 
     def _sum(self, phase: CollectivePhase) -> Summed:
-        def add(payloads: list[Bytes], number: int) -> tuple[Bytes, NDArray[np.uint64]]:
-            present = _arrivals(self._rack.options, number, len(phase.payloads))
-            return simulate_switch(phase.op, payloads, self.codec.lookup, present, self.codec.code_group)
+        def add(payloads: list[Bytes]) -> tuple[Bytes, NDArray[np.uint64]]:
+            return simulate_switch(phase.op, payloads, self.codec.lookup, code_group=self.codec.code_group)
 
         results, contributors = self._rack.meet(self.rank, phase.payloads, add, self._deadline_s)
         # copies, since the other ranks read the same arrays
@@ -227,15 +200,3 @@ class MemoryCommunicator(SerialCommunicator):
     def _leave(self, why: BaseException | None) -> None:
         self._rack.leave(self.rank, "has left" if why is None else f"failed: {why}")
         _part(self._rack, self.rank)
-
-
-def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> Flags | None:
-    """Return whose contributions are in time, bool[workers, chunks]. None stands for all."""
-    if not options.loss:
-        return None
-    rng = np.random.default_rng((options.seed, number))
-    chance = rng.random((options.workers, chunks))
-    # The latest have the smallest numbers: as many as the quorum needs are in time whatever was drawn.
-    order = chance.argsort(axis=0).argsort(axis=0)
-    in_time: Flags = (chance >= options.loss) | (order >= options.workers - options.quorum)
-    return in_time

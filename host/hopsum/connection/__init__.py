@@ -4,7 +4,7 @@
 file:///PATH/membership.json                          a switch, by the file that the controller wrote
 hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
 raw://INTERFACE/JOB?membership=PATH                   the same, with link="scapy" on one interface
-memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+memory://NAME?workers=N                               threads of this process
 collective://gloo, collective://nccl                  torch.distributed; needs no switch
 hosts://?slots=N                                      the ranks' own hosts, each with an embedded switch; under torchrun
 """

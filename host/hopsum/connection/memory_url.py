@@ -9,29 +9,21 @@ from hopsum.communicator import Communicator
 from hopsum.config import Config, facts_of, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of, rank_of
 from hopsum.connection.url import UrlError, query_of, require_range
-from hopsum.memory import InProcessGroupOptions, MemoryCommunicator
+from hopsum.memory import MemoryCommunicator
 from hopsum_wire import MAX_WORKERS
 
 
 def open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     """Take part as one rank of the group that the URL names."""
-    query = query_of(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
+    query = query_of(config, parts, {"workers": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:
         raise UrlError(f"URL {config.url!r}: an in-process group has a name and workers, memory://NAME?workers=N")
     require_range(config, "workers", workers, 1, MAX_WORKERS)
-    options = InProcessGroupOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
-    # A loss needs a quorum below all workers: without one the least, a single contributor.
-    if options.loss and "quorum" not in query:
-        options = options._replace(quorum=1)
-    require_range(config, "quorum", options.quorum, 1, workers)
-    require_range(config, "loss", options.loss, 0, 1)
-    require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
     rank = rank_of(config, workers)  # before a table is solved
     return MemoryCommunicator(
         name,
         rank,
-        options=options,
         codec=codec_of(config, workers),
         facts=facts_of(shared_settings(config)),
         seed=config.seed,

@@ -151,8 +151,6 @@ def test_a_missing_membership_file(tmp_path: Path) -> None:
         ("memory://a?workers=2&workers=3", "workers twice"),
         ("memory://a?workers=two", "workers is 'two', no int"),
         ("memory://a?workers=65", "workers is 65, not 1 to 64"),
-        ("memory://a?workers=2&quorum=3", "quorum is 3, not 1 to 2"),
-        ("memory://a?workers=2&loss=2", "loss is 2.0, not 0 to 1"),
         ("memory://a?workers=2#x", "no fragment and no user name"),
         ("memory://a:80?workers=2", "memory:// takes no port"),
         ("raw:///digits?membership=x", r"on which interface\? raw://INTERFACE/JOB"),

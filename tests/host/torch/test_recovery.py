@@ -22,7 +22,7 @@ import hopsum
 from hopsum.codec import make_codec
 from hopsum.communicator import Communicator
 from hopsum.errors import HopsumError
-from hopsum.memory import InProcessGroupOptions, MemoryCommunicator
+from hopsum.memory import MemoryCommunicator
 from hopsum.torch import StateDictRecovery
 
 from ..rpc.desk import desk_service
@@ -104,8 +104,7 @@ def test_a_newcomer_trains_on_where_the_others_are(served: Served) -> None:
 
 def test_other_errors_pass() -> None:
     codec = make_codec("fixed", workers=1, backend="numpy")
-    options = InProcessGroupOptions(1, 1, 0.0, 0)
-    comm = MemoryCommunicator("recovery", 0, options=options, codec=codec, facts="", seed=0, deadline_s=WAIT_S)
+    comm = MemoryCommunicator("recovery", 0, codec=codec, facts="", seed=0, deadline_s=WAIT_S)
     with comm:
         program = Program(comm)
         assert program.loads == 0
