@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
-import os
 import signal
 import sys
 import threading
@@ -29,12 +27,10 @@ from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
 from hopsum_wire.log_writer import LogWriter
-from hopsum_wire.process_end import bound_end
+from hopsum_wire.process_end import bound_end, die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
 T = TypeVar("T")
-# Of linux/prctl.h, which Python has no name for.
-_PR_SET_PDEATHSIG = 1
 MAX_TCP_PORT = 65535
 # Three signs of life in each period of the watchdog: a late one does no harm.
 _BEATS_PER_WATCHDOG = 3
@@ -79,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         parser.error("--trace-values adds to a trace: give --trace too")
     logging.basicConfig(handlers=[LogWriter()], level=logging.WARNING, format="%(name)s: %(message)s")
     if arguments.die_with_parent is not None:
-        _die_with_parent(arguments.die_with_parent)
+        die_with_parent(arguments.die_with_parent, signal.SIGTERM)
     try:
         _serve(arguments)
     except (ServerError, MetricsError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
@@ -306,10 +302,8 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
     parser.add_argument(
         "--die-with-parent",
         type=int,
-        nargs="?",
-        const=0,
         metavar="PID",
-        help="stop when the thread that started this process ends; with PID, also if it has already",
+        help="stop when the thread of process PID that started this process ends, also if it has already",
     )
     return parser
 
@@ -355,11 +349,3 @@ def existing_file(text: str) -> Path:
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text}")
     return path
-
-
-def _die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGTERM when the parent ends. Stop at once if the parent is not `parent` (unless 0)."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if parent and os.getppid() != parent:
-        sys.exit(f"the parent process {parent} has gone already")

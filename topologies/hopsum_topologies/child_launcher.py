@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-from hopsum_topologies.netns import die_with_parent, enter_namespace
+from hopsum_topologies.netns import enter_namespace
+from hopsum_wire.process_end import die_with_parent
 
 
 def main(arguments: list[str]) -> None:

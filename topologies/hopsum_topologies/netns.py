@@ -31,7 +31,6 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import remove_stale_directories
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
-_PR_SET_PDEATHSIG = 1
 _NAMESPACES = Path("/var/run/netns")
 _NAME = re.compile(r"hopsum-(\d+)-\d+")
 _CLONE_NEWNET = 0x40000000
@@ -55,19 +54,6 @@ class VethPair(NamedTuple):
 
     left: str
     right: str
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends.
-
-    Raises SystemExit when the parent is gone already: its death would never be reported.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise SystemExit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
-    # The parent may have ended before prctl, which reports later deaths only.
-    if os.getppid() != parent_pid:
-        raise SystemExit(f"parent process {parent_pid} ended before this one was started")
 
 
 def enter_namespace(name: str) -> None:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bound on the end of a long-running process of hopsum: switch, controller."""
+"""The end of a process of hopsum: bounded in time, and with its parent's."""
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import os
 import signal
 from typing import Final
 
 END_S: Final = 15.0
 """Seconds for an end in order. Service managers kill after 20 s (contrib/systemd) or 30 s (Kubernetes)."""
 _STDERR: Final = 2
+# linux/prctl.h
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def bound_end(within_s: float = END_S) -> None:
@@ -23,3 +27,16 @@ def bound_end(within_s: float = END_S) -> None:
         signal.signal(number, signal.SIG_DFL)
     # Covers the interpreter's exit too, where threads of executors are waited for without a limit.
     faulthandler.dump_traceback_later(within_s, exit=True, file=_STDERR)
+
+
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the thread that started this process ends.
+
+    Raises SystemExit when the parent is gone already: its death would never be reported.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
+        raise SystemExit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+    # The parent may have ended before prctl, which reports later deaths only.
+    if os.getppid() != parent_pid:
+        raise SystemExit(f"parent process {parent_pid} ended before this one was started")

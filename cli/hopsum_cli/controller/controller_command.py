@@ -23,8 +23,7 @@ from hopsum_controlplane.service.credentials import ServerCredentials
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_controlplane.token_files import AdminToken
-from hopsum_topologies.netns import die_with_parent
-from hopsum_wire.process_end import bound_end
+from hopsum_wire.process_end import bound_end, die_with_parent
 from hopsum_wire.service_manager import ServiceManager
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
