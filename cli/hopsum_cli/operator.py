@@ -22,7 +22,7 @@ from hopsum_wire.watch.snapshots import ControllerSnapshot
 def address_of(options: argparse.Namespace) -> ControllerAddress:
     """Return the address of the controller of the parsed arguments and the context.
 
-    Raises TlsError for files that do not fit, ContextError for a context that does not.
+    Raises TlsError for files that do not fit, ContextError for a variable that does not.
     """
     found = complete(options)
     return ControllerAddress.of(
@@ -38,8 +38,8 @@ def address_of(options: argparse.Namespace) -> ControllerAddress:
 def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
     """Open the controller of the parsed arguments and the context.
 
-    Raises HopsumError when a file cannot be read, when others can read the token's file, or for a context that does
-    not fit.
+    Raises HopsumError when a file cannot be read, when others can read the token's file, or for a variable that
+    does not fit.
     """
     # Without a token file the call has no token: a controller on loopback may need none.
     token_file = complete(options).admin_token_file

@@ -36,8 +36,6 @@ _OTHERS: Final = (
 """Variables that are no settings of `connect`: the file, what `hopsum.torch`, the compiled loops and
 `hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""
 _TABLE: Final = "hopsum"
-_OPERATOR_TABLE: Final = "context"
-"""The operator commands' table: a file may have this one only."""
 DEFAULT_CODEC: Final = "thc"
 """Codec of a job that records none, and of a worker whose settings name none."""
 CodecOn = Literal["auto", "device", "host"]
@@ -295,7 +293,7 @@ def _from_file(path: Path) -> Iterator[_Found]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"settings file {path} cannot be read: {error}") from error
-    table = document.get(_TABLE, {} if _OPERATOR_TABLE in document else None)
+    table = document.get(_TABLE)
     if not isinstance(table, dict):
         raise ConfigError(f"settings file {path} has no table [{_TABLE}]; it has {', '.join(document) or 'nothing'}")
     for name, value in table.items():

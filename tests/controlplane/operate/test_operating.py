@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_cli.context import read_context
-
 from ...support.reader import PATIENCE_S, Reader, end
 
 pytestmark = pytest.mark.system
@@ -38,14 +36,6 @@ def packets(text: str) -> dict[str, float]:
     """Return by job how many packets the metrics say that its switch added."""
     found = re.findall(r'^hopsum_controller_job_packets_total\{(.*event="added".*)\} (\S+)$', text, re.MULTILINE)
     return {re.findall(r'job_name="([^"]*)"', labels)[0]: float(value) for labels, value in found}
-
-
-def test_the_context_on_the_page_is_read(tmp_path: Path) -> None:
-    _, context = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    path = tmp_path / "config.toml"
-    path.write_text(context)
-    files = {"admin_token_file": f"{tmp_path}/admin.token", "ca_file": f"{tmp_path}/ca.pem"}
-    assert read_context({"HOPSUM_CONFIG": str(path)}) == {"controller": "10.0.0.1:4700", **files}
 
 
 @pytest.mark.skipif(os.environ.get("TEST_SCALE", "1") == "1", reason="two trainings, for a release: SCALE=2")
