@@ -27,10 +27,11 @@ def job_for(locals_: list[tuple[str, int]], *, generation: int, slots: int, tabl
 class UdpSwitch:
     """Serves until closed, then what had arrived. Look at `aggregator` once it is closed; an empty datagram ends it."""
 
-    def __init__(self, aggregator: Aggregator) -> None:
+    def __init__(self, aggregator: Aggregator, ip: str = LOCALHOST) -> None:
         self.aggregator = aggregator
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((LOCALHOST, 0))
+        # Both in the network namespace of the caller: the second one only ends the thread.
+        self._socket, self._waker = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+        self._socket.bind((ip, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self._thread = threading.Thread(target=self._serve)
         self.failure: BaseException | None = None
@@ -68,8 +69,8 @@ class UdpSwitch:
         """Serve what has arrived, and close the socket. Harmless when that is done."""
         if not self._thread.is_alive() and self._socket.fileno() < 0:
             return
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", self.address)
+        with self._waker:
+            self._waker.sendto(b"", self.address)
         self._thread.join(timeout=60)
         assert not self._thread.is_alive()
         self._socket.close()

@@ -3,11 +3,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError, name_ranks
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.stream import NEW_GENERATION, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header
+
+_REMEDIES: Final = {
+    "EMSGSIZE": "raise the MTU of the way to the switch (ip link set dev INTERFACE mtu 1500)",
+    "EPERM": "let this host's firewall pass UDP (nft list ruleset, iptables -L OUTPUT)",
+    "ENETDOWN": "set the interface up (ip link set dev INTERFACE up)",
+    "ENETUNREACH": "add a route (ip route get ADDRESS)",
+    "EHOSTUNREACH": "see why the next hop does not answer (ip neigh)",
+    "ENOBUFS": "see the queue of the interface (tc -s qdisc)",
+    "EINVAL": "compare the offloads of the interface (ethtool -k), or take gso='off' (HOPSUM_GSO=off)",
+}
+
+
+def unsent_remedy(errno_name: str) -> str:
+    """Return the remedy for a send that fails by an errno, after ", ", or nothing for one that is not known."""
+    name = {"EACCES": "EPERM", "EIO": "EINVAL", "EHOSTDOWN": "EHOSTUNREACH"}.get(errno_name, errno_name)
+    return f", {_REMEDIES[name]}" if name in _REMEDIES else ""
 
 
 def round_lost(own: Membership, stale: Header) -> ResultLostError:
@@ -40,7 +58,8 @@ def no_answer(
     missing = prober.missing_ranks(oldest)
     return AllReduceTimeoutError(
         f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, slot "
-        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {ignored}. {reduce.missing} of "
+        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times, {reduce.datagrams.shape[1]} bytes "
+        f"each; {ignored}. {reduce.missing} of "
         f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
         f"{_advice(own, missing)}. {NEW_GENERATION}",
         missing,

@@ -64,6 +64,7 @@ from hopsum.protocol.failures import (
     not_caught_up,
     round_lost,
     switch_gone,
+    unsent_remedy,
 )
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
@@ -326,7 +327,7 @@ class Worker:
 
     def note_failed_send(self, errno_name: str) -> None:
         """Take the word of this host that it did not send, by the errno's name: a loss."""
-        self._ignored_packets.note(f"{errno_name} of this host, which sent nothing")
+        self._ignored_packets.note(f"{errno_name} of this host, which sent nothing{unsent_remedy(errno_name)}")
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +13,8 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hopsum.protocol.failures import unsent_remedy
 
 # A window of 1,024 results of 1 KiB.
 RECEIVE_BYTES: Final = 1 << 20
@@ -73,22 +74,19 @@ class RowLink(DatagramLink, Protocol):
         """Send datagrams in this order, or lose some of them."""
 
 
-# Sends that fail for a while: what they would have sent is lost, as on the way, and sent again by the protocol.
+# Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at a
+# deadline, whose error names the errno.
 #
 # state   input                                 next    also
-# FINE    a send fails as in PASSING            FAILS   counted by errno name; one line in the log
-# FAILS   a send fails as in PASSING            FAILS   counted
+# FINE    a send fails                          FAILS   counted by errno name; one line in the log
+# FAILS   a send fails                          FAILS   counted
 # FAILS   a send works, CALM_S after the last   FINE    one line in the log
 #         that failed
-# any     a send fails otherwise                same    the error is raised: it is a defect, and does not pass
+# any     a send fails by a DEFECT              same    the error is raised
 
 
-# A datagram that cannot be sent is a datagram lost on the way: the protocol repeats it. Any other errno is a bug.
-PASSING: Final = frozenset({
-    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ENONET, errno.EPERM, errno.EACCES,
-    errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN, errno.ECONNREFUSED, errno.EADDRNOTAVAIL,
-})  # fmt: skip
-"""No route, no interface, no neighbour, a firewall's refusal, a full queue, an ICMP answer to an earlier datagram."""
+DEFECTS: Final = frozenset((errno.EBADF, errno.ENOTSOCK, errno.EFAULT))
+"""Mistakes of this program. All else that a kernel or library reports may pass."""
 CALM_S: Final = 1.0
 _log: Final = logging.getLogger(__name__)
 
@@ -103,21 +101,22 @@ class Outage:
     """
 
     def __init__(self, where: str, failures: Counter[str], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._where, self._failures, self._clock = where, failures, clock
+        self.where, self._failures, self._clock = where, failures, clock
         self._since: float | None = None
         self._last = 0.0
         self._lost = 0
 
     def note(self, error: OSError, datagrams: int = 1) -> None:
-        """Count what a failed system call would have moved. Raises the error itself where it does not pass."""
-        if error.errno not in PASSING:
+        """Count what a failed system call would have moved. Raises the error itself where it is a defect."""
+        if error.errno in DEFECTS:
             raise error
-        name, self._last = errno.errorcode[error.errno], self._clock()
+        # scapy and drivers may raise an error without a number, or with one that Python has no name for.
+        name, self._last = errno.errorcode.get(error.errno or 0, str(error)), self._clock()
         self._failures[name] += 1
         if self._since is None:
             self._since, self._lost = self._last, 0
-            text = os.strerror(error.errno)
-            _log.warning("%s: sending fails (%s: %s); datagrams are lost and sent again", self._where, name, text)
+            text = f"{name}: {error.strerror or 'no reason given'}{unsent_remedy(name)}"
+            _log.warning("%s: sending fails (%s); datagrams are lost and sent again", self.where, text)
         self._lost += datagrams
 
     def note_sent(self) -> None:
@@ -127,5 +126,5 @@ class Outage:
         if self._since is None or self._clock() - self._last < CALM_S:
             return
         lasted_s = self._last - self._since
-        _log.warning("%s: sending works again; it failed for %.1f s, %d datagrams", self._where, lasted_s, self._lost)
+        _log.warning("%s: sending works again; it failed for %.1f s, %d datagrams", self.where, lasted_s, self._lost)
         self._since = None

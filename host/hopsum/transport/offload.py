@@ -95,3 +95,62 @@ def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -
         if level == SOL_UDP and kind == UDP_GRO and len(data) >= 4:
             return int(struct.unpack("=i", data[:4])[0]) or received
     return received
+
+
+# A kernel or card may mangle or drop datagrams that were sent together, without an error. They are then sent again,
+# together, for ever. Compared is what is lost of datagrams sent together, singly, and together once more: one
+# comparison would blame the kernel for a worker that comes late, whose absence looks like loss and ends by itself.
+#
+# state     input                                             next      also
+# TOGETHER  a quarter is lost                                 SINGLY
+# SINGLY    many arrived, and less than an eighth is lost     CHECK     together again
+# SINGLY    more is lost                                      TOGETHER  not tried again before many have arrived
+# CHECK     a quarter is lost                                 SINGLY    for good, said once
+# CHECK     many arrived                                      TOGETHER
+
+
+SUSPECT_LOSSES: Final = 16
+"""Fewer retransmissions than this prove nothing."""
+# Chance hardly makes a way that loses a quarter of so many look like one that loses an eighth.
+MANY: Final = 256
+# A loss shows a timeout later. By then its slot waits: with an eighth lost all do after some eight windows.
+WINDOWS: Final = 8
+
+
+class SegmentTrial:
+    """Finds out by a worker's counts whether datagrams that are sent together arrive. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.together = True
+        """Whether datagrams are to be sent together now."""
+        self.is_over = False
+        """They are sent one by one for good: sent together they were lost, twice."""
+        self._checks = self._rests = False
+        self._results = self._again = self._owed = self._window = 0
+
+    def look(self, results: int, again: int, on_the_way: int) -> None:
+        """Take a worker's counts, often: results of the switch, retransmissions, and positions without a result."""
+        self._window = max(self._window, on_the_way)
+        many = max(MANY, WINDOWS * self._window)
+        arrived, lost = results - self._results, again - self._again
+        is_lossy = lost >= SUSPECT_LOSSES and 4 * lost >= arrived
+        if self.is_over:
+            return
+        if not self.together:
+            # What was on the way at the beginning was sent together: all of it is sent again once, and arrives.
+            arrived, lost = arrived - self._owed, max(lost - self._owed, 0)
+            if lost >= SUSPECT_LOSSES + max(self._owed, arrived // 8):
+                self._begin(results, again, on_the_way, together=True)
+                self._rests = True
+            elif arrived >= many:
+                self._begin(results, again, on_the_way, together=True)
+                self._checks = True
+        elif is_lossy and not self._rests:
+            self.is_over = self._checks
+            self._begin(results, again, on_the_way, together=False)
+        elif arrived >= many + self._owed:
+            self._begin(results, again, 0, together=True)
+            self._checks = self._rests = False
+
+    def _begin(self, results: int, again: int, on_the_way: int, *, together: bool) -> None:
+        self._results, self._again, self._owed, self.together = results, again, on_the_way, together

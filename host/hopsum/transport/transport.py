@@ -35,6 +35,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, T
 from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
+from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import worker_loop
 from hopsum_wire.generations import Resume, Sealed
 
@@ -484,6 +485,9 @@ class Transport:
         for name in (said.failures - self._failures).elements():
             self.worker.note_failed_send(name)
         self._unreachable, self._failures = said.unreachable, Counter(said.failures)
+        if isinstance(self._link, UdpLink):
+            counts = self.worker.statistics
+            self._link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way)
         # A process that waited for a processor finds its timers due and their results in the socket: first the results.
         # The bound keeps a flood from putting off deadlines for ever.
         if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):

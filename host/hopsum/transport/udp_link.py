@@ -8,12 +8,13 @@ whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send would re
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
 from contextlib import suppress
 from mmap import mmap
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +35,22 @@ from hopsum.transport.offload import (
     UDP_SEGMENT,
     Gso,
     Offload,
+    SegmentTrial,
     datagram_bytes,
     offload_for,
     segments_per_send,
     set_option,
     udp_socket,
 )
+
+_IP_MTU: Final = 14
+"""Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
+IPV4_UDP_BYTES: Final = 28
+FRAGMENTS_FIX: Final = (
+    ". A switch at UDP ports takes fragments, one at interfaces does not: raise the MTU there (ip link set dev "
+    "INTERFACE mtu 1500)"
+)
+_log: Final = logging.getLogger(__name__)
 
 
 class SegmentRun(NamedTuple):
@@ -57,7 +68,7 @@ class UdpLink:
         local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
         gso: "auto" moves many datagrams with one system call (UDP_SEGMENT, UDP_GRO) where the kernel can, and goes
-            back to one each when it refuses on the way to this switch; "on" raises instead; "off" is one each. An
+            back to one each when it refuses on the way to this switch; "on" loses them instead; "off" is one each. An
             `Offload` is taken as it is.
 
     Raises:
@@ -68,7 +79,8 @@ class UdpLink:
     def __init__(self, local: tuple[str, int], switch: tuple[str, int], *, gso: Gso | Offload = "auto") -> None:
         self.statistics = LinkStatistics()
         wanted = gso if isinstance(gso, Offload) else offload_for(gso)
-        self._strict = gso == "on"
+        self._trial = SegmentTrial() if wanted.segment and gso != "on" else None
+        """None where it is settled whether datagrams are sent together."""
         self._segment_bytes = 0
         self._socket = udp_socket()
         self.waker = -1
@@ -113,6 +125,22 @@ class UdpLink:
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
+
+    def judge(self, results: int, again: int, on_the_way: int) -> None:
+        """Take a worker's counts as `SegmentTrial.look`, and send together or one by one from now on."""
+        if self._trial is None:
+            return
+        self._trial.look(results, again, on_the_way)
+        if self._trial.together != self.offload.segment:
+            self._send_together(self._trial.together)
+        if self._trial.is_over:
+            self._trial = None
+            _log.warning(
+                "%s: datagrams sent together (UDP_SEGMENT) are lost, those sent one by one arrive: from now on they "
+                "are sent one by one. A kernel or network card on the way is at fault: see `hopsum doctor`, and set "
+                "gso='off' (HOPSUM_GSO=off) on this host and gso=off at its switch",
+                self._outage.where,
+            )
 
     def send(self, datagram: bytes | memoryview) -> None:
         """Send one datagram, or lose it."""
@@ -204,6 +232,12 @@ class UdpLink:
             os.close(self.waker)
             self.waker = -1
 
+    def _send_together(self, together: bool) -> None:
+        self.offload = self.offload._replace(segment=together)
+        if self._segment_bytes and not together:
+            self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
+            self._segment_bytes = 0
+
     def _outage_towards(self, switch: tuple[str, int]) -> Outage:
         own = self.local
         return Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
@@ -229,22 +263,28 @@ class UdpLink:
             self.statistics.unreachable += 1
             return
         except OSError as error:
-            if count == 1 or self._strict or error.errno not in REFUSES_SEGMENTS:
-                self._outage.note(error, count)
+            # A size that is set counts for a datagram alone too: where the MTU falls, the kernel refuses even that.
+            if self._trial is not None and self.offload.segment and error.errno in REFUSES_SEGMENTS:
+                self._send_singly(segments, error)
             else:
-                self._send_singly(segments)
+                self._outage.note(error, count)
             return
         self._outage.note_sent()
         self.statistics.sends += 1
         self.statistics.datagrams_sent += count
         self.statistics.bytes_sent += count * size
 
-    def _send_singly(self, segments: NDArray[np.uint8]) -> None:
-        # The route to this switch leaves by a device that cannot cut segments. That does not change during a job.
-        self.offload = self.offload._replace(segment=False)
+    def _send_singly(self, segments: NDArray[np.uint8], refusal: OSError) -> None:
+        # The device on the way to this switch cannot cut segments, or its MTU is too small. A job does not try again.
+        self._send_together(False)
+        self._trial = None
         self.statistics.refused_segment_sends += 1
-        if self._segment_bytes:
-            self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
-            self._segment_bytes = 0
+        needed = segments.shape[1] + IPV4_UDP_BYTES
+        mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        how = "one by one" if needed <= mtu else f"in IP fragments, since packets of {needed} bytes exceed its MTU {mtu}"
+        _log.warning(
+            "%s: the kernel refuses datagrams sent together (%s); from now on they are sent %s%s",
+            self._outage.where, refusal.strerror, how, "" if needed <= mtu else FRAGMENTS_FIX,
+        )  # fmt: skip
         for number in range(len(segments)):
             self._send_segments(segments[number : number + 1])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import socket
 from collections.abc import Iterator
@@ -73,8 +72,10 @@ def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) ->
     link.close()
     strict = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
     strict._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
-    with pytest.raises(OSError, match=rf"\[Errno ({errno.EINVAL}|{errno.EIO})\]"):
-        send_runs(strict, datagrams)
+    send_runs(strict, datagrams)
+    assert strict.offload.segment
+    assert set(strict.statistics.failures) <= {"EINVAL", "EIO"}, "lost, as long as it lasts"
+    assert strict.statistics.failures
     strict.close()
 
 

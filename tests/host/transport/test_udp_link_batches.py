@@ -102,32 +102,41 @@ def test_a_train_is_one_call() -> None:
             assert to.statistics.receives == 2
 
 
-@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO])
-def test_a_kernel_that_refuses_trains_gets_datagrams(refusal: int) -> None:
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO, errno.EMSGSIZE])
+@pytest.mark.parametrize("first", [20, 1], ids=["a train", "a datagram, when the size is set already"])
+def test_a_kernel_that_refuses_trains_gets_datagrams(
+    refusal: int, first: int, caplog: pytest.LogCaptureFixture
+) -> None:
     class Refusing:
-        """A socket that takes UDP_SEGMENT and then refuses what it is for."""
+        """A socket that takes UDP_SEGMENT and then refuses all that is sent with it."""
 
         def __init__(self, real: socket.socket) -> None:
             self.real = real
-            self.segment_bytes = 0
+            self.segment_bytes = link._segment_bytes
+
+        def getsockopt(self, level: int, option: int) -> int:
+            return self.real.getsockopt(level, option)
 
         def setsockopt(self, level: int, option: int, value: int) -> None:
             assert option == UDP_SEGMENT
             self.segment_bytes = value
 
         def send(self, data: memoryview) -> int:
-            if self.segment_bytes and data.nbytes > self.segment_bytes:
+            if self.segment_bytes:
                 raise OSError(refusal, "refused")
             return self.real.send(data)
 
     with pair(Offload(True, False), PLAIN) as (link, to):
-        real = link._socket
-        link._socket = Refusing(real)  # type: ignore[assignment]
         rows = np.arange(20 * 100, dtype=np.uint8).reshape(20, 100)
         link.send_rows(rows)
+        real = link._socket
+        link._socket = Refusing(real)  # type: ignore[assignment]
+        link.send_rows(rows[:first])
         link.send_rows(rows)
         link._socket = real
-        assert take(to, 40) == 2 * [row.tobytes() for row in rows]
+        assert take(to, 40 + first) == [row.tobytes() for row in (*rows, *rows[:first], *rows)]
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "the kernel refuses datagrams sent together (refused); from now on they are sent one by one" in line
         assert (link.offload.segment, link.statistics.refused_segment_sends) == (False, 1)
 
 
