@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A way that loses datagrams which were sent together, and says nothing: a job sends them one by one."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.offload import (
+    ANCILLARY_BYTES,
+    MANY,
+    UDP_GRO,
+    SegmentTrial,
+    datagram_bytes,
+    probe_offload,
+    set_option,
+)
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
+
+from ...support.server import LOCALHOST, UdpSwitch, job_for
+
+KERNEL = probe_offload()
+Loss = Callable[[bool, int], float]
+"""The part of datagrams that a way loses, sent together or not, in a round."""
+
+
+def outcome(loss: Loss, window: int, rounds: int = 2000) -> tuple[SegmentTrial, int]:
+    """Return the trial of a worker that sends a window of datagrams in each round, and the results it has then."""
+    trial, rng = SegmentTrial(), random.Random(window)
+    results = again = owed = 0
+    for number in range(rounds):
+        again += owed
+        arrived = sum(rng.random() >= loss(trial.together, number) for _ in range(window))
+        results, owed = results + arrived, window - arrived
+        trial.look(results, again, owed)
+    return trial, results
+
+
+@pytest.mark.parametrize("window", [2, 64, 512])
+@pytest.mark.parametrize("lost", [1.0, 0.5])
+def test_what_is_lost_together_and_arrives_singly_is_sent_singly(lost: float, window: int) -> None:
+    trial, results = outcome(lambda together, _: lost if together else 0.0, window)
+    assert trial.is_over
+    assert not trial.together
+    assert results > window * 2000 - 4 * MANY - 64 * window, "found out within some rounds"
+
+
+@pytest.mark.parametrize("window", [2, 64, 512])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(lambda _, __: 0.05, id="some are lost either way"),
+        pytest.param(lambda _, __: 0.4, id="many are lost either way"),
+        pytest.param(lambda _, __: 1.0, id="all are lost either way: results sent together, or another rank's"),
+        pytest.param(lambda _, number: float(number % 500 < 7), id="a rank comes late now and then"),
+        pytest.param(lambda _, number: float(number % 3 < 1), id="a rank comes late each time"),
+    ],
+)
+def test_other_losses_are_not_blamed_on_sending_together(loss: Loss, window: int) -> None:
+    trial, _ = outcome(loss, window)
+    assert not trial.is_over
+
+
+@contextmanager
+def eats_trains(switch: tuple[str, int], state: list[bool]) -> Iterator[list[tuple[str, int]]]:
+    """Yield the two addresses of a proxy that drops every train of more than one datagram towards a switch."""
+    with ExitStack() as stack:
+        front, back = (stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2))
+        front.bind((LOCALHOST, 0))
+        back.bind((LOCALHOST, 0))
+        front.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        if not set_option(front, UDP_GRO, 1):
+            pytest.skip("this kernel has no UDP_GRO")
+        worker: list[tuple[str, int]] = []
+
+        def up() -> None:
+            while True:
+                data, ancillary, _, peer = front.recvmsg(65535, ANCILLARY_BYTES)
+                if not data:
+                    return
+                worker[:] = [peer]
+                each = datagram_bytes(ancillary, len(data))
+                if len(data) <= each or not state[0]:
+                    for first in range(0, len(data), each):
+                        back.sendto(data[first : first + each], switch)
+
+        def down() -> None:
+            while data := back.recv(65535):
+                front.sendto(data, worker[0])
+
+        threads = [threading.Thread(target=way) for way in (up, down)]
+        for thread in threads:
+            thread.start()
+        yield [front.getsockname(), back.getsockname()]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ender:
+            for ended in (front, back):
+                ender.sendto(b"", ended.getsockname())
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
+@pytest.mark.parametrize("compiled", ["1", "0"])
+@pytest.mark.parametrize("eats_at", [0, 2], ids=["from the start", "in the middle of a job"])
+def test_a_job_behind_a_way_that_eats_trains(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, compiled: str, eats_at: int
+) -> None:
+    monkeypatch.setenv("HOPSUM_COMPILED", compiled)
+    caplog.set_level(logging.WARNING, "hopsum.transport.udp_link")
+    aggregator, state = Aggregator(), [not eats_at]
+    switch = stack.enter_context(UdpSwitch(aggregator))
+    near, far = stack.enter_context(eats_trains(switch.address, state))
+    link = UdpLink((LOCALHOST, 0), near)
+    timing = Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=60.0)
+    aggregator.add_job(job_for([far], generation=9, slots=64, table=None))
+    with Transport(link, Membership(9, 0, 1, 64), timing) as transport:
+        for turn in range(10):
+            state[0] = state[0] or turn == eats_at
+            done = transport.allreduce(Op.ADD32, np.full((300, 1024), turn, np.uint8))
+            assert (done.results == turn).all()
+        assert not link.offload.segment
+    lines = [record.getMessage() for record in caplog.records if "sent together" in record.getMessage()]
+    assert len(lines) == 1, lines
+    assert "are lost, those sent one by one arrive" in lines[0]
+    assert "hopsum doctor" in lines[0]
