@@ -50,11 +50,13 @@ where there are some.
 
 
 class UdpArgument(NamedTuple):
-    """--udp PORT=HOST:PORT[,as=IP:UDPPORT]."""
+    """--udp PORT=HOST:PORT[,as=IP:UDPPORT][,gso=off]."""
 
     number: int
     address: UdpAddress
     shown_as: UdpAddress | None
+    joined: bool = True
+    """False: each datagram takes a call of its own (gso=off)."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
@@ -85,12 +87,18 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
 
 
 def parse_udp_port(text: str) -> UdpArgument:
-    """Read PORT=HOST:PORT[,as=IP:UDPPORT]. Raises PortError: the message shows what is wrong."""
+    """Read PORT=HOST:PORT[,as=IP:UDPPORT][,gso=off]. Raises PortError: the message shows what is wrong."""
     number, rest = _split_port(text, "--udp 1=127.0.0.1:0,as=10.0.0.1:24677")
-    address, comma, option = rest.partition(",")
-    if comma and not option.startswith("as="):
-        raise PortError(f"{text!r}: {option!r} is unknown: the only option is as=IP:UDPPORT")
-    return UdpArgument(number, parse_udp_address(address), parse_udp_address(option[3:]) if comma else None)
+    address, *options = rest.split(",")
+    shown_as, joined = None, True
+    for option in options:
+        if option.startswith("as="):
+            shown_as = parse_udp_address(option[3:])
+        elif option in ("gso=auto", "gso=off"):
+            joined = option == "gso=auto"
+        else:
+            raise PortError(f"{text!r}: {option!r} is unknown: the options are as=IP:UDPPORT and gso=off")
+    return UdpArgument(number, parse_udp_address(address), shown_as, joined)
 
 
 def parse_unix_port(text: str) -> tuple[int, str]:
@@ -145,7 +153,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
     found: list[str] = []
     try:
         for udp in arguments.udp:
-            bound = UdpPort.bind(*udp)
+            bound = UdpPort.bind(udp.number, udp.address, udp.shown_as, joined=udp.joined)
             server.dataplane.bind(udp.number, bound)
             if udp.address.port == 0:
                 found.append(f"udp {udp.number}={bound.address}")
@@ -261,7 +269,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         metavar="N",
         help="CPU port: its frames are packet-ins, and packet-outs enter there",
     )
-    udp = "PORT=HOST:PORT[,as=IP:UDPPORT]"
+    udp = "PORT=HOST:PORT[,as=IP:UDPPORT][,gso=off]"
     for options, parse, form, what in (
         (["--udp"], _checked(parse_udp_port), udp, "a switch port over UDP"),
         (["--unix"], _checked(parse_unix_port), "PORT=PATH", "a switch port over AF_UNIX datagrams"),

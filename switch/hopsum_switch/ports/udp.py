@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import mmap
+import os
 import socket
 import struct
 from collections import Counter
@@ -226,6 +228,7 @@ def _cut(frames: Frames, first: int, end: int, destination: int, size: int, foll
         yield Run(address, parts, size, frames.lengths[at:stop])
 
 
+_log = logging.getLogger("hopsum_switch.ports")
 SOL_UDP, UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # of linux/udp.h; the socket module lacks them
 _MAX_DATAGRAM_BYTES = 65535
 _RECEIVE_BUFFER_BYTES = 16 << 20
@@ -259,6 +262,9 @@ class UdpPort:
         joined: let the kernel join and cut datagrams, where it can.
         """
         self.counters = PortCounters()
+        self._number = number
+        self._said: set[tuple[int, bool]] = set()
+        """Failures that the log has: errno, and whether datagrams were lost."""
         sock.setblocking(False)
         self._sock = sock
         self.address = UdpAddress(*sock.getsockname())
@@ -369,6 +375,20 @@ class UdpPort:
             "receive_buffer_asked_bytes": _RECEIVE_BUFFER_BYTES,
         }
 
+    def note_failure(self, number: int, *, lost: bool) -> None:
+        """Say once in the log that the kernel refuses datagrams together (they leave one by one), or at all (lost)."""
+        if (number, lost) not in self._said:
+            self._said.add((number, lost))
+            what = "datagrams, which are lost" if lost else "datagrams sent together, which leave one by one"
+            _log.warning("switch port %d at %s: the kernel refuses %s: %s", self._number, self.address, what,
+                         os.strerror(number))  # fmt: skip
+
+    def _count_lost(self, error: OSError, count: int) -> None:
+        full = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
+        self.counters.dropped["queue_full" if full else "send_error"] += count
+        if not full:
+            self.note_failure(error.errno or 0, lost=True)
+
     def _append(self, frames: FrameBuffer, peer: tuple[str, int], payloads: NDArray[np.uint8]) -> None:
         """Append payloads of equal length, [count, bytes], as frames from `peer`."""
         count, size = payloads.shape
@@ -393,9 +413,10 @@ class UdpPort:
             self._sock.sendmsg([part.data for part in run.parts], control, 0, run.address)
         except OSError as error:
             if error.errno in _NOT_IN_SEGMENTS:
+                self.note_failure(error.errno, lost=False)
                 self._send_singly(run)
             else:
-                self.counters.dropped[_reason(error)] += count
+                self._count_lost(error, count)
         else:
             self.counters.sent += count
             self.counters.sent_bytes += int(run.frame_lengths.sum())
@@ -408,7 +429,7 @@ class UdpPort:
         try:
             self._sock.sendto(payload, peer)
         except OSError as error:
-            self.counters.dropped[_reason(error)] += 1
+            self._count_lost(error, 1)
         else:
             self.counters.sent += 1
             self.counters.sent_bytes += frame_bytes
@@ -442,11 +463,6 @@ def _takes(sock: socket.socket, option: int, value: int) -> bool:
 def _integer(data: bytes) -> int:
     (value,) = struct.unpack("=i", data)
     return int(value)
-
-
-def _reason(error: OSError) -> str:
-    full = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
-    return "queue_full" if full else "send_error"
 
 
 def parse_udp_address(text: str) -> UdpAddress:

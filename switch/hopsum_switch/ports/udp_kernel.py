@@ -217,6 +217,7 @@ def _count(m: Any, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
         m.egress[row + at.QUEUE_FULL] += frames
     else:
         m.egress[row + at.SEND_ERROR] += frames
+        m.egress[row + at.ALONE_ERRNO] = wrong
 
 
 @_part
@@ -229,6 +230,7 @@ def _send_group(m: Any, group: int) -> None:
     wrong = _send_parts(m, group, 0, count)
     # A path without checksum offload or with a small MTU refuses segments. It may take the datagrams one by one.
     if count > 1 and wrong in (_EMSGSIZE, _EIO, _EINVAL):
+        m.egress[row + at.TOGETHER_ERRNO] = wrong
         for part in range(count):
             _count(m, row, _send_parts(m, group, part, 1), 1, m.sizes[group * at.MAX_SEGMENTS + part])
     else:

@@ -70,7 +70,9 @@ SENT: Final = 2
 SENT_BYTES: Final = 3
 QUEUE_FULL: Final = 4
 SEND_ERROR: Final = 5
-EGRESS_WORDS: Final = 6
+TOGETHER_ERRNO: Final = 6  # why the kernel refused datagrams together that left one by one, or 0
+ALONE_ERRNO: Final = 7  # why it refused those of SEND_ERROR
+EGRESS_WORDS: Final = 8
 
 # `groups`, int64[DESTINATIONS, GROUP_WORDS]: frames that leave together
 PORT: Final = 0

@@ -164,7 +164,7 @@ class UdpLoop:
         for egress, port in self._ports.items():
             # A view: counts are taken and set to 0 in the memory of the loop.
             counted = self._egress[egress, at.SENT :]
-            sent, sent_bytes, queue_full, send_error = counted.tolist()
+            sent, sent_bytes, queue_full, send_error, together, alone = counted.tolist()
             if not sent + queue_full + send_error:
                 continue
             counted[:] = 0
@@ -174,6 +174,9 @@ class UdpLoop:
             for reason, count in (("queue_full", queue_full), ("send_error", send_error)):
                 if count:
                     counters.dropped[reason] += count
+            for number, lost in ((together, False), (alone, True)):
+                if number:
+                    port.note_failure(number, lost=lost)
 
 
 def _words(count: int) -> Integers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import random
 import socket
 import struct
@@ -199,10 +200,14 @@ def refusing(number: int, *, segments_only: bool) -> Callable[[int, int | None],
 
 
 @pytest.mark.parametrize("number", [errno.EMSGSIZE, errno.EIO, errno.EINVAL])
-def test_what_cannot_leave_together_leaves_alone(number: int) -> None:
+def test_what_cannot_leave_together_leaves_alone(number: int, caplog: pytest.LogCaptureFixture) -> None:
     sock = FakeSocket(refusing(number, segments_only=True))
     port = port_over(sock)
     port.send_batch(Frames.of([frame_to(PEERS[0], bytes([n])) for n in range(70)]))
+    assert [record.getMessage() for record in caplog.records] == [
+        "switch port 1 at 127.0.0.1:9: the kernel refuses datagrams sent together, which leave one by one: "
+        f"{os.strerror(number)}"
+    ]
     assert sock.sent == {ADDRESSES[0]: [bytes([n]) for n in range(70)]}
     assert (port.counters.sent, port.counters.sent_bytes, port.counters.dropped) == (70, 70 * 43, {})
 
@@ -392,18 +397,24 @@ def test_frames_of_many_destinations_leave_in_order(stack: ExitStack, monkeypatc
     assert planes[0].state() == planes[1].state()
 
 
-def test_what_the_kernel_refuses_counts_alike(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_kernel_refuses_counts_alike(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A socket of the loopback cannot send to other hosts: EINVAL, together and one by one."""
     planes, peers = both(stack, monkeypatch), Peers(stack, 1)
     abroad = (b"\x0a\xff\xff\1", 9)
-    found = []
+    found, said = [], []
     for plane in planes:
+        caplog.clear()
         for rest in (4, 3, 4):
             wishes = [wish(image_to(to, rest), rest=bytes(rest)) for to in [abroad, peers.addresses[0]] * 20]
             peers.send(0, plane, 0, wishes)
         plane.serve(0)
         found.append((peers.take(plane), plane.state()))
+        said.append(sorted(record.getMessage().partition(": ")[2] for record in caplog.records))
     assert found[0] == found[1]
+    assert said[0] == said[1]
+    assert "the kernel refuses datagrams, which are lost: Invalid argument" in said[0], "once, with its cause"
     assert found[0][1]["ports"][0]["dropped"] == {"send_error": 60}
     assert found[0][1]["ports"][0]["sent"] == 60
 
@@ -417,6 +428,8 @@ def test_errors_count_by_reason(wrong: int, place: int) -> None:
     egress, row = [0] * (2 * at.EGRESS_WORDS), at.EGRESS_WORDS
     udp_kernel._count.py_func(SimpleNamespace(egress=egress), row, wrong, 3, 99)
     expected = {at.SENT: 3, at.SENT_BYTES: 99} if wrong == 0 else {place: 3}
+    if wrong == errno.EPERM:
+        expected[at.ALONE_ERRNO] = wrong
     assert {place - row: count for place, count in enumerate(egress) if count} == expected
 
 

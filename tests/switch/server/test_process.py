@@ -247,7 +247,7 @@ def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--program", "/nonexistent.json", "--p4info", str(P4INFO)], "there is no file /nonexistent.json"),
         (["--udp", "1:127.0.0.1:5"], "does not start with PORT="),
         (["--udp", "1=localhost:5"], "not a dotted IPv4 address"),
-        (["--udp", "1=127.0.0.1:5,at=1.2.3.4:5"], "the only option is as=IP:UDPPORT"),
+        (["--udp", "1=127.0.0.1:5,at=1.2.3.4:5"], "the options are as=IP:UDPPORT and gso=off"),
         (["--udp", "600=127.0.0.1:5"], "switch port 600 does not exist"),
         (["--unix", "x=/tmp/a"], "'x' is not a switch port number"),
         (["--unix", "1="], "does not start with PORT="),
@@ -302,8 +302,10 @@ def test_port_arguments_are_read() -> None:
         300,
         UdpAddress("127.0.0.1", 5),
         UdpAddress("10.0.0.1", 24677),
+        True,
     )
-    assert parse_udp_port("0=127.0.0.1:0") == (0, UdpAddress("127.0.0.1", 0), None)
+    assert parse_udp_port("0=127.0.0.1:0") == (0, UdpAddress("127.0.0.1", 0), None, True)
+    assert parse_udp_port("0=127.0.0.1:0,gso=off") == (0, UdpAddress("127.0.0.1", 0), None, False)
     assert parse_unix_port("3=/tmp/a=b,c") == (3, "/tmp/a=b,c")
     assert parse_interface_port("0@veth0@x") == (0, "veth0@x")
     assert parse_metrics_address("9100") == ("127.0.0.1", 9100)
