@@ -75,7 +75,7 @@ def test_a_healthy_job_then_one_that_is_over(
     controller.delete_job(job)
     assert doctor([str(path), "--rank", "0", "--timeout", "0.2"]) == 1
     told = capsys.readouterr().out
-    assert "switch failed, 2 not made" in told
+    assert "switch failed, 3 not made" in told
     assert f"(1) generation {job.generation} is over" in " ".join(told.split())
     changed = {name: count - drops[name] for name, count in controller.drop_counters().items() if count != drops[name]}
     assert set(changed) == {"unknown_generation"}
@@ -128,4 +128,4 @@ def test_a_table_for_people_names_the_fix(capsys: pytest.CaptureFixture[str]) ->
     told = capsys.readouterr().out
     assert "FAIL  membership" in told
     assert "->" in told
-    assert "membership failed, 10 not made" in told
+    assert "membership failed, 11 not made" in told

@@ -12,10 +12,11 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.packet_socket import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
 from hopsum_wire.membership import Endpoint
@@ -37,13 +38,6 @@ class ProbeSource(NamedTuple):
     rank: int
     generation: int
     local: Endpoint
-
-
-class ProbeReply(NamedTuple):
-    """A STATE, and the time from its PROBE to it."""
-
-    header: Header
-    rtt_s: float
 
 
 class UdpProbeTransport:
@@ -135,7 +129,7 @@ class ProbeClient:
         self.transport = transport
         self.unreachable: dict[int, int] = {}
 
-    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, ProbeReply]:
+    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, Header]:
         """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
 
         Returns:
@@ -144,7 +138,7 @@ class ProbeClient:
         Raises:
             OSError: nothing can be sent at all: a firewall of this host, say.
         """
-        answers: dict[Place, ProbeReply] = {}
+        answers: dict[Place, Header] = {}
         for first in range(0, len(places), PENDING_MAX):
             # One handful at a time, so that the questions themselves overflow no queue.
             handful = places[first : first + PENDING_MAX]
@@ -155,6 +149,15 @@ class ProbeClient:
             if not answers:  # nobody is there: do not wait for the rest
                 break
         return answers
+
+    def ask_together(self, places: Sequence[Place], *, wait_s: float) -> int:
+        """Ask by one send that the kernel cuts into datagrams (UDP_SEGMENT). Return the number of answers.
+
+        Raises OSError: the kernel refuses it.
+        """
+        probes = [self._probe(place) for place in places]
+        cut = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", len(probes[0])))]
+        return len(self._collect(places, wait_s, lambda: self.transport.socket.sendmsg(probes, cut)))
 
     def path_mtu(self, datagram_bytes: int, wait_s: float) -> int:
         """Return the path's MTU in bytes, after a PROBE of this size, padded: the switch drops and counts it.
@@ -173,18 +176,23 @@ class ProbeClient:
         """Give the socket back."""
         self.transport.socket.close()
 
-    def _once(self, places: Iterable[Place], wait_s: float) -> dict[Place, ProbeReply]:
-        sent: dict[Place, float] = {}
-        answers: dict[Place, ProbeReply] = {}
-        for place in places:
-            sent[place] = time.monotonic()
-            self._send(self._probe(place))
+    def _once(self, places: Sequence[Place], wait_s: float) -> dict[Place, Header]:
+        def send() -> None:
+            for place in places:
+                self._send(self._probe(place))
+
+        return self._collect(places, wait_s, send)
+
+    def _collect(self, places: Sequence[Place], wait_s: float, send: Callable[[], object]) -> dict[Place, Header]:
+        """Send PROBEs, and return the answers about their places."""
+        answers: dict[Place, Header] = {}
+        send()
         until = time.monotonic() + wait_s
-        while len(answers) < len(sent) and (left_s := until - time.monotonic()) > 0:
+        while len(answers) < len(places) and (left_s := until - time.monotonic()) > 0:
             for header in self._receive(left_s):
                 place = header.slot, header.round
-                if place in sent and place not in answers:
-                    answers[place] = ProbeReply(header, time.monotonic() - sent[place])
+                if place in places:
+                    answers.setdefault(place, header)
         return answers
 
     def _probe(self, place: Place) -> bytes:

@@ -15,16 +15,19 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from hopsum.diagnosis.kernel import Route
-from hopsum.diagnosis.probe_client import Place, ProbeClient, ProbeReply
+from hopsum.diagnosis.probe_client import Place, ProbeClient
 from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.errors import name_ranks
-from hopsum_wire import State
+from hopsum_wire import Header, State
 from hopsum_wire.membership import Endpoint, JobMembership
 
 # A tenth is a bad network that still works.
 LOST_MAX: Final = 0.1
 """Share of PROBEs without an answer that passes: what is lost is sent again."""
 _SHOWN: Final = 8
+_TOGETHER: Final = 8
+"""Slots that are asked about together."""
+_TRIES: Final = 3
 _DIALS: Final = 16
 
 
@@ -34,7 +37,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
     answers = client.ask([(0, 1), (0, 2)], wait_s=wait_s)
     how = f", {client.transport.how}" if client.transport.how else ""
     if answers:
-        generations = sorted({answer.header.generation for answer in answers.values()})
+        generations = sorted({answer.generation for answer in answers.values()})
         return passed(
             check, f"{switch} answers rank {source.rank} at {source.local}{how}", {"generations": generations}
         )
@@ -88,6 +91,30 @@ def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[
         causes.insert(0, f"nothing beyond gateway {route.gateway} is known: check its route to the switch and back")
     causes.append("a firewall drops UDP on the way there or back" + (" (on this host)" if route.local else ""))
     return causes
+
+
+def check_gso(client: ProbeClient, switch: Endpoint, window: int, wait_s: float) -> CheckRow:
+    """Check that PROBEs which the kernel sends together arrive, and the answers of a switch that may do the same."""
+    places = places_of(range(min(_TOGETHER, window)))
+    counts, answered = len(places) * _TRIES, 0
+    try:
+        for _ in range(_TRIES):
+            answered += client.ask_together(places, wait_s=wait_s / _TRIES)
+    except OSError as error:
+        return passed(
+            "gso", f"the kernel does not send datagrams together ({error.strerror}): workers send single ones"
+        )
+    told = f"{answered} of {counts} PROBEs that were sent together have an answer"
+    # A quarter lost is what makes a worker doubt, and single PROBEs have just been answered.
+    if 4 * answered >= 3 * counts:
+        return passed("gso", told, {"answered": answered})
+    return failed(
+        "gso",
+        f"{told}: this kernel, a network card or the switch's kernel mangles such datagrams (UDP_SEGMENT)",
+        "set gso='off' (HOPSUM_GSO=off) for the workers here, start the switch with --udp ...,gso=off; a newer kernel "
+        "or ethtool -K INTERFACE tx-udp-segmentation off may mend it",
+        {"answered": answered},
+    )
 
 
 def check_generation(membership: JobMembership, generations: list[int]) -> CheckRow:
@@ -291,12 +318,12 @@ def places_of(slots: range | list[int]) -> list[Place]:
     return [(slot, round_) for slot in slots for round_ in PARITIES]
 
 
-def slot_states(slots: range | list[int], answers: Mapping[Place, ProbeReply]) -> SlotStates:
+def slot_states(slots: range | list[int], answers: Mapping[Place, Header]) -> SlotStates:
     """Return the state of slots from the answers about `places_of` them."""
     untouched = complete = unknown = newest = 0
     waiting = []
     for slot in slots:
-        copies = [answers[slot, round_].header for round_ in PARITIES if (slot, round_) in answers]
+        copies = [answers[slot, round_] for round_ in PARITIES if (slot, round_) in answers]
         held = [copy for copy in copies if copy.count != State.EMPTY]
         if len(copies) < len(PARITIES):
             unknown += 1

@@ -10,6 +10,7 @@
     port         address
     switch       port, route                         not by the worker's own address while another socket has its
                                                      port, unless root; by an observer's at any time
+    gso          switch                              not beside a worker that runs, and not with HOPSUM_GSO=off
     generation   switch
     slots        generation
     peers        address
@@ -42,13 +43,14 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "mtu": ("route",),
     "port": ("address",),
     "switch": ("port", "route"),
+    "gso": ("switch",),
     "generation": ("switch",),
     "slots": ("generation",),
     "peers": ("address",),
     "buffer": ("membership",),
 }
 
-_OF_SHARD: Final = ("route", "mtu", "port", "switch", "generation", "slots")
+_OF_SHARD: Final = ("route", "mtu", "port", "switch", "gso", "generation", "slots")
 """Checks that are made for each shard of a job."""
 
 
@@ -197,6 +199,14 @@ class _Examination:
             return failed(
                 "switch", told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
             )
+
+    def _gso(self) -> CheckRow:
+        client = self._client
+        assert client is not None, "after switch"
+        if client.transport.how or os.environ.get("HOPSUM_GSO") == "off":
+            why = "not tried beside a worker that runs" if client.transport.how else "HOPSUM_GSO=off"
+            return skipped("gso", why)
+        return switch_checks.check_gso(client, self.switch, self.membership.window, self._patience.answer_s)
 
     def _generation(self) -> CheckRow:
         return switch_checks.check_generation(self.membership, self.report["switch"].facts["generations"])

@@ -74,8 +74,8 @@ class RowLink(DatagramLink, Protocol):
         """Send datagrams in this order, or lose some of them."""
 
 
-# Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at a
-# deadline, whose error names the errno.
+# Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at
+# a deadline, whose error names the errno.
 #
 # state   input                                 next    also
 # FINE    a send fails                          FAILS   counted by errno name; one line in the log

@@ -46,10 +46,6 @@ from hopsum.transport.offload import (
 _IP_MTU: Final = 14
 """Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
 IPV4_UDP_BYTES: Final = 28
-FRAGMENTS_FIX: Final = (
-    ". A switch at UDP ports takes fragments, one at interfaces does not: raise the MTU there (ip link set dev "
-    "INTERFACE mtu 1500)"
-)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -279,12 +275,14 @@ class UdpLink:
         self._send_together(False)
         self._trial = None
         self.statistics.refused_segment_sends += 1
-        needed = segments.shape[1] + IPV4_UDP_BYTES
-        mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-        how = "one by one" if needed <= mtu else f"in IP fragments, since packets of {needed} bytes exceed its MTU {mtu}"
-        _log.warning(
-            "%s: the kernel refuses datagrams sent together (%s); from now on they are sent %s%s",
-            self._outage.where, refusal.strerror, how, "" if needed <= mtu else FRAGMENTS_FIX,
-        )  # fmt: skip
+        needed, mtu = segments.shape[1] + IPV4_UDP_BYTES, self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        how = "one by one"
+        if needed > mtu:
+            how = (
+                f"in IP fragments, since packets of {needed} bytes exceed the MTU {mtu}. A switch at UDP ports takes "
+                "fragments, one at interfaces does not: raise the MTU there (ip link set dev INTERFACE mtu 1500)"
+            )
+        text = "%s: the kernel refuses datagrams sent together (%s); from now on they are sent %s"
+        _log.warning(text, self._outage.where, refusal.strerror, how)
         for number in range(len(segments)):
             self._send_segments(segments[number : number + 1])

@@ -20,17 +20,19 @@ from hopsum.agent import Agent
 from hopsum.diagnosis import DiagnosisReport, Status, examine
 from hopsum.diagnosis.host_checks import CHARGED_BYTES, DATAGRAM_BYTES, judge_buffer
 from hopsum.protocol.worker import Timing
+from hopsum.transport.offload import probe_offload
 from hopsum_oracle.aggregator import ParentConfig
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import Header, Kind, Op
 
-from ...support.diagnosis_rig import BRIEF, GENERATION, PATIENT, SLOTS, Job, membership
+from ...support.diagnosis_rig import BRIEF, GENERATION, PATIENT, SLOTS, TABLE, Job, membership
 from ...support.server import LOCALHOST, address_bits, job_for
+from ...support.trains import eats_trains
 
 pytestmark = pytest.mark.system
 WAIT_S = 60
 CHECKS = [
-    "membership", "rank", "address", "route", "mtu", "port", "switch", "generation", "slots", "peers", "buffer",
+    "membership", "rank", "address", "route", "mtu", "port", "switch", "gso", "generation", "slots", "peers", "buffer",
 ]  # fmt: skip
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 
@@ -55,8 +57,8 @@ def assert_only_failure(report: DiagnosisReport, check: str, skipped: str = "") 
     assert not report.good
 
 
-AFTER_RANK = "address, route, mtu, port, switch, generation, slots, peers"
-AFTER_SWITCH = "generation, slots"
+AFTER_RANK = "address, route, mtu, port, switch, gso, generation, slots, peers"
+AFTER_SWITCH = "gso, generation, slots"
 
 
 def test_all_is_well_and_the_job_can_begin_afterwards(make: Callable[..., Job]) -> None:
@@ -129,7 +131,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
             pass
         report = examine(job.write(), 0, patience=PATIENT)
         slots = report["slots"]
-        assert_only_failure(report, "slots")
+        assert_only_failure(report, "slots", "gso")
         assert "beside the running worker's socket" in report["switch"].finding
         assert report["port"].facts == {"held": True, "pid": os.getpid()}
         assert slots.facts["stragglers"] == {"1": slots.facts["waiting"]}
@@ -158,6 +160,21 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
     }
     assert "Address already in use" in report["switch"].finding
     assert "as root, or ask as an observer" in report["switch"].fix
+
+
+@pytest.mark.skipif(not probe_offload().segment, reason="this kernel has no UDP_SEGMENT")
+def test_a_way_that_loses_what_is_sent_together(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make(known=False)
+    with eats_trains(job.switch.address, [True]) as (near, far):
+        job.aggregator.add_job(job_for([far], generation=GENERATION, slots=SLOTS, table=TABLE))
+        job.path.write_text(json.dumps(membership([job.addresses[0]], near)))
+        report = examine(str(job.path), 0, patience=replace(PATIENT, answer_s=2.0))
+        assert_only_failure(report, "gso")
+        assert report["gso"].finding.startswith("0 of 48 PROBEs that were sent together have an answer")
+        assert "HOPSUM_GSO=off" in report["gso"].fix
+        assert "gso=off" in report["gso"].fix
+        monkeypatch.setenv("HOPSUM_GSO", "off")
+        assert examine(str(job.path), 0, patience=PATIENT)["gso"].status is Status.SKIP
 
 
 def test_no_membership_file(tmp_path: Path) -> None:
@@ -198,7 +215,7 @@ def test_an_address_that_is_not_here(make: Callable[..., Job]) -> None:
     job = make()
     job.document["workers"][0]["ip"] = "192.0.2.1"
     report = examine(job.write(), 0, patience=PATIENT)
-    assert_only_failure(report, "address", "route, mtu, port, switch, generation, slots, peers")
+    assert_only_failure(report, "address", AFTER_RANK.removeprefix("address, "))
     assert "192.0.2.1 is no address of this host, which has" in report["address"].finding
     assert "127.0.0.1 (lo)" in report["address"].finding
 

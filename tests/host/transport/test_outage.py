@@ -151,7 +151,7 @@ def test_an_mtu_that_falls_in_the_middle_of_a_job(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == (gso == "auto"), said
     if said:
-        assert "in IP fragments, since packets of 1084 bytes exceed its MTU 900" in said[0]
+        assert "in IP fragments, since packets of 1084 bytes exceed the MTU 900" in said[0]
 
 
 def linked(stack: ExitStack, kind: str) -> tuple[Veth, DatagramLink]:

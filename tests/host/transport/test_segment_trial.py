@@ -5,30 +5,21 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.transport.offload import (
-    ANCILLARY_BYTES,
-    MANY,
-    UDP_GRO,
-    SegmentTrial,
-    datagram_bytes,
-    probe_offload,
-    set_option,
-)
+from hopsum.transport.offload import MANY, SegmentTrial, probe_offload
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
 from ...support.server import LOCALHOST, UdpSwitch, job_for
+from ...support.trains import eats_trains
 
 KERNEL = probe_offload()
 Loss = Callable[[bool, int], float]
@@ -70,45 +61,6 @@ def test_what_is_lost_together_and_arrives_singly_is_sent_singly(lost: float, wi
 def test_other_losses_are_not_blamed_on_sending_together(loss: Loss, window: int) -> None:
     trial, _ = outcome(loss, window)
     assert not trial.is_over
-
-
-@contextmanager
-def eats_trains(switch: tuple[str, int], state: list[bool]) -> Iterator[list[tuple[str, int]]]:
-    """Yield the two addresses of a proxy that drops every train of more than one datagram towards a switch."""
-    with ExitStack() as stack:
-        front, back = (stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2))
-        front.bind((LOCALHOST, 0))
-        back.bind((LOCALHOST, 0))
-        front.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        if not set_option(front, UDP_GRO, 1):
-            pytest.skip("this kernel has no UDP_GRO")
-        worker: list[tuple[str, int]] = []
-
-        def up() -> None:
-            while True:
-                data, ancillary, _, peer = front.recvmsg(65535, ANCILLARY_BYTES)
-                if not data:
-                    return
-                worker[:] = [peer]
-                each = datagram_bytes(ancillary, len(data))
-                if len(data) <= each or not state[0]:
-                    for first in range(0, len(data), each):
-                        back.sendto(data[first : first + each], switch)
-
-        def down() -> None:
-            while data := back.recv(65535):
-                front.sendto(data, worker[0])
-
-        threads = [threading.Thread(target=way) for way in (up, down)]
-        for thread in threads:
-            thread.start()
-        yield [front.getsockname(), back.getsockname()]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ender:
-            for ended in (front, back):
-                ender.sendto(b"", ended.getsockname())
-        for thread in threads:
-            thread.join()
 
 
 @pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
