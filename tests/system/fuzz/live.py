@@ -7,9 +7,11 @@ valid. Every datagram that the kernel handed over is accounted for: by a drop re
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from hopsum_wire import Header, Kind, Op, up_bytes
@@ -79,10 +81,13 @@ class Siege:
     def run(self, datagrams: int) -> None:
         """Send so many, burst by burst, each when the one before has been taken in."""
         members, pid = self.stage.members, self.stage.switch.process.pid
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.setblocking(False)
-            stranger.connect(members[0].socket.getpeername())
-            sockets = [*(member.socket for member in members), stranger]
+        with ExitStack() as stack:
+            stranger = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            stranger.connect(members[0].link.switch)
+            sockets = [
+                *(stack.enter_context(socket.socket(fileno=os.dup(each.fileno()))) for each in members),
+                stranger,
+            ]
             for _ in range(-(-datagrams // BURST)):
                 for _ in range(BURST):
                     sender, data = datagram(self.rng, self.stage.job.generation, self.sent)
@@ -107,7 +112,7 @@ class Siege:
         """Return what the switch answers to a member's PROBE."""
         number = self.rng.getrandbits(31) | 1
         asked = Header(kind=Kind.PROBE, worker=member.rank, slot=5, round=number, generation=self.stage.job.generation)
-        member.socket.send(asked.pack())
+        member.link.send(asked.pack())
         give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             for data in member.receive():
@@ -118,7 +123,7 @@ class Siege:
 
     def _await_taken(self) -> None:
         give_up = time.monotonic() + PATIENCE_S
-        addresses = {member.socket.getpeername()[1] for member in self.stage.members}
+        addresses = {member.link.switch[1] for member in self.stage.members}
         while True:
             for member in self.stage.members:
                 while member.receive():
@@ -133,7 +138,7 @@ class Siege:
 def _offer(sock: socket.socket, data: bytes) -> bool:
     """Send a datagram if the kernel takes it."""
     try:
-        sock.send(data)
+        sock.send(data, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
     return True

@@ -141,7 +141,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Bench]:
                 pytest.skip(f"network namespaces cannot be made here: {error}")
             namespace.ip("link", "set", "dev", "lo", "mtu", str(SMALL_MTU))
             stack.enter_context(namespace.inside())
-        yield stack.enter_context(bench(WORKERS, 0.0, seed=1))
+        yield stack.enter_context(bench(0.0, seed=1))
 
 
 def test_a_switch_under_fire(stage: Bench) -> None:

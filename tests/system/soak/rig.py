@@ -3,8 +3,8 @@
 
     members 0..3 -- UDP over loopback -- ports 1..4 of the switch process: each loses 5 % in and 5 % out
 
-Every all-reduce is compared when the last member has it: all of them hold the same contributors and values, the
-contributors suffice, and the values are numpy's sum of what those ranks sent. When the stream has ended, every datagram
+Every all-reduce is compared when the last member has it: all of them hold the same values, which are numpy's sum of
+what all ranks sent. When the stream has ended, every datagram
 is accounted for: see `Ledger`.
 """
 
@@ -32,7 +32,7 @@ from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Op
 
 from ...support.memory import growth_kib, resident_kib
-from .member import Member, Place
+from .member import Member
 from .payloads import TABLE, TABLE6, TABLE16, Payloads
 
 WORKERS, SLOTS, CHUNKS, AHEAD = 4, 64, 256, 3
@@ -60,8 +60,8 @@ class Bench:
 
 
 @contextmanager
-def bench(quorum: int, loss: float, seed: int, member: type[Member] = Member) -> Iterator[Bench]:
-    """Start a switch with a job of all members, of one class; all of it ends with the block."""
+def bench(loss: float, seed: int) -> Iterator[Bench]:
+    """Start a switch with a job of all members; all of it ends with the block."""
     json, p4info = compiled_program()
     extra = "--backend", "native", "--seed", str(seed)
     with ExitStack() as stack:
@@ -73,12 +73,12 @@ def bench(quorum: int, loss: float, seed: int, member: type[Member] = Member) ->
         for rank in range(WORKERS):
             port = rank + 1
             host, _, number = management.bind_udp(port, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}").rpartition(":")
-            members.append(member(rank, (host, int(number))))
-            stack.callback(members[-1].close)
+            members.append(Member(rank, (host, int(number))))
+            stack.callback(members[-1].link.close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
         controller = SwitchController(device, SWITCH)
         tables = {"table16": TABLE16, "table6": TABLE6}
-        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, quorum=quorum, **tables))
+        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, **tables))
         for port in range(1, WORKERS + 1):
             controller.set_loss(port, loss, loss)
         yield Bench(switch, management, controller, job, members)
@@ -95,8 +95,6 @@ class Soak:
     """All-reduces that somebody has submitted."""
     settled: int = 0
     """All-reduces that everybody has: compared and forgotten."""
-    contributors: dict[int, int] = field(default_factory=dict)
-    """Rounds by the contributors in them."""
     memory_kib: list[int] = field(default_factory=list)
     """Resident memory of the switch process, at every hundredth of the stream."""
 
@@ -105,7 +103,7 @@ class Soak:
         members = self.bench.members
         for member in members:
             own = Membership(self.bench.job.generation, member.rank, WORKERS, SLOTS)
-            member.join(own, TIMING, self._is_settled)
+            member.join(own, TIMING)
         moved_at = time.monotonic()
         while (sent := self._sent()) < updates or self.settled < self.opened:
             before = self.settled
@@ -133,7 +131,7 @@ class Soak:
             submitted = member.worker.stream.end // CHUNKS
             if submitted < self.opened or (more and submitted < self.settled + AHEAD):
                 self._submit(member, submitted, now)
-            arrived += member.turn(now, members)
+            arrived += member.turn()
         return arrived
 
     def _submit(self, member: Member, number: int, now: float) -> None:
@@ -145,32 +143,21 @@ class Soak:
         """Compare what all members have."""
         while all(self.settled in member.done for member in self.bench.members):
             self._compare(self.settled)
-            first = self.settled * CHUNKS
             self.settled += 1
-            for member in self.bench.members:
-                for position in range(first, first + CHUNKS):
-                    member.kept.pop((position % SLOTS, position // SLOTS + 1), None)
 
     def _compare(self, number: int) -> None:
         one, *others = [member.done.pop(number) for member in self.bench.members]
         for rank, other in enumerate(others, 1):
             assert np.array_equal(one.contributors, other.contributors), f"all-reduce {number}: ranks 0 and {rank}"
             assert np.array_equal(one.results, other.results), f"all-reduce {number}: ranks 0 and {rank}"
-        ranks, rounds = np.unique(one.contributors, return_counts=True)
-        for group, count in zip(ranks.tolist(), rounds.tolist(), strict=True):
-            assert group.bit_count() >= self.bench.job.quorum, f"all-reduce {number}: only {group:#x} in a round"
-            self.contributors[group] = self.contributors.get(group, 0) + count
+        assert set(one.contributors.tolist()) == {(1 << WORKERS) - 1}, f"all-reduce {number}: some ranks are not in it"
         expected = self.payloads.summed(OPS[number % len(OPS)], one.contributors, number * CHUNKS)
         wrong = np.flatnonzero((one.results != expected).any(axis=1))
         assert not len(wrong), f"all-reduce {number}, op {OPS[number % len(OPS)].name}: chunks {wrong} are no sums"
 
-    def _is_settled(self, place: Place) -> bool:
-        return (place[1] - 1) * SLOTS + place[0] < self.settled * CHUNKS
-
     def _where(self) -> str:
-        asked = sum(member.asked for member in self.bench.members)
         again = sum(member.worker.statistics.retransmits for member in self.bench.members)
-        return f"{again:,} sent again, {asked:,} results from peers, switch {self.memory_kib[-1:]} KiB"
+        return f"{again:,} sent again, switch {self.memory_kib[-1:]} KiB"
 
 
 def next_job(stage: Bench) -> Bench:
@@ -208,15 +195,11 @@ class Ledger:
     lost_out: int
     replies: int
     """Frames that the program wanted to send."""
-    asked: int
-    """Results that came from peers."""
     events: dict[str, int]
-    contributors: dict[int, int]
     memory_kib: list[int]
 
     def lines(self) -> list[str]:
         """Return the figures in words."""
-        groups = ", ".join(f"{ranks:04b}: {rounds:,}" for ranks, rounds in sorted(self.contributors.items()))
         grown, at_tenth = growth_kib(self.memory_kib)
         return [
             f"rounds             {self.rounds:,}, compared on {WORKERS} workers",
@@ -225,8 +208,6 @@ class Ledger:
             f"lost on the way in {self.lost_in:,} of {self.sent - self.kernel_drops:,}, on the way out "
             f"{self.lost_out:,} of {self.replies:,}; in full socket buffers {self.kernel_drops:,}",
             f"events             {', '.join(f'{name} {count:,}' for name, count in self.events.items())}",
-            f"contributors       {groups}",
-            f"results from peers {self.asked:,}",
             f"switch memory      {at_tenth:,} KiB after a tenth, from then on at most {grown:+,} KiB",
         ]
 
@@ -268,9 +249,7 @@ def close(soak: Soak, loss: float) -> Ledger:
         lost_in=lost_in,
         lost_out=lost_out,
         replies=replies,
-        asked=sum(member.asked for member in bench.members),
         events=events,
-        contributors=soak.contributors,
         memory_kib=soak.memory_kib,
     )
 

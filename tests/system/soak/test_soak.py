@@ -14,50 +14,32 @@ import pytest
 from hopsum.protocol.worker import AllReduceDone
 from hopsum_wire import Op
 
-from .member import TransportMember
 from .payloads import Payloads
 from .rig import SLOTS, WORKERS, bench, close, make_soak
 
-UPDATES = 20_000 * int(os.environ.get("TEST_SCALE", "1"))
+UPDATES = 10_000 * int(os.environ.get("TEST_SCALE", "1"))
 LOSS = 0.05
 
 
-@pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
-def test_every_worker_ends_with_the_same_sums(quorum: int) -> None:
-    with bench(quorum, LOSS, seed=quorum) as stage:
-        soak = make_soak(stage, seed=quorum)
+@pytest.mark.parametrize("compiled", ["1", "0"])
+def test_every_worker_ends_with_the_same_sums(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's whole transport and the switch's UDP ports, both with and both without their compiled loops."""
+    monkeypatch.setenv("HOPSUM_COMPILED", compiled)
+    with bench(LOSS, seed=7) as stage:
+        soak = make_soak(stage, seed=7)
         soak.run(UPDATES)
         figures = close(soak, LOSS)
     print("\n".join(figures.lines()))
     assert figures.sent >= UPDATES
+    assert figures.again > 0
     assert figures.lost_in > 0
     assert figures.lost_out > 0
-    everybody = (1 << WORKERS) - 1
-    if quorum == WORKERS:
-        assert figures.contributors.keys() == {everybody}
-        assert figures.asked == 0
-    else:
-        assert len(figures.contributors) == WORKERS, "the last one to come differs from round to round"
-        assert figures.asked > 0
-
-
-@pytest.mark.parametrize("compiled", ["1", "0"])
-def test_compiled_loops_and_python_end_with_the_same_sums(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's whole transport and the switch's UDP ports, both with and both without their compiled loops."""
-    monkeypatch.setenv("HOPSUM_COMPILED", compiled)
-    with bench(WORKERS, LOSS, seed=7, member=TransportMember) as stage:
-        soak = make_soak(stage, seed=7)
-        soak.run(UPDATES // 4)
-        figures = close(soak, LOSS)
-    assert figures.sent >= UPDATES // 4
-    assert figures.again > 0
-    assert figures.contributors.keys() == {(1 << WORKERS) - 1}
 
 
 def test_a_wrong_result_is_seen() -> None:
     """Of one lane, of the contributors, on one worker only, or of another round."""
     payloads = Payloads(WORKERS, seed=1)
-    with bench(WORKERS, 0.0, seed=1) as stage:
+    with bench(0.0, seed=1) as stage:
         soak = make_soak(stage, seed=1)
         soak.payloads = payloads
         chunks = np.full(256, (1 << WORKERS) - 1, np.uint64)
@@ -69,7 +51,7 @@ def test_a_wrong_result_is_seen() -> None:
         cases = {
             "ranks 0 and 3": [(right, chunks)] * 3 + [(wrong, chunks)],
             "ranks 0 and 1": [(right, chunks), *[(right, fewer)] * 3],
-            "only 0x1": [(right, fewer)] * 4,
+            "not in it": [(right, fewer)] * 4,
             "are no sums": [(payloads.summed(Op.LOOKUP_ADD8, chunks, 2 * SLOTS), chunks)] * 4,
         }
         for complaint, given in cases.items():
