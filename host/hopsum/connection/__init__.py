@@ -11,10 +11,13 @@ hosts://?slots=N                                      the ranks' own hosts, each
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import SplitResult
 
 from hopsum.communicator import Communicator, Span
@@ -22,8 +25,11 @@ from hopsum.config import DEFAULT_CODEC, Config, ConfigError, resolve
 from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
 from hopsum.connection.open_agent import Hooks, codec_of, has_settings, record_settings, settings_of
 from hopsum.connection.url import UrlError, split_url
+from hopsum.errors import HopsumError
 
-__all__ = ["Hooks", "connect", "open_config", "settings_of"]
+__all__ = ["Hooks", "connect", "open_config", "open_resolved", "settings_of"]
+TELL_S: Final = 5.0
+"""The time for torch's store to answer a rank that has failed."""
 
 Opener = Callable[[Config, SplitResult, Hooks], Communicator]
 
@@ -60,14 +66,63 @@ def connect(
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
         OSError: no socket at this rank's address, or the pcap file cannot be written.
     """
-    return open_config(resolve({"url": url, **settings}, file=config_file), Hooks(group, on_packet, trace))
+    return open_resolved(lambda: resolve({"url": url, **settings}, file=config_file), Hooks(group, on_packet, trace))
+
+
+def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008
+    """Take part as one worker, with the settings that `find` resolves. See `connect`."""
+    try:
+        config = find()
+        split_url(config)
+    except ConfigError as error:
+        _tell_ranks(error)
+        raise
+    return open_config(config, hooks)
 
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
     """Take part as one worker, with settings that are resolved. See `connect`."""
+    parts = split_url(config)
+    grouped = bool(config.local_group) and parts.scheme != "memory"
+    together = grouped or parts.scheme == "hosts" or (parts.scheme == "collective" and hooks.group is None)
+    if hooks.meeting is not None or not together:
+        return _open(config, parts, hooks)
+    # All ranks open this together: where one fails, or opens something else, the others hear of it.
+    what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
+    meeting = _meeting(config.membership_wait_s, what)
+    if meeting is None:
+        return _open(config, parts, hooks)
+    with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
+        # Before a codec is made, which takes a rank up to a minute.
+        meeting.exchange("here", lambda: None)
+        return _open(config, parts, hooks._replace(meeting=meeting))
+
+
+def _meeting(wait_s: float, what: str) -> Any:
+    """Return the `Meeting` of all ranks, None where torch or its process group is missing.
+
+    Raises ConfigError where there are no ranks that could meet.
+    """
+    # The file of the URL says what is missing.
+    try:
+        from hopsum.connection.rank_store import meet_all_ranks
+    except ModuleNotFoundError:
+        return None
+    return meet_all_ranks(wait_s, what)
+
+
+def _tell_ranks(error: ConfigError) -> None:
+    """Tell the other ranks, if this process is one of several, that this rank has no settings to meet them with."""
+    is_rank = "torch" in sys.modules or "WORLD_SIZE" in os.environ
+    # Without a process group or torchrun's variables nobody waits. Nor may this error become another one.
+    with suppress(HopsumError, RuntimeError, OSError):
+        if is_rank and (meeting := _meeting(TELL_S, "hosts://")) is not None:
+            meeting.fail(error)
+
+
+def _open(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     if config.local_group:
         return _open_local_group(config, hooks)
-    parts = split_url(config)
     # A process group would be ignored elsewhere without a word.
     if hooks.group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
@@ -120,20 +175,19 @@ def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
     if (scheme := split_url(config).scheme) in ("memory", "collective"):
         raise ConfigError(f"local_group={config.local_group!r} with {scheme}://: every rank takes part there by itself")
     try:
-        from hopsum.connection.rank_store import RankStore
         from hopsum.local_group import open_local_group
     except ModuleNotFoundError as error:
         raise ConfigError(f"local_group needs torch: pip install 'hopsum[hosts]' ({error})") from error
-    store = RankStore(config.membership_wait_s, "local_group")
-    if config.rank not in (None, store.rank):
-        raise ConfigError(f"local_group: rank={config.rank}, but torch says {store.rank}; leave rank out")
+    met = hooks.meeting
+    if config.rank not in (None, met.rank):
+        raise ConfigError(f"local_group: rank={config.rank}, but torch says {met.rank}; leave rank out")
 
     def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
         # The leaders have met already: hosts:// must not look for the ranks again.
         job = open_config(settings, hooks._replace(meeting=meeting))
         return job, settings_of(job)
 
-    opened = open_local_group(config, store, open_job=open_job, make_codec=codec_of)
+    opened = open_local_group(config, met.store, open_job=open_job, make_codec=codec_of)
     record_settings(opened, config)
     return opened
 

@@ -11,9 +11,9 @@ from urllib.parse import SplitResult
 from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError
 from hopsum.connection.open_agent import Hooks, codec_of, open_agent
-from hopsum.connection.rank_store import RankStore
 from hopsum.connection.url import UrlError, query_of
-from hopsum.hosts import Meeting, open_hosts
+from hopsum.hosts.job_over_hosts import open_hosts
+from hopsum.hosts.meeting import Meeting
 from hopsum.rpc.channel import ControllerAddress
 from hopsum.rpc.controller_job import open_job
 from hopsum_wire import MAX_WORKERS
@@ -24,10 +24,7 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     slots = query_of(config, parts, {"slots": int}).get("slots")
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
-    meeting: Meeting | None = hooks.meeting
-    if meeting is None:
-        store = RankStore(config.membership_wait_s)
-        meeting = Meeting(store, store.name, store.rank, store.workers, config.membership_wait_s)
+    meeting: Meeting = hooks.meeting
     if config.rank not in (None, meeting.rank):
         raise ConfigError(f"hosts://: rank={config.rank}, but torch says {meeting.rank}; leave rank out")
     config = replace(config, rank=meeting.rank)

@@ -25,7 +25,7 @@ class Hooks(NamedTuple):
     on_packet: Callable[[Any, bool], None] | None = None
     trace: Callable[[Span], None] | None = None
     meeting: Any = None
-    """A `Meeting` of ranks that have found each other before, for hosts://: the leaders of local groups."""
+    """The `Meeting` of the ranks that open a communicator together: hosts:// and collective://."""
 
 
 _settings: Final[WeakKeyDictionary[Communicator, Config]] = WeakKeyDictionary()

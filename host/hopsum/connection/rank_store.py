@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hopsum.config import ConfigError
+from hopsum.hosts.meeting import Meeting
 
 _calls: dict[str, int] = {}
 """Stores that were opened in this process, by life of the group of ranks."""
@@ -41,6 +42,17 @@ class RankStore:
     def find(self, key: str) -> str | None:
         """Return a value, None if there is none yet, without waiting."""
         return self._store.get(key).decode() if self._store.check([key]) else None
+
+
+def meet_all_ranks(wait_s: float, what: str) -> Meeting | None:
+    """Return the meeting of all ranks that open `what`, None for collective:// without a process group.
+
+    Raises ConfigError as RankStore does.
+    """
+    if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
+        return None
+    store = RankStore(wait_s, what)
+    return Meeting(store, store.name, store.rank, store.workers, wait_s, what)
 
 
 def _find(timeout_s: float, what: str) -> tuple[int, int, Any]:

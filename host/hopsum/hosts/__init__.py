@@ -7,10 +7,3 @@ reach           datagrams and connections between all addresses, tried before an
 children        processes that end with this one; an embedded switch as one of them
 job_over_hosts  the steps: addresses, reachability, a switch on every host, a controller, the job
 """
-
-from __future__ import annotations
-
-from hopsum.hosts.job_over_hosts import open_hosts
-from hopsum.hosts.meeting import KeyValueStore, Meeting
-
-__all__ = ["KeyValueStore", "Meeting", "open_hosts"]

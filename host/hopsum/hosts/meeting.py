@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from hopsum.config import ConfigError
@@ -13,7 +14,7 @@ from hopsum.errors import HopsumError
 
 # torch's stores have no wait for one of several keys, so the ranks look again.
 _LOOK_AGAIN_S: Final = 0.02
-ERRORS_S: Final = 10.0
+ERRORS_S: Final = 4.0
 """Seconds for the other ranks' errors, once there is one: so all ranks have the same text."""
 _TOLD_MAX: Final = 4
 """Errors of ranks that one message has."""
@@ -41,13 +42,49 @@ class Meeting:
         name: of the call, the same on all ranks, and of no other call over the same store.
         wait_s: for the other ranks, at each topic.
         what: the name of the communicator that is being opened; texts of errors begin with it.
+        ranks: the ranks that meet, by their numbers in the store, where that has others too.
     """
 
     def __init__(
-        self, store: KeyValueStore, name: str, rank: int, workers: int, wait_s: float, what: str = "hosts://"
+        self,
+        store: KeyValueStore,
+        name: str,
+        rank: int,
+        workers: int,
+        wait_s: float,
+        what: str = "hosts://",
+        ranks: Sequence[int] | None = None,
     ) -> None:
-        self._store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
-        self._what = what
+        self.store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
+        self._what, self._ranks = what, range(workers) if ranks is None else ranks
+
+    @contextmanager
+    def opening(self, opens: str) -> Iterator[None]:
+        """Tell the ranks that wait for this one what it opens, and where the block fails, why.
+
+        A rank that opens something else, or nothing, comes to no topic of the others.
+        """
+        self._put_state({"opens": opens})
+        try:
+            yield
+        # All ranks have heard of an error of the meeting.
+        except MeetingError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the ranks that wait for this one why it does not come."""
+        told = str(error) if isinstance(error, HopsumError | OSError) else f"{type(error).__name__}: {error}"
+        # The store may have gone with the process that had it.
+        with suppress(RuntimeError, OSError):
+            self._put_state({"error": told})
+            # Rank 0 may have the store, which the others need until they have read it.
+            until = time.monotonic() + (0.0 if self.rank else ERRORS_S)
+            while time.monotonic() < until and not all(map(self._state, range(self.workers))):
+                time.sleep(_LOOK_AGAIN_S)
+            time.sleep(0.0 if self.rank else 10 * _LOOK_AGAIN_S)
 
     def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
@@ -68,9 +105,9 @@ class Meeting:
                 told = {"error": str(error)}
             # A programming error, or Ctrl-C: the others hear of it before this rank goes down.
             except BaseException as error:
-                self._store.put(self._key(topic, self.rank), json.dumps({"error": f"{type(error).__name__}: {error}"}))
+                self.store.put(self._key(topic, self.rank), json.dumps({"error": f"{type(error).__name__}: {error}"}))
                 raise
-            self._store.put(self._key(topic, self.rank), json.dumps(told))
+            self.store.put(self._key(topic, self.rank), json.dumps(told))
         found = self._await(topic, telling)
         errors = [f"rank {rank}: {found[rank]['error']}" for rank in sorted(found) if "error" in found[rank]]
         if errors:
@@ -82,10 +119,10 @@ class Meeting:
     def leave(self, wait_s: float, *, waits: bool) -> None:
         """Say that this rank needs nothing more of the others' processes. With `waits`, wait until all have said so."""
         try:
-            self._store.put(self._key("left", self.rank), "true")
+            self.store.put(self._key("left", self.rank), "true")
             until = time.monotonic() + wait_s
             while waits and time.monotonic() < until:
-                if all(self._store.find(self._key("left", rank)) for rank in range(self.workers)):
+                if all(self.store.find(self._key("left", rank)) for rank in range(self.workers)):
                     return
                 time.sleep(_LOOK_AGAIN_S)
         except (RuntimeError, OSError):  # the store went with the process that had it: nobody waits for anything there
@@ -101,6 +138,7 @@ class Meeting:
             missing = [rank for rank in ranks if rank not in found]
             if not missing:
                 return found
+            found |= {rank: {"error": why} for rank in missing if (why := self._why_elsewhere(rank))}
             if any("error" in each for each in found.values()):
                 # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
                 # theirs.
@@ -115,9 +153,32 @@ class Meeting:
                 )
             time.sleep(_LOOK_AGAIN_S)
 
+    def _why_elsewhere(self, rank: int) -> str:
+        """Return the reason why a rank does not come to this meeting, empty while it may."""
+        state, own = self._state(rank), self._state(self.rank)
+        if "error" in state:
+            return str(state["error"])
+        if state and own and state != own:
+            return f"it opens {state['opens']}, and rank {self._ranks[self.rank]} opens {own['opens']}"
+        return ""
+
+    def _state(self, rank: int) -> dict[str, str]:
+        text = self._find_key(self._state_key(rank), "state")
+        return {} if text is None else dict(json.loads(text))
+
+    def _put_state(self, state: dict[str, str]) -> None:
+        self.store.put(self._state_key(self.rank), json.dumps(state))
+
+    def _state_key(self, rank: int) -> str:
+        # One for each call and rank, in whatever part of the meeting the rank is.
+        return f"hopsum/{self._name.partition('/')[0]}/state/{self._ranks[rank]}"
+
     def _find(self, topic: str, rank: int) -> str | None:
+        return self._find_key(self._key(topic, rank), topic)
+
+    def _find_key(self, key: str, topic: str) -> str | None:
         try:
-            return self._store.find(self._key(topic, rank))
+            return self.store.find(key)
         except (RuntimeError, OSError) as error:
             raise MeetingError(f"{self._what}: torch's store does not answer any more ({topic}): {error}") from error
 

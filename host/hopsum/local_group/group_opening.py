@@ -66,7 +66,9 @@ def open_local_group(
         opened: list[Communicator] = []
 
         def take_part() -> Any:
-            leaders = Meeting(store, store.name, group.host, len(group.hosts), wait_s)
+            leaders = Meeting(
+                store, store.name, group.host, len(group.hosts), wait_s, ranks=[ranks[0] for ranks in group.hosts]
+            )
             job, settings = open_job(replace(config, rank=group.host, local_group=""), leaders)
             opened.append(kept.enter_context(job))
             if (job.rank, job.workers) != (group.host, len(group.hosts)):

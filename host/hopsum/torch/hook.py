@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.communicator import Communicator
 from hopsum.config import resolve
-from hopsum.connection import open_config
+from hopsum.connection import open_resolved
 from hopsum.connection.collective import require_same
 from hopsum.torch.state import HopsumState
 
@@ -68,4 +68,4 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
 
 def _connect() -> Communicator:
     """Return a communicator as the environment says, over the ranks' own hosts where it names no URL."""
-    return open_config(resolve(url="hosts://"))
+    return open_resolved(lambda: resolve(url="hosts://"))

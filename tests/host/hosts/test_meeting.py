@@ -107,6 +107,51 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         Meeting(Store(), "1", 0, 2, 0.2).exchange("x", lambda: 1)
 
 
+def opened(opens: dict[int, str], fails: Exception | None = None, name: str = "0.1") -> list[str]:
+    """Return the errors of ranks that open something each, or fail before, where rank 0 waits for the others."""
+    store = Store()
+
+    def one(rank: int) -> str:
+        meeting = Meeting(store, name, rank, len(opens), 60, f"at {rank}")
+        try:
+            if fails is not None and rank:
+                meeting.fail(fails)
+                return "failed"
+            with meeting.opening(opens[rank]):
+                meeting.exchange("here", lambda: None)
+                meeting.exchange(f"topic of {opens[rank]}", lambda: None)
+        except MeetingError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(opens)) as pool:
+        return list(pool.map(one, opens))
+
+
+def test_a_rank_that_fails_before_it_meets_the_others_is_no_wait() -> None:
+    found = opened({0: "hosts://", 1: "hosts://"}, ConfigError("settings file /nowhere cannot be read"))
+    assert found == ["at 0: rank 1: settings file /nowhere cannot be read", "failed"]
+    assert opened({0: "a", 1: "a"}, ValueError("a bug")) == ["at 0: rank 1: ValueError: a bug", "failed"]
+
+
+def test_ranks_that_open_something_else_are_told_of_each_other() -> None:
+    assert opened({0: "hosts://", 1: "hosts://", 2: "hosts://"}) == ["", "", ""]
+    for name in ("0.1", "0.1/local"):
+        assert opened({0: "hosts://", 1: "collective://gloo"}, name=name) == [
+            "at 0: rank 1: it opens collective://gloo, and rank 0 opens hosts://",
+            "at 1: rank 0: it opens hosts://, and rank 1 opens collective://gloo",
+        ]
+
+
+def test_an_error_in_the_middle_of_opening_reaches_the_leaders_of_other_hosts() -> None:
+    """Leaders meet as hosts 0 and 1, and are ranks 0 and 4 for the store."""
+    store = Store()
+    with pytest.raises(ConfigError), Meeting(store, "0.1", 4, 8, 60).opening("hosts://"):
+        raise ConfigError("no such backend")
+    with pytest.raises(MeetingError, match="rank 1: no such backend"):
+        Meeting(store, "0.1", 0, 2, 60, ranks=[0, 4]).exchange("address", lambda: None)
+
+
 def test_calls_do_not_hear_each_other() -> None:
     store = Store()
     Meeting(store, "0.1", 1, 2, 60).exchange("x", lambda: 1, [1])
