@@ -45,7 +45,7 @@ def main() -> None:
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     model: Any = make_model()
     for layer in (*[each for each in model if list(each.parameters())], model):
-        fully_shard(layer, mesh=mesh["shard"], mp_policy=half if options.bf16 else MixedPrecisionPolicy())
+        fully_shard(layer, mesh=mesh, mp_policy=half if options.bf16 else MixedPrecisionPolicy())
     url = options.url.replace("%7Bshard%7D", str(shard)).replace("{shard}", str(shard))
     where: dict[str, Any] = {"url": url, "rank": replica}
     if url == "hosts://":

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 with replicas (HSDP): torch shards and reduces inside a replica, hopsum averages the shards over the replicas.
+"""FSDP2 with replicas: torch shards and reduces inside a replica, hopsum averages the shards over the replicas.
 
     mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replicate", "shard"))
-    fully_shard(layer, mesh=mesh["shard"]); fully_shard(model, mesh=mesh["shard"])
+    fully_shard(layer, mesh=mesh); fully_shard(model, mesh=mesh)  # HSDP
     state = register_all_reduce_hook(model, comm)
 
-The model is sharded over the dimension `shard` alone. `comm` is of a job of as many workers as replicas, one job for
-each shard index; the worker's rank is the rank in the dimension `replicate`.
+`comm` is of a job of as many workers as replicas, one job for each shard index; the worker's rank is the rank in the
+dimension `replicate`. A mesh of the shards alone, mesh["shard"], will do too. Where `replicate(model)` takes the place
+of `fully_shard`, every rank has the whole model, and there is one job.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
@@ -27,7 +29,7 @@ from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Placement
 
 _VERSION: Final = 2
 
@@ -138,7 +140,7 @@ def register_all_reduce_hook(
     the others of that step averaged, so go on from a checkpoint. What a sum does not deliver is added to the next one.
 
     Args:
-        model: after all calls of `fully_shard`, over a mesh of one dimension: this replica's.
+        model: after all calls of `fully_shard`, over ("replicate", "shard") or the shards alone, or of `replicate`.
         comm: of as many workers as replicas, with this replica's number as rank; a job for each shard index.
         on_nonfinite: "raise"; or "skip": the gradients of a module are NaN on all ranks.
         codec_on: as for `HopsumState`.
@@ -146,27 +148,28 @@ def register_all_reduce_hook(
     Raises:
         CodecError: codec_on="device" and the codec has no form for the device.
         TypeError: the model has no FSDP module.
-        ValueError: it is sharded over a mesh with a dimension for replicas, which torch averages itself.
+        ValueError: it is sharded over another mesh, or the communicator is not one of its replicas.
     """
     from torch.distributed.fsdp import FSDPModule
 
     require_on_nonfinite(on_nonfinite)
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:
-        raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first")
+        raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh) first")
     owners = _owners(model, list(modules))
     if not owners:
         raise ValueError("the model's FSDP modules have no parameters")
     for name, _, parameter in owners:
-        if parameter.device_mesh.ndim != 1:
+        mesh = parameter.device_mesh
+        if mesh.ndim > 1 and not (mesh.ndim == 2 and parameter.placements[0].is_replicate()):
             raise ValueError(
-                f"{name} is sharded over a mesh of {parameter.device_mesh.ndim} dimensions, whose replicas torch "
-                "averages itself: shard over the mesh of one replica, fully_shard(model, mesh=mesh['shard'])"
+                f"{name} is sharded over a mesh of {mesh.ndim} dimensions, as {parameter.placements}: hopsum averages "
+                "over replicas of shards, fully_shard(model, mesh=mesh['replicate', 'shard'])"
             )
-    mesh = owners[0][2].device_mesh
-    state = ReplicaState(
-        comm, shard=mesh.get_local_rank(), shards=mesh.size(), on_nonfinite=on_nonfinite, codec_on=codec_on
-    )
+    _take_over([info for module in modules.values() for info in _replicated(module)], comm)
+    _, shards = _shards(owners[0][2])
+    shard = mesh.get_local_rank(mesh.ndim - 1) if shards > 1 else 0
+    state = ReplicaState(comm, shard=shard, shards=shards, on_nonfinite=on_nonfinite, codec_on=codec_on)
     device = owners[0][2].to_local().device
     for where, module in modules.items():
         sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
@@ -189,10 +192,46 @@ def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTenso
     return found
 
 
+def _replicated(module: FSDPModule) -> list[Any]:
+    """Return torch's records of the meshes over whose replicas it averages the gradients of an FSDP module."""
+    state: Any = module._get_fsdp_state()
+    # A module of older torch has one group of parameters, or none.
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    infos = [each.mesh_info for each in groups if each is not None]
+    return [each for each in infos if hasattr(each, "replicate_process_group")]
+
+
+def _take_over(infos: list[Any], comm: Communicator) -> None:
+    """Leave the average over replicas to hopsum: torch's own becomes one of this rank alone.
+
+    Raises ValueError where the communicator is not one of the replicas.
+    """
+    for info in infos:
+        there, here = (info.replicate_mesh_rank, info.replicate_mesh_size), (comm.rank, comm.workers)
+        if there != here:
+            raise ValueError(
+                f"replica {there[0]} of {there[1]} in the mesh, but the communicator is rank {here[0]} of {here[1]}: "
+                "make a job of as many workers as replicas for each shard index, and connect with the replica's number"
+            )
+    if infos:
+        # torch calls the hook after its own all-reduce, and has no public way to leave that out.
+        alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        for info in infos:
+            info.replicate_process_group = alone
+
+
+def _shards(parameter: DTensor) -> tuple[Placement, int]:
+    """Return how FSDP shards a parameter, and over how many ranks."""
+    placement = parameter.placements[-1]
+    mesh = parameter.device_mesh
+    return placement, 1 if placement.is_replicate() else mesh.size(mesh.ndim - 1)
+
+
 def _shard_elements(parameter: DTensor) -> int:
     """Return the real numbers of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
-    shards = parameter.device_mesh.size()
-    if parameter.placements[0].is_shard(0):
+    placement, shards = _shards(parameter)
+    numbers = 2 if parameter.is_complex() else 1
+    if placement.is_shard(0):
         # FSDP2 pads dimension 0 to a multiple of the shards before it reduces.
-        return -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
-    return parameter.numel() // shards
+        return numbers * -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
+    return numbers * parameter.numel() // shards

@@ -15,9 +15,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ledger import Model, draw, loss_of
+
+try:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+except ImportError:  # before torch 2.9
+    replicate = None
 
 import hopsum
 from hopsum.torch import DiLoCo, ReplicaState, register_all_reduce_hook
@@ -25,17 +32,25 @@ from hopsum.torch.fsdp import ReplicaStateDict
 
 
 def make(
-    comm: Any, mesh: DeviceMesh, weights: dict[str, torch.Tensor] | None = None, *, device_of: int = 1
+    comm: Any,
+    mesh: DeviceMesh,
+    weights: dict[str, torch.Tensor] | None = None,
+    *,
+    device_of: int = 1,
+    whole_mesh: bool = False,
 ) -> tuple[Any, ReplicaState]:
     """Return a sharded model, with these shards if given, and its state.
 
-    Replica `device_of` encodes and decodes where its gradients are, the other one on the host.
+    Replica `device_of` encodes and decodes where its gradients are, the other one on the host. With `whole_mesh` torch
+    knows the replicas, and would average them itself.
     """
     model: Any = Model()
     for each in (model.trunk, model):
-        fully_shard(each, mesh=mesh["shard"])
+        fully_shard(each, mesh=mesh if whole_mesh else mesh["shard"])
     if weights is not None:
-        model.load_state_dict(weights)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.to_local().copy_(weights[name].to_local())
     return model, register_all_reduce_hook(model, comm, codec_on="device" if comm.rank == device_of else "host")
 
 
@@ -78,12 +93,13 @@ def books(model: Any, state: ReplicaState, mesh: DeviceMesh) -> dict[str, float]
 def resume(comm: Any, mesh: DeviceMesh, model: Any, state: ReplicaState) -> dict[str, str]:
     """Return digests after one more step: of the run, of one from its checkpoint, and of one without residuals.
 
-    Replicas change places after the checkpoint: the one that encoded on the device does so on the host.
+    Replicas change places after the checkpoint: the one that encoded on the device does so on the host. And torch knows
+    the replicas then.
     """
     weights, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(state.state_dict())
     found, number = {}, comm.statistics.allreduces
     for name in ("went_on", "restored", "without"):
-        again, fresh = (model, state) if name == "went_on" else make(comm, mesh, weights, device_of=0)
+        again, fresh = (model, state) if name == "went_on" else make(comm, mesh, weights, device_of=0, whole_mesh=True)
         if name == "restored":
             fresh.load_state_dict(saved)
         comm._submitted = number  # randomness follows from the count: the same for all three
@@ -91,13 +107,53 @@ def resume(comm: Any, mesh: DeviceMesh, model: Any, state: ReplicaState) -> dict
     return found
 
 
+class Complex(nn.Module):
+    """A layer with complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(7, 8, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.to(torch.complex64) @ self.weight).abs()
+
+
+def by_replicate(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
+    """Train with `replicate()` beside plain DDP; return how far gradients and weights are apart, and a digest."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(20, 7), Complex())
+    plain = DistributedDataParallel(copy.deepcopy(model), process_group=mesh.get_group("replicate"))
+    for each in (model[1], model):
+        replicate(each, mesh=mesh["replicate"])
+    register_all_reduce_hook(model, comm)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, plain)]
+    apart = 0.0
+    for number in range(4):
+        for each, optimizer in zip((model, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            x, target = draw(dist.get_rank(), number)
+            (each(x) - target).square().sum(1).mean().backward()
+        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            apart = max(apart, float((ours.grad.to_local() - theirs.grad).abs().max()))
+        for optimizer in optimizers:
+            optimizer.step()
+    weights = [each.to_local().detach() for each in model.parameters()]
+    moved = max(float((ours - theirs).abs().max()) for ours, theirs in zip(weights, plain.parameters(), strict=True))
+    data = b"".join(each.numpy().tobytes() for each in weights)
+    imaginary = float(model[1].weight.grad.to_local().imag.abs().max())
+    return {"apart": apart, "moved": moved, "digest": hashlib.sha256(data).hexdigest(), "imaginary": imaginary}
+
+
 def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
-    hybrid: Any = Model()
-    fully_shard(hybrid, mesh=mesh)
+    world: Any = fully_shard(Model(), mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard")))
+    split: Any = fully_shard(
+        parallelize_module(nn.Linear(4, 4), mesh["replicate"], ColwiseParallel()), mesh=mesh["shard"]
+    )
     foreign: Any = {**state.state_dict(), "shards": 7}
     texts = []
     for act in (
-        lambda: register_all_reduce_hook(hybrid, comm),
+        lambda: register_all_reduce_hook(world, comm),
+        lambda: register_all_reduce_hook(split, comm),
         lambda: register_all_reduce_hook(nn.Linear(2, 2), comm),
         lambda: state.load_state_dict(ReplicaStateDict(**foreign)),
     ):
@@ -141,6 +197,8 @@ def main() -> None:
         found["texts"] = refusals(mesh, comm, state)
     with hopsum.connect(f"file://{folder}/job{2 + shard}.json", rank=replica, backend="numpy") as comm:
         found["diloco"] = {**by_diloco(comm, mesh), "place": shard}
+    with hopsum.connect(f"file://{folder}/job{4 + shard}.json", rank=replica, codec="fixed") as comm:
+        found["replicate"] = {**by_replicate(comm, mesh), "place": shard} if replicate else {}
     every: list[dict[str, Any]] = [{}] * 4
     dist.all_gather_object(every, found)
     if dist.get_rank() == 0:

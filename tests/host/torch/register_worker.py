@@ -243,6 +243,10 @@ class Kinds(nn.Module):
 
 def kinds(agent: Agent) -> dict[str, Any]:
     """Sparse and complex gradients beside plain DDP; a residual was loaded for the table, in step 3 rank 1 has NaN."""
+    try:
+        dist.broadcast(torch.zeros(1, dtype=torch.complex64), 0)
+    except RuntimeError:  # older torch has no complex numbers in gloo
+        return {}
     ddp: dict[str, Any] = {"bucket_cap_mb": CAP_MB, "find_unused_parameters": True}
     module, plain = (DistributedDataParallel(Kinds(), **ddp) for _ in range(2))
     state = register_comm_hook(module, agent, on_nonfinite="skip", **OPTIONS)

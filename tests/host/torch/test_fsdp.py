@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,17 @@ def test_the_example_without_options() -> None:
 
 
 def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
-    with embedded_jobs(tmp_path, 2, jobs=4):
+    with embedded_jobs(tmp_path, 2, jobs=6):
         ranks, _ = torchrun(WORKER, str(tmp_path), ranks=4)
     for rank in ranks:
         assert rank["largest"] > 1e-4, "there is no residual: the test proves nothing"
         assert rank["out"] < 2e-6
         assert rank["restored"] == rank["went_on"], "the first step after a checkpoint"
         assert rank["without"] != rank["went_on"], "the error feedback was of no account: the test proves nothing"
-        mesh, plain, foreign = rank["texts"]
-        assert "sharded over a mesh of 2 dimensions, whose replicas torch averages itself" in mesh
-        assert "Linear has no FSDP module: call fully_shard(model, mesh=mesh['shard']) first" in plain
+        world, split, plain, foreign = rank["texts"]
+        assert re.search(r"replica \d of 4 in the mesh, but the communicator is rank [01] of 2: make a job", world)
+        assert "is sharded over a mesh of 2 dimensions, as (" in split
+        assert "Linear has no FSDP module: call fully_shard(model, mesh=mesh) first" in plain
         assert foreign == "state with shards 7: here it is 2"
     for place in range(2):
         first, second = (rank["diloco"] for rank in ranks if rank["diloco"]["place"] == place)
@@ -57,3 +59,11 @@ def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
         assert first["apart"], "the replicas never differed: the test proves nothing"
         assert first["allreduces"] == 2
     assert len({rank["diloco"]["whole"] for rank in ranks}) == 1
+    if not all(rank["replicate"] for rank in ranks):
+        pytest.skip("this torch has no replicate() of FSDP2")
+    for rank in ranks:
+        beside_ddp = rank["replicate"]
+        assert beside_ddp["imaginary"] > 0.1
+        assert max(beside_ddp["apart"], beside_ddp["moved"]) < 1e-4
+    for place in range(2):
+        assert len({rank["replicate"]["digest"] for rank in ranks if rank["replicate"]["place"] == place}) == 1
