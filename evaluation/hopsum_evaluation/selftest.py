@@ -21,6 +21,7 @@ from rich.table import Table
 
 from hopsum.codec.interface import TABLE_NAMES
 from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.command_options import add_link_options, check_link_options, view_of
@@ -433,7 +434,8 @@ def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
     switch = f"switch {seat.switch[0]}:{seat.switch[1]}"
     # Without the controller's service: the parent hands over what a membership document says.
     membership = Membership(assignment.generation, seat.rank, assignment.workers, assignment.slots, switch)
-    with Transport(link, membership, Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s)) as transport:
+    timing = Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s)
+    with Transport([Shard(link, membership, timing)]) as transport:
         for exercise in assignment.exercises:
             _sum(exercise, seat.rank, assignment, transport, pipe)
         statistics = transport.statistics

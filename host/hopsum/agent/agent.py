@@ -54,7 +54,6 @@ from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.sharded import shards_of
 from hopsum.transport.state_exchange import StateMovedError
 from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
@@ -116,7 +115,7 @@ class Agent(Communicator):
         # One more than the phases: the signature is sent as a part of its own (signature.py).
         policy = RepairPolicy(unproved_least=UNPROVED_LEAST * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
-        self._shards = shards_of(self._transport)
+        self._shards = self._transport.shards
         self._failed = False
         self._ended = False
         """True once somebody ended the agent who knows that nobody needs this worker any more."""
@@ -141,7 +140,6 @@ class Agent(Communicator):
             on_failure=self._fail,
             on_stall=self._note_silence,
             begun=self._submitted,
-            window_chunks=membership.slots * len(self._shards),
         )
         self._thread.start()
         # A program that just ends would look to the others like a crash, and cost them a lease.

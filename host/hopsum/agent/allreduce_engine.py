@@ -14,7 +14,6 @@ network in between; it waits only where nothing else is to be done.
     an all-reduce       input                            next       also
     QUEUED              its turn in the stream (order)   SHARING    codec.start; first phase to the network
     SHARING             results, another phase left      SHARING    encoded now, to the network in its turn
-    SHARING             a part of the results            SHARING    read while the rest is on its way
     SHARING             results, none left               over       its future has the mean
     SHARING             CollectiveError                  over       its future has the error, on all ranks alike
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
@@ -62,8 +61,7 @@ from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedErro
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceFailed
-from hopsum.protocol.worker_state import AllReducePart
-from hopsum.transport.sharded import ShardedTransport
+from hopsum.transport.spread import part_chunks
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 from hopsum_wire.membership import MembershipError
@@ -77,12 +75,6 @@ END_GROUP: Final = "end of group"
 # A wait that no wake-up ends is a bug, or a network without any datagram: then the driver still looks around.
 _WAIT_S: Final = 1.0
 """The longest wait for a datagram. New messages end the wait."""
-# 512 chunks of 1,024 elements: half a million gradients, long enough that a look at the network of some ten
-# microseconds does not count.
-PART_CHUNKS: Final = 512
-"""The least chunks of a part of a vector that is encoded, sent and read in parts."""
-PARTS_MAX: Final = 8
-"""The most parts of a vector: each part costs a look at the network."""
 # A turn of the network costs some 0.1 ms, and a window of datagrams is on the way for longer than this.
 LOOK_EVERY_S: Final = 0.001
 RESUMED: Final = "resumed"
@@ -109,14 +101,13 @@ class AllReduceEngine:
         on_failure: called once, before any future has the error.
         on_stall: called by whoever drives while nothing comes back.
         begun: all-reduces of the job before this agent's first.
-        window_chunks: chunks that the network has on its way at most.
     """
 
     def __init__(
         self,
         codec: Codec,
         context: ReductionContext,
-        transport: Transport | ShardedTransport,
+        transport: Transport,
         *,
         generation: int,
         overlap: bool,
@@ -125,7 +116,6 @@ class AllReduceEngine:
         on_failure: Callable[[BaseException], None],
         on_stall: Callable[[], None] = lambda: None,
         begun: int = 0,
-        window_chunks: int = 0,
     ) -> None:
         # The only way to whoever drives: callers and the lease put messages here. deque.append is reentrant, so
         # callbacks and signal handlers may use it.
@@ -154,7 +144,7 @@ class AllReduceEngine:
         """The generation that messages name."""
         self._rank = context.rank
         self._signer = Signer(codec, context, overlap=overlap)
-        self._overlap, self._window_chunks = overlap, window_chunks
+        self._overlap = overlap
         self._follow_s = follow_s
         self._trace = trace
         self._on_failure = on_failure
@@ -285,7 +275,7 @@ class AllReduceEngine:
         """Say whether the network should get what was made, and give what is here, before the next codec work."""
         if self._made:
             # One all-reduce without codes to make leaves no codec work: the network has the next turn anyway.
-            return len(self._tasks) != 1 or (self._tasks[0].unfilled and not self._is_served(self._tasks[0]))
+            return len(self._tasks) != 1
         return time.monotonic() - self._moved_at >= LOOK_EVERY_S
 
     def _move(self, wait_s: float) -> None:
@@ -309,11 +299,6 @@ class AllReduceEngine:
 
     def _take_event(self, event: AllReduceEvent) -> None:
         task, part = self._handles[event.handle]
-        if isinstance(event, AllReducePart):
-            if task in self._tasks:
-                task.parts_here.append(event)
-                task.chunks_here = event.first + len(event.results)
-            return
         del self._handles[event.handle]
         if isinstance(event, AllReduceFailed):
             self._note_failed(task, event.error)
@@ -322,33 +307,12 @@ class AllReduceEngine:
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Say whether anything was done."""
-        # A vector whose payloads are still being encoded while the network sends the first of them.
-        unfilled = next((task for task in self._tasks if task.unfilled and not self._is_served(task)), None)
-        # An idle link costs most: encode for it before anything else.
-        if unfilled is not None and self._is_short(unfilled):
-            return self._fill(unfilled)
         sealed = [task.arrived is not None for task in self._tasks if task.sealed]
         # Decode before encoding while the network is busy with others: each vector that is not decoded holds its sums
         # and a second residual buffer in memory.
         if any(sealed) and not all(sealed):
             return self._take_next(oldest=True)
-        if self._take_next_part():
-            return True
-        if unfilled is not None:
-            return self._fill(unfilled)
         return self._send_next() or self._take_next()
-
-    def _is_served(self, task: Task) -> bool:
-        """Say whether the network makes the payloads of a task that are missing."""
-        assert task.reduction is not None
-        return task.reduction.stream is not None and self.network.serves_streams
-
-    def _is_short(self, task: Task) -> bool:
-        """Say whether the network may soon have sent all payloads that are made."""
-        assert task.reduction is not None
-        stream = task.reduction.stream
-        here = task.chunks_here if stream is None else max(stream.taken, task.chunks_here)
-        return task.reduction.encoded - here <= self._window_chunks + 2 * _part_chunks(task)
 
     def over(self) -> HopsumError:
         """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
@@ -513,23 +477,15 @@ class AllReduceEngine:
         if not task.begun:
             task.call = replace(task.call, step=task.step)
             parts = signed(phase, self._signer.sign(task.call))
-        ready = task.reduction.encoded if task.reduction.encoded < len(phase.payloads) else None
-        stream = task.reduction.stream
-        # Only a last phase is decoded in parts, and only without a follower: the follower would need the part at once.
-        # The network takes no time from anybody when it decodes.
-        read_early = stream is not None or (phase.last and self._overlap and task.follower is None)
+        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
+        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
+        is_read_early = phase.last and task.begun and self._overlap and task.follower is None
         if not self._handles:
             self.network.begin_watch()
         handles: list[int] = []
         try:
-            taken = self.network.submit(
-                parts,
-                task.number,
-                handles,
-                ready=ready,
-                part_chunks=_part_chunks(task) if read_early else 0,
-                stream=stream,
-            )
+            coder = task.reduction if is_streamed or is_read_early else None
+            taken = self.network.submit(parts, task.number, handles, coder=coder)
         except Exception as error:
             self._note_failed(task, error)
             return True
@@ -547,21 +503,6 @@ class AllReduceEngine:
         self._sent_at[task.number] = time.perf_counter()
         return True
 
-    def _fill(self, task: Task) -> bool:
-        """Make the next payloads of a phase that is in the stream. Return True."""
-        assert task.reduction is not None
-        start_s = time.perf_counter()
-        try:
-            payloads = task.reduction.encode_part()
-            for handle, (owner, _) in self._handles.items():
-                if owner is task:
-                    self.network.fill(handle, payloads)
-            self._made = True
-        except BaseException as error:
-            self._fail(task, error)
-        self._note_span(task, "encode", start_s)
-        return True
-
     def _start(self, task: Task) -> Reduction:
         self._recorder.begin(task)
         context = ReductionContext(self._context.seed, task.step, self._context.rank)
@@ -575,19 +516,6 @@ class AllReduceEngine:
         self._take(arrived[0] if oldest else min(arrived, key=lambda task: task.sealed))
         return True
 
-    def _take_next_part(self) -> bool:
-        """Let one reduction take a part of its results. Say whether there was one."""
-        task = next((task for task in self._tasks if task.parts_here and task.error is None), None)
-        if task is None:
-            return False
-        start_s = time.perf_counter()
-        try:
-            _take_part(task)
-        except BaseException as error:
-            self._fail(task, error)
-        self._note_span(task, "decode", start_s)
-        return True
-
     def _take(self, task: Task) -> None:
         reduction, arrived = task.reduction, task.arrived
         if reduction is None or arrived is None:
@@ -596,14 +524,10 @@ class AllReduceEngine:
         start = time.perf_counter()
         self._recorder.receive(reduction.phase)
         try:
-            while task.parts_here:
-                _take_part(task)
-            done = arrived.done
-            compiled = self.network.has_loop
-            others = any(other.sealed and other.arrived is None for other in self._tasks)
-            if self._overlap and (compiled or not others):
-                reduction.encode_in_parts(_part_chunks(task), compiled=compiled)
-            reduction.take(done.results, done.contributors)
+            if self._overlap:
+                chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
+                reduction.encode_in_parts(part_chunks(chunks), compiled=self.network.has_loop)
+            reduction.take(arrived.done.results, arrived.done.contributors)
         except CollectiveError as error:
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)
@@ -676,8 +600,6 @@ class AllReduceEngine:
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
-            if oldest.unfilled and not self._network_over:
-                return self._fill(oldest)
             if oldest.arrived is not None:
                 self._take(oldest)
                 return True
@@ -717,18 +639,6 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
     joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
     results, contributors = unsigned(task.reduction.phase, joined[0], joined[1])
     return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors))
-
-
-def _part_chunks(task: Task) -> int:
-    """Return the chunks of the parts in which a vector is encoded, sent and read."""
-    return max(PART_CHUNKS, task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements // PARTS_MAX)
-
-
-def _take_part(task: Task) -> None:
-    """Let a task's reduction take the next part of its results. Raises CodecError as `Reduction.take_part`."""
-    part = task.parts_here.popleft()
-    if task.reduction is not None:
-        task.reduction.take_part(part.first, part.results, part.contributors)
 
 
 # The order of phases in a job's stream: a function of what was submitted, never of when.

@@ -19,18 +19,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hopsum.codec.interface import ChunkStream, CollectivePhase
+from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.result_acceptor import AllReduceEvent
-from hopsum.transport.sharded import ShardedTransport, shards_of
-from hopsum.transport.transport import Transport, TransportStatistics
+from hopsum.transport.shard import Shard, TransportStatistics
+from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
 STALL_S: Final = 1.0
@@ -52,7 +48,7 @@ class ResumeCommand(NamedTuple):
 
 
 class ShardContinuation(NamedTuple):
-    """The next generation of a worker's stream at one shard. See `Transport.resume`."""
+    """The next generation of a worker's stream at one shard. See `Shard.resume`."""
 
     peers: Mapping[int, tuple[str, int]]
     resume: Resume
@@ -63,8 +59,8 @@ class ShardContinuation(NamedTuple):
 class StallDetector:
     """Detects that nothing comes back while datagrams are sent again."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self.begin()
 
     def begin(self) -> None:
@@ -79,7 +75,7 @@ class StallDetector:
 
     def lasts(self) -> bool:
         """Say whether nothing has come for STALL_S, in spite of retransmissions."""
-        if self._transport.worker.is_idle:
+        if self._shard.worker.is_idle:
             self.begin()
             return False
         received, retransmits = self._counts()
@@ -89,7 +85,7 @@ class StallDetector:
         return retransmits > self._retransmits and time.monotonic() - self._since_s >= STALL_S
 
     def _counts(self) -> tuple[int, int]:
-        found = self._transport.statistics
+        found = self._shard.statistics
         return found.link.datagrams_received, found.worker.retransmits
 
 
@@ -104,7 +100,7 @@ class Network:
 
     def __init__(
         self,
-        transport: Transport | ShardedTransport,
+        transport: Transport,
         *,
         on_stall: Callable[[], None],
         on_resumed: Callable[[], None],
@@ -113,7 +109,7 @@ class Network:
         self._transport = transport
         self._on_stall, self._on_resumed = on_stall, on_resumed
         self._begun = begun
-        self._shards = shards_of(transport)
+        self._shards = transport.shards
         self._stalls = [StallDetector(shard) for shard in self._shards]
         self._progress = [Progress(shard) for shard in self._shards]
         self._watch_at = 0.0
@@ -128,13 +124,8 @@ class Network:
 
     @property
     def has_loop(self) -> bool:
-        """Say whether the transport has a compiled loop, which encodes and decodes streams of codes."""
+        """Say whether there is a compiled loop, which encodes and decodes where the codec has machine code."""
         return self._transport.has_loop
-
-    @property
-    def serves_streams(self) -> bool:
-        """Say whether the next `move` encodes and decodes streams. Otherwise payloads come by `fill`."""
-        return self._transport.serves_streams
 
     @property
     def stalled_s(self) -> float:
@@ -156,9 +147,7 @@ class Network:
         number: int,
         taken: list[int],
         *,
-        ready: int | None = None,
-        part_chunks: int = 0,
-        stream: ChunkStream | None = None,
+        coder: Reduction | None = None,
     ) -> bool:
         """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them.
 
@@ -167,16 +156,13 @@ class Network:
         Args:
             number: of its all-reduce.
             taken: gets the handle of each part that is in the stream, also where a later part is refused.
-            ready: chunks of the last part whose payloads are there; those behind them come by `fill`. None: all.
-            part_chunks: of the least results that are delivered before the last part is whole. 0: none are.
-            stream: makes payloads and reads sums in the transport, see `has_loop`.
+            coder: makes the payloads that are not there, and reads sums early, see `Transport.submit`.
         """
         with self._lock:
             if self.is_sealed:
                 return False
             for part in parts:
-                given = (part.op, part.payloads, part.counts())
-                taken.append(self._transport.submit(*given, ready=ready, part_chunks=part_chunks, stream=stream))
+                taken.append(self._transport.submit(part.op, part.payloads, part.counts(), coder=coder))
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, number + 1)
         return True
@@ -186,11 +172,6 @@ class Network:
         for stall, progress in zip(self._stalls, self._progress, strict=True):
             stall.begin()
             progress.begin()
-
-    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
-        """Let the next chunks of a phase be sent. Their payloads are copied."""
-        with self._lock:
-            self._transport.fill(handle, payloads)
 
     def go_on(self, message: ResumeCommand) -> bool:
         """Let what is submitted from now on follow where the newcomers begin. Return False while sealed."""
@@ -239,9 +220,8 @@ class Network:
         self._on_resumed()
 
     def _watch(self) -> None:
-        for shard, progress in zip(self._shards, self._progress, strict=True):
-            with shard.lock if len(self._shards) > 1 else nullcontext():  # a shard's thread has its worker
-                progress.check()
+        for progress in self._progress:
+            progress.check()
         # A list, not a generator: every detector has to see this moment.
         if any([stall.lasts() for stall in self._stalls]):
             self._on_stall()
@@ -260,15 +240,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Progress:
-    """Looks at a transport between its steps, in the thread that has it.
+    """Looks at a shard between the steps of its transport, in the thread that has it.
 
     Args:
         clock: seconds that do not go back.
     """
 
-    def __init__(self, transport: Transport, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._transport, self._clock = transport, clock
-        own = transport.worker.membership
+    def __init__(self, shard: Shard, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shard, self._clock = shard, clock
+        own = shard.worker.membership
         self._who, self._switch = f"rank {own.rank}", own.switch
         self._waiting = WaitMonitor(_log, self._who, clock=clock)
         self._results = 0
@@ -277,30 +257,30 @@ class Progress:
 
     def begin(self) -> None:
         """Count from now: the first phase is in progress, or another generation."""
-        self._results, self._ask_in_s = self._transport.statistics.worker.results, ASK_S
+        self._results, self._ask_in_s = self._shard.statistics.worker.results, ASK_S
         self._waiting.over()
         self._say_absence()
 
     def check(self) -> None:
         """Say what is to be said, and ask the switch if it is time."""
         self._say_absence()
-        worker = self._transport.worker
-        if self._transport.statistics.worker.results != self._results or worker.is_idle:
+        worker = self._shard.worker
+        if self._shard.statistics.worker.results != self._results or worker.is_idle:
             self.begin()
             return
         if self._waiting.lasted_s >= self._ask_in_s:
             self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
-            self._transport.probe()
+            self._shard.probe()
         self._waiting.check(worker.missing_text, worker.left_s(self._clock()))
 
     def _say_absence(self) -> None:
-        absence = self._transport.worker.absence
+        absence = self._shard.worker.absence
         if self._absent and not absence.answers:
             self._absent = False
             _log.warning("%s: %s is there again", self._who, self._switch)
         elif not self._absent and absence.lasted_s >= ABSENT_S:
             self._absent = True
-            limit_s = self._transport.worker.timing.unreachable_s
+            limit_s = self._shard.worker.timing.unreachable_s
             until = "until its deadline" if limit_s is None else f"for {limit_s - absence.lasted_s:.0f} s more"
             _log.warning(
                 "%s: %s is not there: all that was sent to it for %.1f s came back as 'port unreachable' (%d times), "

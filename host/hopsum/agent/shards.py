@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent's transport, from the membership of its job: one to its switch, or one to each of several shards."""
+"""An agent's transport, from the membership of its job: a link and a side channel for each shard."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.sharded import ShardedTransport
+from hopsum.transport.shard import Peers, Shard
 from hopsum.transport.side_channel import GenerationKey, SideChannel
-from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -30,7 +30,7 @@ def open_transport(
     side: socket.socket | Sequence[socket.socket] | None,
     policy: RepairPolicy,
     gso: Gso,
-) -> Transport | ShardedTransport:
+) -> Transport:
     """Open a worker's transport: one that repairs from peers where the job says how to reach them all.
 
     Args:
@@ -52,7 +52,7 @@ def open_transport(
         for name, given in (("links", len(links)), ("side channels", len(sides))):
             if given != len(shards):
                 raise MembershipError(f"{given} {name} for job {membership.job!r} of {len(shards)} shards")
-        transports = []
+        ends = []
         for number, shard in enumerate(shards):
             own_link = links[number]
             if own_link is None:
@@ -61,10 +61,11 @@ def open_transport(
                 opened.callback(own_link.close)
             made = _open_shard(shard, rank, timing, own_link, sides[number], policy)
             opened.callback(made.close, linger=False)
-            transports.append(made)
-        # All transports are open, and own their sockets from here on.
+            ends.append(made)
+        # All shards are open, and own their sockets from here on.
+        transport = Transport(ends)
         opened.pop_all()
-    return transports[0] if len(transports) == 1 else ShardedTransport(transports)
+    return transport
 
 
 def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[ShardContinuation]:
@@ -97,7 +98,7 @@ def _open_shard(
     link: DatagramLink,
     side: socket.socket | None,
     policy: RepairPolicy,
-) -> Transport:
+) -> Shard:
     host, port = membership.worker(rank).send_to.address
     own = Membership(
         membership.generation,
@@ -111,7 +112,7 @@ def _open_shard(
     if sides is None:
         if side is not None:
             side.close()
-        return Transport(link, own, timing)
+        return Shard(link, own, timing)
     try:
         channel = SideChannel(rank, GenerationKey(membership.generation, _side_key(membership)), sides[rank], side)
     except OSError as error:
@@ -120,7 +121,7 @@ def _open_shard(
             f"no side channel of rank {rank} of job {membership.job!r} at TCP {sides[rank][0]}:{sides[rank][1]}: "
             f"{error.strerror}. Write the membership with other side_channels, or with none",
         ) from error
-    return Transport(link, own, timing, Peers(channel, sides, policy, resume=membership.resume))
+    return Shard(link, own, timing, Peers(channel, sides, policy, resume=membership.resume))
 
 
 def _side_key(membership: JobMembership) -> bytes:

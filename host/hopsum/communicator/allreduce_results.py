@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
-from hopsum.transport.transport import TransportStatistics
+from hopsum.transport.shard import TransportStatistics
 from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
 from hopsum.communicator.allreduce_results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
 from hopsum.communicator.vector import Vector, host_vector
-from hopsum.protocol.worker_state import AllReduceDone, AllReducePart
+from hopsum.protocol.worker_state import AllReduceDone
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +47,6 @@ class Task:
     """The parts of its first, signed phase that are here, by number."""
     parts: int = 0
     """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
-    parts_here: deque[AllReducePart] = field(default_factory=deque)
-    """Parts of its phase that its reduction has not taken, in their order."""
-    chunks_here: int = 0
-    """Chunks of its phase of which the results arrived, as far as parts say."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
@@ -76,13 +71,6 @@ class Task:
     def out(self) -> NDArray[np.float32] | None:
         """Return the memory for the mean of a vector of numpy. Raises CodecError for a vector that lies elsewhere."""
         return host_vector(self.vector).out
-
-    @property
-    def unfilled(self) -> bool:
-        """True while the phase is in the stream and some of its payloads are not encoded yet."""
-        if not self.waiting or self.reduction is None or self.reduction.phase is None:
-            return False
-        return self.reduction.encoded < len(self.reduction.phase.payloads)
 
     def give_back(self) -> None:
         """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""

@@ -36,7 +36,7 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
-from hopsum.protocol.worker_state import AllReduce, AllReduceFailed, AllReducePart
+from hopsum.protocol.worker_state import AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
 from hopsum_wire.generations import Resume, Sealed
 
@@ -148,14 +148,8 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
     return decided
 
 
-def carry_over(
-    state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int
-) -> list[AllReducePart]:
-    """Bring all-reduces in progress into a new generation, which the stream numbers already. End void ones.
-
-    Return the events that take back parts, where results of them are discarded.
-    """
-    taken_back: list[AllReducePart] = []
+def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
+    """Bring all-reduces in progress into a new generation, which the stream numbers already. End void ones."""
     for reduce in list(state.active):
         # E4: newcomers cannot contribute to these positions, so no sum of them can be complete.
         if join_point.voids(reduce.first, reduce.end, decided):
@@ -164,13 +158,11 @@ def carry_over(
     for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
         # E3: a result that is held here and not decided may differ from the one that the others will get.
-        if reduce.discard(~decided.covers(positions)):
-            taken_back.append(AllReducePart(reduce.handle, 0, reduce.results[:0], reduce.contributors[:0]))
+        reduce.discard(~decided.covers(positions))
         rounds = (positions - state.stream.base) // state.stream.slots + 1
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
         # W2 holds again from here on.
         reduce.datagrams.flags.writeable = False
-    return taken_back
 
 
 def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:

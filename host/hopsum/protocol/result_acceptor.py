@@ -23,7 +23,6 @@ from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
     AllReduceFailed,
-    AllReducePart,
     IgnoredPackets,
     Membership,
     WorkerStatistics,
@@ -121,7 +120,7 @@ class SendScheduler:
             self.open_slot(position % self._state.stream.slots)
 
 
-AllReduceEvent = AllReduceDone | AllReducePart | AllReduceFailed
+AllReduceEvent = AllReduceDone | AllReduceFailed
 Events = deque[AllReduceEvent]
 
 
@@ -160,7 +159,7 @@ class ResultAcceptor:
             self._ignored_packets.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
 
     def deliver(self, now: float) -> None:
-        """Deliver the all-reduces in progress that are complete, and the parts of others that are."""
+        """Deliver the all-reduces in progress that are complete."""
         for reduce in list(self._state.active):
             self._deliver(reduce, now)
 
@@ -194,12 +193,8 @@ class ResultAcceptor:
         self._deliver(reduce, now)
 
     def _deliver(self, reduce: AllReduce, now: float) -> None:
-        """Deliver an all-reduce if it is complete, else its next part if that is."""
-        if reduce.missing > reduce.tell_at or reduce not in self._state.active:
-            return
-        if reduce.missing:
-            if (part := reduce.next_part()) is not None:
-                self._events.append(part)
+        """Deliver an all-reduce if it is complete."""
+        if reduce.missing or reduce not in self._state.active:
             return
         self._state.active.remove(reduce)
         self._events.append(reduce.done())

@@ -80,9 +80,11 @@ from hopsum.protocol.worker_state import (
     AllReduceFailed,
     IgnoredPackets,
     Membership,
+    Places,
     Timing,
     WorkerPhase,
     WorkerStatistics,
+    places_for,
 )
 from hopsum_wire import Drop, Header, Kind, WireError, split_datagram
 from hopsum_wire.datagrams import check_payloads, stamp_datagrams, update_template
@@ -191,7 +193,7 @@ class Worker:
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
         # E3: held and not decided is discarded, decided and lacking is fetched, the rest is sent again.
-        self._events.extend(carry_over(self._state, decided, self.join_point, generation))
+        carry_over(self._state, decided, self.join_point, generation)
         self.join_point.skip()
         self._enter(decided, now)
         for reduce in self._state.active:
@@ -220,7 +222,7 @@ class Worker:
         now: float,
         counts: ArrayLike | None = None,
         ready: int | None = None,
-        part_chunks: int = 0,
+        places: Places | None = None,
     ) -> int:
         """Append an all-reduce to the stream and return its handle. All ranks submit the same sequence.
 
@@ -230,7 +232,7 @@ class Worker:
             now: seconds on any clock that does not go back, the same in all calls.
             counts: [chunks] or a scalar, elements in use, 0 by default.
             ready: chunks whose payloads count. Those behind them come by `fill`. None: all.
-            part_chunks: the least chunks of an AllReducePart. 0: no such events.
+            places: room for its results, of zeros. New arrays if left out.
 
         Raises:
             GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
@@ -265,9 +267,8 @@ class Worker:
         if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self._state.decided):
             self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
-        reduce = AllReduce(
-            self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, part_chunks=part_chunks
-        )
+        places = places or places_for(op, len(payloads))
+        reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)
         self._state.active.append(reduce)
         self._acceptor.on_submitted(reduce, now)
         self._want(reduce, now)
@@ -456,7 +457,7 @@ class Worker:
         return self._acceptor.scheduler.may_open()
 
     def deliver(self, now: float, open_end: int) -> None:
-        """Deliver the all-reduces in progress that are complete, and the parts of others that are.
+        """Deliver the all-reduces in progress that are complete.
 
         Args:
             open_end: positions before it were opened.

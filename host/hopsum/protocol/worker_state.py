@@ -6,16 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import AllReduceError
 from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
-
-_LOOKS: Final = 8
-"""Looks at a part that came out of order, until the next part is here as well."""
 
 
 class WorkerPhase(Enum):
@@ -123,27 +119,12 @@ class AllReduceDone:
 
 
 @dataclass(frozen=True, slots=True)
-class AllReducePart:
-    """Event: the next chunks of an all-reduce in progress have their results. AllReduceDone has these chunks again.
-
-    A part of no chunks takes back all parts before it: a generation change discarded some of their results.
-    """
-
-    handle: int
-    first: int
-    """The number of the part's first chunk in the all-reduce."""
-    results: NDArray[np.uint8]
-    """uint8[chunks of the part, down_bytes(op)], a view: only read."""
-    contributors: NDArray[np.uint64]
-    """[chunks of the part], a view."""
-
-
-@dataclass(frozen=True, slots=True)
 class AllReduceFailed:
     """Event: an all-reduce will have no result. Unless by WorkersReplacedError, the generation is over here."""
 
     handle: int
-    error: AllReduceError
+    error: BaseException
+    """An AllReduceError, or what the codec raised that makes the payloads."""
 
 
 @dataclass(slots=True)
@@ -180,6 +161,28 @@ class WorkerStatistics:
     """Chunks that may be on the way now."""
 
 
+class Places(NamedTuple):
+    """Room for the results of an all-reduce. The arrays may be views with gaps: every k-th chunk of a vector."""
+
+    results: NDArray[np.uint8]
+    """uint8[chunks, down_bytes(op)]"""
+    contributors: NDArray[np.uint64]
+    """[chunks]"""
+    held: NDArray[np.bool_]
+    """bool[chunks]: the result is here."""
+
+    def of_shard(self, number: int, shards: int) -> Places:
+        """Return the places of the chunks that belong to one of several shards."""
+        own = slice(number, None, shards)
+        return Places(self.results[own], self.contributors[own], self.held[own])
+
+
+def places_for(op: int, chunks: int) -> Places:
+    """Return room for results of an operation. Raises WireError: there is no such operation."""
+    # zeros cost no memory until they are written
+    return Places(np.zeros((chunks, down_bytes(op)), np.uint8), np.zeros(chunks, np.uint64), np.zeros(chunks, np.bool_))
+
+
 @dataclass(slots=True, eq=False)
 class AllReduce:
     """One all-reduce in the stream: positions first .. first + chunks - 1."""
@@ -193,28 +196,22 @@ class AllReduce:
     deadline_at: float
     ready: int
     """Chunks whose payloads are here. The chunks behind them are filled later, and not sent before."""
-    part_chunks: int = 0
-    """The least chunks of an AllReducePart. 0: there are no such events."""
-    told: int = 0
-    """Chunks that were in an AllReducePart, or that machine code has decoded (worker_loop.py)."""
-    tell_at: int = field(init=False)
-    """`missing` at which the next AllReducePart may be due; 0 at the end."""
+    places: Places
+    """The arrays that the results are put into."""
+    discarded: bool = False
+    """A change of generation has discarded results: whoever read some of them early reads them again."""
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: NDArray[np.bool_] = field(init=False)
-    """bool[chunks]: the result is here."""
     missing: int = field(init=False)
     end: int = field(init=False)
     """The first position behind it."""
 
     def __post_init__(self) -> None:
+        self.results, self.contributors, self.held = self.places
         self.missing = len(self.datagrams)
-        self.tell_at = max(self.missing - self.part_chunks, 0) if self.part_chunks else 0
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
-        self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)  # zeros cost no memory until written
-        self.contributors = np.zeros(self.missing, np.uint64)
-        self.held = np.zeros(self.missing, np.bool_)
 
     @property
     def filled_end(self) -> int:
@@ -229,16 +226,12 @@ class AllReduce:
         self.contributors[index] = contributors
         self.held[index] = True
 
-    def discard(self, chosen: NDArray[np.bool_]) -> bool:
-        """Forget the results of chunks, [chunks], where they are held. Say whether that takes back what was told."""
+    def discard(self, chosen: NDArray[np.bool_]) -> None:
+        """Forget the results of chunks, [chunks], where they are held."""
         chosen = chosen & self.held
         self.held[chosen] = False
         self.missing += int(np.count_nonzero(chosen))
-        if not chosen[: self.told].any():
-            return False
-        self.told = 0
-        self._set_tell_at()
-        return True
+        self.discarded = self.discarded or bool(chosen.any())
 
     def fill(self, payloads: NDArray[np.uint8]) -> None:
         """Take the payloads of the next chunks, uint8[n, up_bytes(op)]; copied."""
@@ -246,30 +239,6 @@ class AllReduce:
         self.datagrams[self.ready : self.ready + len(payloads), HOPSUM_BYTES:] = payloads
         self.datagrams.flags.writeable = False
         self.ready += len(payloads)
-
-    def next_part(self) -> AllReducePart | None:
-        """Return the results that may be read before the last one is here; None while there are too few.
-
-        A part is a multiple of `part_chunks`, of chunks that are all held.
-        """
-        lacking = ~self.held[self.told :]
-        held = int(lacking.argmax()) if lacking.any() else len(lacking)
-        chunks = held - held % self.part_chunks
-        first, self.told = self.told, self.told + chunks
-        self._set_tell_at()
-        if not chunks:
-            return None
-        return AllReducePart(self.handle, first, self.results[first : self.told], self.contributors[first : self.told])
-
-    def note_told(self, chunks: int) -> None:
-        """Note that the first `chunks` were decoded: the next AllReducePart begins behind them."""
-        self.told = chunks
-        self._set_tell_at()
-
-    def _set_tell_at(self) -> None:
-        """Look again when so many more results are here that the next part may be complete."""
-        due = len(self.held) - self.told - self.part_chunks
-        self.tell_at = max(min(due, self.missing - max(self.part_chunks // _LOOKS, 1)), 0)
 
     def done(self) -> AllReduceDone:
         """Return the event of a complete all-reduce."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker's loop for numba: receive RESULTs, take the plain ones, open slots and send, without the interpreter lock.
+"""The worker's loop for numba: receive RESULTs of all shards, take plain ones, send, without the interpreter lock.
 
 `worker_loop` fills the memory of `worker_layout` and calls `serve`; nothing else imports this module. The Python worker
 (`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not plain ends
@@ -44,6 +44,10 @@ class WorkerMemory(NamedTuple):
     Pointers, since numba counts the references of every array at every call of a part: that takes longer than the part.
     """
 
+    job: Any
+    streams: Any
+    rows: Any
+    """int64[REDUCES_MAX, shards]: for each of `streams`, its row in each shard's `reduces`, or NO_ROW."""
     words: Any
     clocks: Any
     reduces: Any
@@ -73,12 +77,15 @@ _octets = pointer(types.uint8)
 
 
 @inner
-def memory(a: Any) -> Any:
-    """Return the pointers of a call; `a` has the addresses, in the order of `WorkerMemory`."""
+def memory(a: Any, shard: Any) -> Any:
+    """Return the pointers of a shard; `a` has the addresses, for each shard in the order of `WorkerMemory`."""
+    i = shard * at.ADDRESSES
     return WorkerMemory(
-        _integers(a[0]), _seconds(a[1]), _integers(a[2]), _bits(a[3]), _bits(a[4]), _integers(a[5]), _integers(a[6]),
-        _seconds(a[7]), _seconds(a[8]), _seconds(a[9]), _integers(a[10]), _integers(a[11]), _integers(a[12]),
-        _bits(a[13]), _integers(a[14]), _integers(a[15]),
+        _integers(a[i]), _integers(a[i + 1]), _integers(a[i + 2]),
+        _integers(a[i + 3]), _seconds(a[i + 4]), _integers(a[i + 5]), _bits(a[i + 6]), _bits(a[i + 7]),
+        _integers(a[i + 8]), _integers(a[i + 9]), _seconds(a[i + 10]), _seconds(a[i + 11]), _seconds(a[i + 12]),
+        _integers(a[i + 13]), _integers(a[i + 14]), _integers(a[i + 15]), _bits(a[i + 16]), _integers(a[i + 17]),
+        _integers(a[i + 18]),
     )  # fmt: skip
 
 
@@ -106,7 +113,8 @@ def _is_held(m: Any, position: Any) -> Any:
     if row < 0:
         return position < m.words[at.STREAM_END]
     reduce = row * at.REDUCE_WORDS
-    return _octets(m.reduces[reduce + at.HELD_AT])[position - m.reduces[reduce + at.FIRST]] != 0
+    place = (position - m.reduces[reduce + at.FIRST]) * m.job[at.SHARDS]
+    return _octets(m.reduces[reduce + at.HELD_AT])[place] != 0
 
 
 @inner
@@ -198,13 +206,15 @@ def _take(m: Any, offset: Any, size: Any) -> Any:
     contributors = (_swapped32(w2 >> u64(32)) << u64(32)) | _swapped32(w3 & u64(0xFFFFFFFF))
     if contributors == u64(0) or contributors > m.everybody[0]:
         return -1
-    index = position - m.reduces[reduce + at.FIRST]
+    # The arrays have the results of all shards: the chunks of one lie `shards` apart.
+    index = (position - m.reduces[reduce + at.FIRST]) * m.job[at.SHARDS]
     result_at = m.reduces[reduce + at.RESULTS_AT] + index * result_bytes
     # Straight from the receive buffer into the caller's results: the only copy in user space.
     _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HOPSUM_BYTES, result_bytes)
     _bits(m.reduces[reduce + at.CONTRIBUTORS_AT])[index] = contributors
     _octets(m.reduces[reduce + at.HELD_AT])[index] = 1
     m.reduces[reduce + at.MISSING] -= 1
+    m.streams[m.reduces[reduce + at.STREAM] * at.STREAM_WORDS + at.LEFT] -= 1
     words[at.RESULTS] += 1
     _settle(m, slot, position)
     _open_next(m, slot, position)
@@ -325,7 +335,8 @@ def _send_pending(m: Any) -> None:
             words[at.PENDING] = first
             words[at.BLOCKED] = 1
             if _errno()[0] != _EAGAIN:
-                words[at.STOP], words[at.ERRNO] = at.STOP_SEND, _errno()[0]
+                words[at.ENDED] = m.job[at.STOP] = at.STOP_SEND
+                words[at.ERRNO] = _errno()[0]
             return
         words[at.SENDS] += 1
         words[at.DATAGRAMS_SENT] += count
@@ -356,75 +367,92 @@ def _open_ready(m: Any) -> None:
 
 
 @inner
-def _encode_train(m: Any) -> Any:
-    """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
-    words = m.words
-    for row in range(words[at.REDUCES]):
+def _hand_out(a: Any, number: Any, made: Any, end: Any) -> None:
+    """Put the payloads of a vector's chunks from `made` on into the datagrams of their shards, and open them."""
+    first = memory(a, 0)
+    shards, stream = first.job[at.SHARDS], number * at.STREAM_WORDS
+    for shard in range(shards):
+        m, row = memory(a, shard), first.rows[number * shards + shard]
+        if row == at.NO_ROW:
+            continue
         reduce = row * at.REDUCE_WORDS
-        first, ready = m.reduces[reduce + at.FIRST], m.reduces[reduce + at.READY]
-        chunks = m.reduces[reduce + at.END] - first
-        if ready < chunks:
+        size = m.reduces[reduce + at.UPDATE_BYTES]
+        payload_bytes = size - at.HOPSUM_BYTES
+        # Chunk c of the vector is chunk c // shards of shard c mod shards.
+        for place in range((made - shard + shards - 1) // shards, (end - shard + shards - 1) // shards):
+            target = m.reduces[reduce + at.UPDATES_AT] + place * size + at.HOPSUM_BYTES
+            source = first.streams[stream + at.PAYLOADS_AT] + (place * shards + shard) * payload_bytes
+            _memcpy(target, source, payload_bytes)
+        m.reduces[reduce + at.READY] = (end - shard + shards - 1) // shards
+        _open_ready(m)
+        m.words[at.CAME] = 1
+
+
+@inner
+def _encode_train(a: Any) -> Any:
+    """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
+    m = memory(a, 0)
+    job, streams = m.job, m.streams
+    for number in range(job[at.STREAMS]):
+        stream = number * at.STREAM_WORDS
+        made, chunks = streams[stream + at.MADE], streams[stream + at.CHUNKS]
+        if made < chunks:
             # A window ahead of what is here keeps the network busy. More would keep the caller from its messages.
-            ahead = ready - (chunks - m.reduces[reduce + at.MISSING])
-            if m.reduces[reduce + at.STREAM_AT] == 0 or ahead >= words[at.SLOTS] + 2 * at.TRAIN_CHUNKS:
+            ahead = made - (chunks - streams[stream + at.LEFT])
+            if streams[stream + at.CODES_AT] == 0 or ahead >= job[at.WINDOW_ALL] + 2 * job[at.TRAIN]:
                 return False
-            # R2 holds the vector back. One train of it lets the worker see that.
-            if m.reduces[reduce + at.OPENS] == 0 and ready > 0:
+            # R2 holds the vector back. One train of it lets the workers see that.
+            if streams[stream + at.BEGINS] == 0 and made > 0:
                 return False
-            end = min(ready + at.TRAIN_CHUNKS, chunks)
-            call_at(m.reduces[reduce + at.ENCODE_AT], (m.reduces[reduce + at.STREAM_AT], ready, end))
-            size = m.reduces[reduce + at.UPDATE_BYTES]
-            payload_bytes = size - at.HOPSUM_BYTES
-            for chunk in range(ready, end):
-                target = m.reduces[reduce + at.UPDATES_AT] + chunk * size + at.HOPSUM_BYTES
-                _memcpy(target, m.reduces[reduce + at.PAYLOADS_AT] + chunk * payload_bytes, payload_bytes)
-            m.reduces[reduce + at.READY] = end
-            if m.reduces[reduce + at.OPENS] == 0:
+            end = min(made + job[at.TRAIN], chunks)
+            call_at(streams[stream + at.ENCODE_AT], (streams[stream + at.CODES_AT], made, end))
+            _hand_out(a, number, made, end)
+            streams[stream + at.MADE] = end
+            if streams[stream + at.BEGINS] == 0:
                 # The caller has to ask peers for what opens it, and to hear them.
-                words[at.STOP] = at.STOP_TIME
-            _open_ready(m)
+                job[at.STOP] = at.STOP_TIME
             return True
-        if m.reduces[reduce + at.OPENS] == 0 and words[at.OPEN_END] < first + ready:
+        if streams[stream + at.BEGINS] == 0:
             return False
     return False
 
 
 @inner
-def _decode_train(m: Any, row: Any) -> Any:
+def _decode_train(m: Any, number: Any) -> Any:
     """Decode the next sums of a vector that are here in order. Say whether there were any."""
-    reduce = row * at.REDUCE_WORDS
-    if m.reduces[reduce + at.DECODE_AT] == 0:
+    streams, stream = m.streams, number * at.STREAM_WORDS
+    if streams[stream + at.DECODE_AT] == 0:
         return False
-    taken, held = m.reduces[reduce + at.TAKEN], _octets(m.reduces[reduce + at.HELD_AT])
-    end = min(taken + at.TRAIN_CHUNKS, m.reduces[reduce + at.END] - m.reduces[reduce + at.FIRST])
+    taken, held = streams[stream + at.TAKEN], _octets(streams[stream + at.HERE_AT])
+    end = min(taken + m.job[at.TRAIN], streams[stream + at.CHUNKS])
     here = taken
     while here < end and held[here] != 0:
         here += 1
     if here == taken:
         return False
-    stream = m.reduces[reduce + at.STREAM_AT]
-    sums, contributors = m.reduces[reduce + at.RESULTS_AT], m.reduces[reduce + at.CONTRIBUTORS_AT]
-    call_at(m.reduces[reduce + at.DECODE_AT], (stream, taken, here, sums, contributors))
-    if _integers(stream)[0] != 0:
+    codes = streams[stream + at.CODES_AT]
+    given = (codes, taken, here, streams[stream + at.SUMS_AT], streams[stream + at.WHOSE_AT])
+    call_at(streams[stream + at.DECODE_AT], given)
+    if _integers(codes)[0] != 0:
         # The codec words the error when it gets all sums.
-        m.reduces[reduce + at.DECODE_AT] = 0
+        streams[stream + at.DECODE_AT] = 0
         return False
-    m.reduces[reduce + at.TAKEN] = here
+    streams[stream + at.TAKEN] = here
     return True
 
 
 @inner
 def _decode_any(m: Any) -> Any:
     """Decode a train of some vector. Say whether there was one."""
-    for row in range(m.words[at.REDUCES]):  # noqa: SIM110  (numba compiles no generator here)
-        if _decode_train(m, row):
+    for number in range(m.job[at.STREAMS]):  # noqa: SIM110  (numba compiles no generator here)
+        if _decode_train(m, number):
             return True
     return False
 
 
 @inner
 def _take_rows(m: Any) -> None:
-    """Take the datagrams in the buffer from REST on, until one is not plain, or an all-reduce or a part is complete."""
+    """Take the datagrams in the buffer from REST on, until one is not plain, or an all-reduce is complete."""
     words = m.words
     size = words[at.SEGMENT]
     while words[at.REST] < words[at.RECEIVED]:
@@ -432,11 +460,11 @@ def _take_rows(m: Any) -> None:
         # The buffer is read by words of 8 bytes.
         row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HOPSUM_BYTES else -1
         if row < 0:
-            words[at.STOP] = at.STOP_REST
+            words[at.ENDED] = m.job[at.STOP] = at.STOP_REST
             return
         words[at.REST] += given
-        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] <= m.reduces[row * at.REDUCE_WORDS + at.TELL_AT]:
-            words[at.STOP] = at.STOP_DONE
+        if m.streams[m.reduces[row * at.REDUCE_WORDS + at.STREAM] * at.STREAM_WORDS + at.LEFT] == 0:
+            m.job[at.STOP] = at.STOP_DONE
             return
 
 
@@ -474,79 +502,111 @@ def _now_s(m: Any) -> Any:
 
 
 @inner
-def _wait(m: Any) -> Any:
-    """Wait for datagrams, for room if the kernel had none, for the waker, and for the limit.
+def _wait(a: Any) -> None:
+    """Wait for datagrams, for room where the kernel had none, for a waker, and for the limit.
 
-    Encode or decode a train in the place of waiting. Return whether there is something new to send.
+    Encode or decode a train in the place of waiting.
     """
-    words, socket = m.words, m.socket
-    left_s = m.clocks[at.LIMIT_AT] - _now_s(m)
+    first = memory(a, 0)
+    job, polls = first.job, _integers(first.job[at.POLLS_AT])
+    limit_at, on_the_way, window = inf, i64(0), i64(0)
+    for shard in range(job[at.SHARDS]):
+        m = memory(a, shard)
+        limit_at = min(limit_at, m.clocks[at.LIMIT_AT])
+        on_the_way += m.words[at.ON_THE_WAY]
+        window += m.words[at.WINDOW]
+        wanted = _POLLIN | _POLLOUT if m.words[at.BLOCKED] == 1 else _POLLIN
+        polls[2 * shard] = m.words[at.FD] | wanted << 32
+        polls[2 * shard + 1] = m.words[at.WAKER] | _POLLIN << 32
+    left_s = limit_at - _now_s(first)
     # An idle network costs more than a caller who has to wait for a train.
-    is_idle = words[at.ON_THE_WAY] < min(at.TRAIN_CHUNKS, words[at.WINDOW])
-    may_work = left_s > 0 or is_idle
-    made = may_work and _encode_train(m)
-    if made or (may_work and _decode_any(m)):
+    may_work = left_s > 0 or on_the_way < min(job[at.TRAIN], window)
+    if may_work and (_encode_train(a) or _decode_any(first)):
         # There may be more to do: only look whether somebody wants the caller.
         left_s = 0.0
     elif left_s <= 0:
-        words[at.STOP] = at.STOP_TIME
-        return False
-    wanted = _POLLIN | _POLLOUT if words[at.BLOCKED] == 1 else _POLLIN
-    socket[at.POLL] = words[at.FD] | wanted << 32
-    socket[at.POLL + 1] = words[at.WAKER] | _POLLIN << 32
-    socket[at.TIME] = i64(left_s)
-    socket[at.TIME + 1] = i64((left_s - i64(left_s)) * 1e9)
-    ready = _ppoll(words[at.SOCKET_AT] + 8 * at.POLL, 2, words[at.SOCKET_AT] + 8 * at.TIME, 0)
-    # revents are the upper 16 bits of a pollfd as one little-endian word. A signal ends the call, so that Python can
-    # handle it.
-    if ready < 0 or socket[at.POLL + 1] >> 48 != 0:
-        words[at.STOP] = at.STOP_WOKEN
-    elif socket[at.POLL] >> 48 & _POLLOUT:
-        words[at.BLOCKED] = 0
-    return made
+        job[at.STOP] = at.STOP_TIME
+        return
+    time = _integers(job[at.TIME_AT])
+    time[0] = i64(left_s)
+    time[1] = i64((left_s - i64(left_s)) * 1e9)
+    ready = _ppoll(job[at.POLLS_AT], 2 * job[at.SHARDS], job[at.TIME_AT], 0)
+    # A signal ends the call, so that Python can handle it.
+    if ready < 0:
+        job[at.STOP] = at.STOP_WOKEN
+    # revents are the upper 16 bits of a pollfd as one little-endian word.
+    for shard in range(job[at.SHARDS]):
+        if polls[2 * shard + 1] >> 48 != 0:
+            job[at.STOP] = at.STOP_WOKEN
+        elif polls[2 * shard] >> 48 & _POLLOUT:
+            memory(a, shard).words[at.BLOCKED] = 0
 
 
 @inner
-def _serve(m: Any) -> None:
+def _turn(m: Any) -> Any:
+    """Take, send or receive one train of a shard. Say whether there was anything to do."""
     words = m.words
-    words[at.STOP] = words[at.ERRNO] = words[at.BLOCKED] = words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
-    # Datagrams that the last call left behind one that was not plain.
-    has_train = True
-    while words[at.STOP] == 0:
-        if has_train:
-            m.clocks[at.NOW] = _now_s(m)
-            take_train(m)
-            has_train = False
-        elif words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
-            _send_pending(m)
-        # Receive until the socket is empty before waiting: ppoll costs as much as a train of results. The limit counts
-        # there only, so that no timer fires while its result lies unread in the socket.
-        elif _receive(m):
-            has_train = True
-        elif _errno()[0] == _EAGAIN:
-            has_train = _wait(m)
-        elif _errno()[0] != _EINTR:
-            words[at.STOP], words[at.ERRNO] = at.STOP_RECEIVE, _errno()[0]
-    # What the last train let out does not wait for the caller.
-    if words[at.BLOCKED] == 0 and words[at.STOP] != at.STOP_RECEIVE:
+    if words[at.CAME] == 1:
+        m.clocks[at.NOW] = _now_s(m)
+        words[at.CAME] = 0
+        take_train(m)
+    elif words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
         _send_pending(m)
+    # Receive until the sockets are empty before waiting: ppoll costs as much as a train of results. The limit counts
+    # there only, so that no timer fires while its result lies unread in a socket.
+    elif _receive(m):
+        words[at.CAME] = 1
+    elif _errno()[0] == _EAGAIN:
+        return False
+    elif _errno()[0] != _EINTR:
+        words[at.ENDED] = m.job[at.STOP] = at.STOP_RECEIVE
+        words[at.ERRNO] = _errno()[0]
+    return True
+
+
+@inner
+def _serve(a: Any) -> None:
+    first = memory(a, 0)
+    job = first.job
+    job[at.STOP] = 0
+    for shard in range(job[at.SHARDS]):
+        words = memory(a, shard).words
+        words[at.ENDED] = words[at.ERRNO] = words[at.BLOCKED] = 0
+        words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
+        # Datagrams that the last call left behind one that was not plain.
+        words[at.CAME] = 1
+    while job[at.STOP] == 0:
+        has_done = False
+        for shard in range(job[at.SHARDS]):
+            if job[at.STOP] == 0 and _turn(memory(a, shard)):
+                has_done = True
+        if not has_done and job[at.STOP] == 0:
+            _wait(a)
+    for shard in range(job[at.SHARDS]):
+        m = memory(a, shard)
+        # What was made in the last moment, or let out by the last train, does not wait for the caller.
+        if m.words[at.CAME] == 1 and m.words[at.REST] == m.words[at.RECEIVED]:
+            m.clocks[at.NOW] = _now_s(m)
+            _choose(m)
+        if m.words[at.BLOCKED] == 0 and m.words[at.ENDED] != at.STOP_RECEIVE:
+            _send_pending(m)
     # Nor does a vector whose last sum is here for another call.
-    for row in range(words[at.REDUCES]):
-        if m.reduces[row * at.REDUCE_WORDS + at.MISSING] == 0:
-            while _decode_train(m, row):
+    for number in range(job[at.STREAMS]):
+        if first.streams[number * at.STREAM_WORDS + at.LEFT] == 0:
+            while _decode_train(first, number):
                 pass
 
 
 @kernel(filled(types.int64, 1))
 def serve(addresses: Any) -> None:
-    """Receive, take and send until STOP. `addresses` are those of the arrays in `WorkerMemory`.
+    """Receive, take and send at all shards until STOP. `addresses` are those of each shard's `WorkerMemory`.
 
-    Afterwards datagrams of the buffer from REST on are left to the caller or to the next call, and the positions of
+    Afterwards datagrams of a buffer from REST on are left to the caller or to the next call, and the positions of
     `pending` to the caller: their timers are set, and they are not sent.
     """
-    m = memory(addresses)
+    job = memory(addresses, 0).job
     # numba's cache does not notice a change of worker_layout.py.
-    if m.words[at.LAYOUT] == at.FINGERPRINT:
-        _serve(m)
+    if job[at.LAYOUT] == at.FINGERPRINT:
+        _serve(addresses)
     else:
-        m.words[at.STOP] = at.STOP_STALE
+        job[at.STOP] = at.STOP_STALE

@@ -12,7 +12,27 @@ from hopsum_wire import HOPSUM_BYTES
 
 __all__ = ["GSO_BYTES_MAX", "HOPSUM_BYTES", "NO_POSITION", "SEGMENTS_MAX"]
 
-# `words`, int64[WORDS]: set before a call
+# `job`, int64[JOB_WORDS], one for all shards: set before a call
+SHARDS: Final = 0
+STREAMS: Final = 1  # rows of `streams`, in the order of the stream
+POLLS_AT: Final = 2  # address of int64[2 * shards], a pollfd each: of socket and waker of each shard
+TIME_AT: Final = 3  # address of a timespec
+LAYOUT: Final = 4  # FINGERPRINT
+WINDOW_ALL: Final = 5  # slots of all shards
+TRAIN: Final = 6  # chunks that are encoded, or decoded, between two looks at the sockets
+# ... and found after it
+STOP: Final = 7  # one of the STOP_* below
+JOB_WORDS: Final = 8
+
+STOP_TIME: Final = 1  # it is the time of the limit
+STOP_WOKEN: Final = 2  # by an eventfd, or by a signal
+STOP_DONE: Final = 3  # an all-reduce has all its results
+STOP_REST: Final = 4  # a datagram is not plain
+STOP_RECEIVE: Final = 5  # receiving failed
+STOP_SEND: Final = 6  # sending failed
+STOP_STALE: Final = 7  # the machine code was made for another layout; it did nothing
+
+# `words`, int64[WORDS], of each shard: set before a call
 FD: Final = 0  # of the socket
 WAKER: Final = 1  # eventfd that ends a wait
 JOINED: Final = 2  # 1: the kernel says how datagrams were joined (UDP_GRO)
@@ -24,23 +44,23 @@ OPEN_END: Final = 7  # positions before it may be opened
 REDUCES: Final = 8  # rows of `reduces`, in the order of the stream
 BUFFER_AT: Final = 9  # address of `buffer`
 SOCKET_AT: Final = 10  # address of `socket`
-LAYOUT: Final = 11  # FINGERPRINT
-MEASURES: Final = 12  # 1: a round trip was measured before (srtt is known)
+MEASURES: Final = 11  # 1: a round trip was measured before (srtt is known)
 # ... taken over from the worker and given back
-ON_THE_WAY: Final = 13
-WINDOW: Final = 14
-WINDOW_RESULTS: Final = 15
+ON_THE_WAY: Final = 12
+WINDOW: Final = 13
+WINDOW_RESULTS: Final = 14
 # ... and found after it
-STOP: Final = 16  # one of the STOP_* below
-ERRNO: Final = 17  # of the call that failed
-REST: Final = 18  # offset in `buffer` of the first datagram that is left to the caller
-RECEIVED: Final = 19  # bytes in `buffer`
-SEGMENT: Final = 20  # bytes of each datagram in it
-NEW: Final = 21  # positions in `fresh`: opened, and not chosen to be sent yet
-PENDING: Final = 22  # first and end of `pending`: chosen, and not given to the kernel yet
-PENDING_END: Final = 23
-BLOCKED: Final = 24  # 1: the kernel had no room for more
-NARROW: Final = 25  # 1: the window may have left positions waiting that are not in `fresh`
+ENDED: Final = 15  # STOP_REST, STOP_RECEIVE or STOP_SEND, if this shard ended the call
+ERRNO: Final = 16  # of the call that failed
+REST: Final = 17  # offset in `buffer` of the first datagram that is left to the caller
+RECEIVED: Final = 18  # bytes in `buffer`
+SEGMENT: Final = 19  # bytes of each datagram in it
+NEW: Final = 20  # positions in `fresh`: opened, and not chosen to be sent yet
+PENDING: Final = 21  # first and end of `pending`: chosen, and not given to the kernel yet
+PENDING_END: Final = 22
+BLOCKED: Final = 23  # 1: the kernel had no room for more
+NARROW: Final = 24  # 1: the window may have left positions waiting that are not in `fresh`
+CAME: Final = 25  # 1: the buffer has datagrams that were not looked at, or there is something to choose
 RESULTS: Final = 26  # counts of this call, from here on
 UPDATES: Final = 27
 RECEIVES: Final = 28
@@ -50,14 +70,6 @@ SENDS: Final = 31
 DATAGRAMS_SENT: Final = 32
 BYTES_SENT: Final = 33
 WORDS: Final = 34
-
-STOP_TIME: Final = 1  # it is the time of the limit
-STOP_WOKEN: Final = 2  # by the eventfd, or by a signal
-STOP_DONE: Final = 3  # an all-reduce, or a part of one, has all its results
-STOP_REST: Final = 4  # a datagram is not plain
-STOP_RECEIVE: Final = 5  # receiving failed
-STOP_SEND: Final = 6  # sending failed
-STOP_STALE: Final = 7  # the machine code was made for another layout; it did nothing
 
 # `clocks`, float64[CLOCKS], seconds: set before a call
 LIMIT_AT: Final = 0  # the call ends
@@ -74,7 +86,7 @@ HALVED_AT: Final = 9  # infinite: the window is OPEN
 NOW: Final = 10  # of the train in work
 CLOCKS: Final = 11
 
-# `reduces`, int64[REDUCES_MAX, REDUCE_WORDS]: all-reduces in progress
+# `reduces`, int64[REDUCES_MAX, REDUCE_WORDS], of each shard: all-reduces in progress there
 FIRST: Final = 0
 END: Final = 1
 MISSING: Final = 2
@@ -84,18 +96,30 @@ CONTRIBUTORS_AT: Final = 5
 HELD_AT: Final = 6
 UPDATE_BYTES: Final = 7  # of a datagram
 RESULT_BYTES: Final = 8
-TELL_AT: Final = 9  # the number of missing results at which a part may be complete; 0: at the end
-READY: Final = 10  # chunks whose payloads are in the datagrams
-OPENS: Final = 11  # 1: chunks may be opened as soon as they are ready (R2)
-# ... with the stream of a codec's chunks (hopsum.codec.interface.ChunkStream), else 0
-STREAM_AT: Final = 12  # its memory. The first word of it is 1 once `decode` has found an impossible sum
-ENCODE_AT: Final = 13  # machine code
-DECODE_AT: Final = 14  # machine code, 0: sums are not decoded here
-PAYLOADS_AT: Final = 15
-TAKEN: Final = 16  # chunks whose sums are decoded
-REDUCE_WORDS: Final = 17
+READY: Final = 9  # chunks whose payloads are in the datagrams
+OPENS: Final = 10  # 1: chunks may be opened as soon as they are ready (R2)
+STREAM: Final = 11  # row of `streams`
+REDUCE_WORDS: Final = 12
 REDUCES_MAX: Final = 8
-TRAIN_CHUNKS: Final = 32  # encoded, or decoded, between two looks at the socket: some 0.1 ms
+
+# `streams`, int64[REDUCES_MAX, STREAM_WORDS], one for all shards: the vectors in progress
+LEFT: Final = 0  # chunks without a result
+CHUNKS: Final = 1
+MADE: Final = 2  # chunks whose payloads are in the datagrams
+BEGINS: Final = 3  # 1: all shards may open chunks as soon as they are ready (R2)
+# ... with the machine code of a codec (hopsum.codec.interface.ChunkStream), else 0
+CODES_AT: Final = 4  # its memory. The first word of it is 1 once `decode` has found an impossible sum
+ENCODE_AT: Final = 5
+DECODE_AT: Final = 6  # 0: sums are not decoded here
+PAYLOADS_AT: Final = 7
+TAKEN: Final = 8  # chunks whose sums are decoded
+SUMS_AT: Final = 9  # addresses of results, contributors and held of all chunks
+WHOSE_AT: Final = 10
+HERE_AT: Final = 11
+STREAM_WORDS: Final = 12
+NO_ROW: Final = -1  # in `rows`: the shard has nothing in progress of the vector
+TRAIN_CHUNKS: Final = 32  # of one shard: some 0.1 ms
+TRAIN_CHUNKS_MAX: Final = 128
 
 HEADER_WORDS: Final = HOPSUM_BYTES // 8
 
@@ -105,9 +129,10 @@ RX_VECTOR: Final = 7  # 2 words
 RX_CONTROL: Final = 9  # 3 words, a cmsghdr and an int
 TX: Final = 12
 TX_CONTROL: Final = 19  # 3 words, a cmsghdr and a uint16
-POLL: Final = 22  # 2 pollfd
-TIME: Final = 24  # 2 words, a timespec
-SOCKET_WORDS: Final = 26
+TIME: Final = 22  # 2 words, a timespec
+SOCKET_WORDS: Final = 24
+
+ADDRESSES: Final = 19  # of the arrays of each shard, in the order of worker_kernel.WorkerMemory
 
 FINGERPRINT: Final = crc32(repr(sorted((name, value) for name, value in globals().items() if name.isupper())).encode())
 """The layout as a number: numba keeps machine code by the date of the kernel's file, and does not see this file."""

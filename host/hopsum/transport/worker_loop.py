@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled loop of a worker on a UDP socket: what is plain is received, taken and answered without Python.
+"""The compiled loop of a worker on UDP sockets: what is plain is received, taken and answered without Python.
 
-`WorkerLoop.run` lends the worker's arrays and numbers to `worker_kernel.serve`, and gives them back. A worker is plain
-while nothing but RESULTs in the order of its slots is to be expected: it runs, no datagram waits to be sent again, no
-result came early or is asked of peers, and no result was decided by a change of generation. All else is left to the
-Python worker, whose state is equal after any history.
+`WorkerLoop.run` lends the arrays and numbers of the worker at each shard to `worker_kernel.serve`, and takes them back.
+A worker is plain while nothing but RESULTs in the order of its slots is to be expected: it runs, no datagram waits to
+be sent again, no result came early or is asked of peers, and no result was decided by a change of generation. All else
+is left to the Python worker, whose state is equal after any history.
 
 HOPSUM_COMPILED=0 turns the loop off.
 """
@@ -16,6 +16,7 @@ import logging
 import os
 import select
 import sys
+from collections.abc import Sequence
 from functools import cache
 from math import inf
 from typing import Any, Final
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
-from hopsum.codec.interface import ChunkStream, address_of
+from hopsum.codec.interface import address_of
 from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
@@ -32,6 +33,7 @@ from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
 from hopsum.transport.link import BATCH_DATAGRAMS, DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
+from hopsum.transport.spread import Spread, Spreads
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import WIRE_VERSION, Kind, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE
@@ -40,22 +42,18 @@ _CMSG_BYTES: Final = 24
 _log: Final = logging.getLogger(__name__)
 
 
-class WorkerLoop:
+class ShardMemory:
     """The memory of `worker_kernel` for one worker on one link.
 
     Args:
-        kernel: the module `worker_kernel`.
-        slots: of the job.
+        job: the arrays that all shards share.
     """
 
-    def __init__(self, kernel: Any, link: UdpLink, slots: int) -> None:
-        self._kernel, self._link = kernel, link
-        self.interrupt: BaseException | None = None
-        """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
-        self.streams: dict[int, ChunkStream] = {}
-        """By handle of an all-reduce in progress, its codes, where the kernel may encode and decode them."""
-        self._rows: dict[int, tuple[NDArray[np.uint8], tuple[int, ...], tuple[int, int, int, int]]] = {}
-        """By handle of an all-reduce in progress, its datagrams, and the parts of its row that stay."""
+    def __init__(self, link: UdpLink, slots: int, job: tuple[NDArray[Any], ...]) -> None:
+        self.link = link
+        self._rows: dict[int, tuple[NDArray[np.uint8], tuple[int, ...]]] = {}
+        """By handle of an all-reduce in progress, its datagrams, and the part of its row that stays."""
+        self._job = job
         self.words = np.zeros(at.WORDS, np.int64)
         self.clocks = np.zeros(at.CLOCKS)
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
@@ -66,20 +64,18 @@ class WorkerLoop:
         self._vectors = np.zeros(2 * at.SEGMENTS_MAX, np.int64)
         self._socket = self._message_headers()
         self._lent: tuple[NDArray[Any], ...] = ()
-        """The arrays whose addresses `lend` returned last: to ask numpy for them again takes longer than a look."""
-        self._addresses = np.zeros(0, np.int64)
+        """The arrays whose addresses `lend` wrote last: to ask numpy for them again takes longer than a look."""
         words = self.words
         words[at.FD], words[at.WAKER] = link.fileno(), link.waker
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
-        words[at.BUFFER_AT] = address_of(link.buffer)
-        words[at.SOCKET_AT], words[at.LAYOUT] = address_of(self._socket), at.FINGERPRINT
+        words[at.BUFFER_AT], words[at.SOCKET_AT] = address_of(link.buffer), address_of(self._socket)
 
     def _message_headers(self) -> NDArray[np.int64]:
         """Return the kernel's message headers, which point to the link's buffer and to the vectors of a send."""
         socket = np.zeros(at.SOCKET_WORDS, np.int64)
         base = address_of(socket)
         socket[at.RX + 2], socket[at.RX + 3] = base + 8 * at.RX_VECTOR, 1
-        socket[at.RX_VECTOR], socket[at.RX_VECTOR + 1] = address_of(self._link.buffer), DATAGRAM_BYTES_MAX
+        socket[at.RX_VECTOR], socket[at.RX_VECTOR + 1] = address_of(self.link.buffer), DATAGRAM_BYTES_MAX
         socket[at.RX + 4], socket[at.RX + 5] = base + 8 * at.RX_CONTROL, _CMSG_BYTES
         socket[at.TX + 2], socket[at.TX + 4] = address_of(self._vectors), base + 8 * at.TX_CONTROL
         # struct cmsghdr on 64-bit Linux: length, then level and type in one word, then the segment size.
@@ -87,34 +83,29 @@ class WorkerLoop:
         socket[at.TX_CONTROL + 1] = SOL_UDP | UDP_SEGMENT << 32
         return socket
 
-    # ---- lending ------------------------------------------------------------------------------------------
-
-    def is_plain(self, worker: Worker) -> bool:
-        """Say whether the loop can have the worker now."""
-        return worker.is_plain and 0 < len(worker.in_progress) <= at.REDUCES_MAX
-
-    def awaits(self, worker: Worker) -> bool:
-        """Say whether an all-reduce in progress lacks payloads that the kernel would have made."""
-        return any(each.handle in self.streams and each.ready < len(each.held) for each in worker.in_progress)
-
-    def lend(self, worker: Worker, limit_at: float) -> NDArray[np.int64]:
-        """Fill the memory from a plain worker; return the addresses that a call of the kernel takes.
+    def lend(
+        self, worker: Worker, limit_at: float, rows: Sequence[int], opens: Sequence[bool], addresses: NDArray[np.int64]
+    ) -> None:
+        """Fill the memory from a plain worker.
 
         Args:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
+            rows: of `streams`, for each all-reduce in progress.
+            opens: for each of these, what `Worker.may_open` says.
+            addresses: int64[ADDRESSES], to be filled.
         """
         words, clocks, queue, stream = self.words, self.clocks, worker.queue, worker.stream
-        # Counts and results of the last call; the numbers before STOP are set below or stay.
-        words[at.STOP : at.REST] = words[at.NEW :] = 0
+        # Counts and results of the last call; the numbers before ENDED are set below or stay.
+        words[at.ENDED : at.REST] = words[at.NEW :] = 0
         # What Python opened since the last call is in no list: the kernel looks at all slots once.
         words[at.NARROW] = 1
-        words[at.CUTS] = self._link.offload.segment
+        words[at.CUTS] = self.link.offload.segment
         words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.open_end
         words[at.REDUCES] = len(worker.in_progress)
-        opens = worker.may_open() if self.streams else [False] * len(worker.in_progress)
-        for row, reduce in enumerate(worker.in_progress):
-            self.reduces[row] = self._row(reduce, opens=opens[row])
-            self.patterns[row] = result_pattern(worker.membership, reduce.op)
+        for number, reduce in enumerate(worker.in_progress):
+            where = (reduce.first, reduce.end, reduce.missing, *self._places(reduce))
+            self.reduces[number] = (*where, reduce.ready, opens[number], rows[number])
+            self.patterns[number] = result_pattern(worker.membership, reduce.op)
         self.everybody[0] = (1 << worker.membership.workers) - 1
         timing, rtt, window = worker.timing, queue.rtt, queue.congestion
         words[at.ON_THE_WAY], words[at.WINDOW], words[at.WINDOW_RESULTS] = queue.on_the_way, window.size, window.results
@@ -127,32 +118,20 @@ class WorkerLoop:
         clocks[at.HALVED_AT] = inf if window.halved_at is None else window.halved_at
         own = (*queue.arrays, worker.open_position)
         memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
-        arrays = (*memory, self._link.buffer, self._socket, self._vectors)
+        arrays = (*self._job, *memory, self.link.buffer, self._socket, self._vectors)
         if not self._lent or any(new is not old for new, old in zip(arrays, self._lent, strict=True)):
-            self._lent, self._addresses = arrays, np.array([address_of(array) for array in arrays], np.int64)
-        return self._addresses
+            self._lent = arrays
+            addresses[:] = [address_of(array) for array in arrays]
 
-    def _row(self, reduce: AllReduce, *, opens: bool) -> tuple[int, ...]:
-        """Return an all-reduce as the kernel has it."""
+    def _places(self, reduce: AllReduce) -> tuple[int, ...]:
+        """Return the addresses of an all-reduce's arrays, and the bytes of their rows."""
         # A change of generation stamps other datagrams. All other arrays stay.
         known = self._rows.get(reduce.handle)
-        stream = self.streams.get(reduce.handle)
         if known is None or known[0] is not reduce.datagrams:
             arrays: list[NDArray[Any]] = [reduce.datagrams, reduce.results, reduce.contributors, reduce.held]
-            places = (*map(address_of, arrays), reduce.datagrams.shape[1], reduce.results.shape[1])
-            codes = (0, 0, 0, 0)
-            if stream is not None and stream.memory is not None and stream.encoder is not None:
-                decode_at = 0 if stream.decoder is None else stream.decoder.address
-                codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
-            known = self._rows[reduce.handle] = (reduce.datagrams, places, codes)
-        row = (reduce.first, reduce.end, reduce.missing, *known[1])
-        if stream is None or stream.memory is None:
-            return (*row, reduce.tell_at, reduce.ready, opens, 0, 0, 0, 0, 0)
-        memory_at, encode_at, decode_at, payloads_at = known[2]
-        # Parts that the reduction has not taken yet come first, in Python.
-        if stream.taken != reduce.told:
-            decode_at = 0
-        return (*row, 0, reduce.ready, opens, memory_at, encode_at, decode_at, payloads_at, stream.taken)
+            sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
+            known = self._rows[reduce.handle] = (reduce.datagrams, (*map(address_of, arrays), *sizes))
+        return known[1]
 
     def give_back(self, worker: Worker) -> None:
         """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
@@ -168,68 +147,12 @@ class WorkerLoop:
         statistics.window = window.size
         statistics.results += int(words[at.RESULTS])
         statistics.updates += int(words[at.UPDATES])
-        rows = self.reduces[: len(worker.in_progress)].tolist()
-        for row, reduce in enumerate(worker.in_progress):
-            reduce.missing = rows[row][at.MISSING]
-            stream = self.streams.get(reduce.handle)
-            if stream is not None:
-                reduce.ready = stream.encoded = rows[row][at.READY]
-                if rows[row][at.DECODE_AT] and rows[row][at.TAKEN] != stream.taken:
-                    stream.taken = rows[row][at.TAKEN]
-                    reduce.note_told(stream.taken)
+        for row, reduce in zip(self.reduces[: len(worker.in_progress)].tolist(), worker.in_progress, strict=True):
+            reduce.missing, reduce.ready = row[at.MISSING], row[at.READY]
         worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
-        self.forget(worker)
-
-    def forget(self, worker: Worker) -> None:
-        """Drop the rows and streams of all-reduces that are no longer in progress."""
-        if max(len(self._rows), len(self.streams)) > len(worker.in_progress):
+        if len(self._rows) > len(worker.in_progress):
             handles = {reduce.handle for reduce in worker.in_progress}
-            for memory in (self._rows, self.streams):
-                for handle in memory.keys() - handles:
-                    del memory[handle]
-
-    # ---- calls ---------------------------------------------------------------------------------------------
-
-    def run(self, worker: Worker, limit_at: float) -> list[NDArray[np.uint8]]:
-        """Let the kernel serve a plain worker until `limit_at`, or until there is something that is not plain.
-
-        The worker itself takes a datagram that is not plain. The kernel continues where the worker is plain again.
-
-        Returns:
-            What is to be sent next, uint8[n, bytes] each: it was counted as sent.
-
-        Raises:
-            RuntimeError: the kernel in numba's cache has another layout of the memory.
-        """
-        unsent: list[NDArray[np.uint8]] = []
-        # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
-        for _ in range(BATCH_DATAGRAMS):
-            self._serve(worker, limit_at)
-            unsent = self._unsent(worker)
-            self.give_back(worker)
-            if self.words[at.DATAGRAMS_RECEIVED]:
-                worker.absence.end()  # A1: a datagram came, so the switch is there
-            if self.words[at.STOP] == at.STOP_REST:
-                self.take_rest(worker, 1)
-            elif self.words[at.STOP] != at.STOP_DONE:
-                break
-            # Else the caller has something to do first.
-            if unsent or worker.has_events or self.interrupt is not None or not self.is_plain(worker):
-                break
-        return unsent
-
-    def _serve(self, worker: Worker, limit_at: float) -> None:
-        addresses = self.lend(worker, limit_at)
-        try:
-            self._kernel.serve(addresses)
-        except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
-            self.interrupt = error
-        if self.words[at.STOP] == at.STOP_STALE:
-            raise RuntimeError(
-                "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
-                f"{self._kernel.__file__}"
-            )
-        self._count()
+            self._rows = {handle: known for handle, known in self._rows.items() if handle in handles}
 
     def take_rest(self, worker: Worker, most: int | None) -> None:
         """Give the worker datagrams that the kernel left in the buffer: `most` of them, or all."""
@@ -239,32 +162,27 @@ class WorkerLoop:
         end = stop if most is None else min(start + most * size, stop)
         words[at.REST] = end
         for first in range(start, end, size):
-            worker.receive_datagram(self._link.buffer[first : min(first + size, stop)].data, now)
+            worker.receive_datagram(self.link.buffer[first : min(first + size, stop)].data, now)
 
     @property
     def has_rest(self) -> bool:
         """Say whether the buffer has datagrams that nobody has taken. Another receive would overwrite them."""
         return bool(self.words[at.REST] < self.words[at.RECEIVED])
 
-    @property
-    def has_emptied(self) -> bool:
-        """Say whether the last call ended with nothing left to read in the socket."""
-        if self.words[at.STOP] == at.STOP_WOKEN:  # while it waited, and datagrams may have come at the same time
-            return not self._socket[at.POLL] >> 48 & select.POLLIN
-        return bool(self.words[at.STOP] == at.STOP_TIME)
-
-    def _unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
+    def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
         """Return the datagrams of the positions that the kernel chose and could not send."""
         words = self.words
+        if words[at.PENDING] == words[at.PENDING_END]:
+            return []
         pending = self.pending[words[at.PENDING] : words[at.PENDING_END]]
         pending = pending[worker.queue.arrays.open[pending % words[at.SLOTS]] == pending]
         if not pending.size:
             return []
         return list(segments_of(Transmissions(pending, np.zeros(len(pending), np.bool_)), worker.in_progress))
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """Count in the link's statistics what the kernel did at the socket, and what it met there."""
-        words, counts = self.words, self._link.statistics
+        words, counts = self.words, self.link.statistics
         counts.receives += int(words[at.RECEIVES])
         counts.datagrams_received += int(words[at.DATAGRAMS_RECEIVED])
         counts.bytes_received += int(words[at.BYTES_RECEIVED])
@@ -273,19 +191,172 @@ class WorkerLoop:
         counts.bytes_sent += int(words[at.BYTES_SENT])
         number = int(words[at.ERRNO])
         if words[at.SENDS]:
-            self._link.note_sent()
-        if words[at.STOP] == at.STOP_RECEIVE:
-            self._link.note_failure(OSError(number, os.strerror(number)))
-        elif words[at.STOP] == at.STOP_SEND and number == errno.ECONNREFUSED:  # the answer to an earlier datagram
+            self.link.note_sent()
+        if words[at.ENDED] == at.STOP_RECEIVE:
+            self.link.note_failure(OSError(number, os.strerror(number)))
+        elif words[at.ENDED] == at.STOP_SEND and number == errno.ECONNREFUSED:  # the answer to an earlier datagram
             counts.unreachable += 1
-        if words[at.STOP] == at.STOP_WOKEN:
-            self._link.clear_waker()
 
 
-def worker_loop(link: object, slots: int) -> WorkerLoop | None:
-    """Return a loop for a worker on a link; None where there is none: another link, or no machine code here."""
-    kernel = compiled_kernel() if isinstance(link, UdpLink) else None
-    return WorkerLoop(kernel, link, slots) if isinstance(link, UdpLink) and kernel is not None else None
+class WorkerLoop:
+    """The compiled loop of one worker over all its shards.
+
+    Args:
+        kernel: the module `worker_kernel`.
+        ends: the link of each shard, and its slots.
+    """
+
+    def __init__(self, kernel: Any, ends: Sequence[tuple[UdpLink, int]]) -> None:
+        self._kernel = kernel
+        self.interrupt: BaseException | None = None
+        """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
+        self.job = np.zeros(at.JOB_WORDS, np.int64)
+        self.streams = np.zeros((at.REDUCES_MAX, at.STREAM_WORDS), np.int64)
+        self._rows = np.zeros((at.REDUCES_MAX, len(ends)), np.int64)
+        shared = (self.job, self.streams, self._rows)
+        self.shards = [ShardMemory(link, slots, shared) for link, slots in ends]
+        self._polls, self._time = np.zeros(2 * len(ends), np.int64), np.zeros(2, np.int64)
+        self._addresses = np.zeros((len(ends), at.ADDRESSES), np.int64)
+        self.emptied = [False] * len(ends)
+        """By shard: the last call ended with nothing left to read in the socket."""
+        job = self.job
+        job[at.SHARDS], job[at.POLLS_AT], job[at.TIME_AT] = len(ends), address_of(self._polls), address_of(self._time)
+        job[at.LAYOUT], job[at.WINDOW_ALL] = at.FINGERPRINT, sum(slots for _, slots in ends)
+        job[at.TRAIN] = min(at.TRAIN_CHUNKS * len(ends), at.TRAIN_CHUNKS_MAX)
+
+    def is_plain(self, workers: Sequence[Worker], spreads: Spreads) -> bool:
+        """Say whether the loop can have the workers now, one of each shard."""
+        for number, worker in enumerate(workers):
+            if not worker.is_plain:
+                return False
+            # The rest of an all-reduce that has failed at another shard is nobody's.
+            if any((number, reduce.handle) not in spreads.at_shards for reduce in worker.in_progress):
+                return False
+        return 0 < len(spreads.by_handle) <= at.REDUCES_MAX and any(worker.in_progress for worker in workers)
+
+    def lend(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> NDArray[np.int64]:
+        """Fill the memory from plain workers. Return the addresses that a call of the kernel takes.
+
+        Args:
+            limit_at: the time at which the call ends, on the clock of `time.monotonic`.
+        """
+        self.job[at.STREAMS] = len(spreads.by_handle)
+        for row, spread in enumerate(spreads.by_handle.values()):
+            spread.row = row
+            self.streams[row] = self._stream(spread)
+            self._rows[row] = at.NO_ROW
+        for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
+            rows = [spreads.at_shards[number, reduce.handle].row for reduce in worker.in_progress]
+            opens = worker.may_open()
+            for place, (row, may_open) in enumerate(zip(rows, opens, strict=True)):
+                self._rows[row, number] = place
+                if not may_open:
+                    self.streams[row, at.BEGINS] = 0
+            memory.lend(worker, limit_at, rows, opens, self._addresses[number])
+        return self._addresses.reshape(-1)
+
+    def _stream(self, spread: Spread) -> tuple[int, ...]:
+        """Return a vector as the kernel has it."""
+        row = (spread.missing, spread.chunks, spread.ready, 1)
+        stream = spread.stream
+        if stream is None or stream.memory is None or stream.encoder is None:
+            return (*row, *[0] * (at.STREAM_WORDS - len(row)))
+        decode_at = 0
+        # What the coder did not read, though it was asked to, it reads in the end.
+        if stream.decoder is not None and stream.taken == spread.taken:
+            decode_at = stream.decoder.address
+        codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
+        results, contributors, held = spread.places
+        places = (address_of(results), address_of(contributors), address_of(held))
+        return (*row, *codes, spread.taken, *places)
+
+    def give_back(self, workers: Sequence[Worker], spreads: Spreads) -> None:
+        """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
+        for memory, worker in zip(self.shards, workers, strict=True):
+            memory.give_back(worker)
+        rows = self.streams[: len(spreads.by_handle)].tolist()
+        for row, spread in zip(rows, spreads.by_handle.values(), strict=True):
+            stream = spread.stream
+            if row[at.CODES_AT] and stream is not None:
+                stream.encoded = row[at.MADE]
+                if row[at.TAKEN] != spread.taken:
+                    stream.taken = spread.taken = row[at.TAKEN]
+
+    def run(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> list[list[NDArray[np.uint8]]]:
+        """Let the kernel serve plain workers until `limit_at`, or until there is something that is not plain.
+
+        A worker itself takes a datagram that is not plain. The kernel continues where all workers are plain again.
+
+        Args:
+            spreads: all that is in progress.
+
+        Returns:
+            By shard, what is to be sent next, uint8[n, bytes] each: it was counted as sent.
+
+        Raises:
+            RuntimeError: the kernel in numba's cache has another layout of the memory.
+        """
+        unsent: list[list[NDArray[np.uint8]]] = [[] for _ in workers]
+        # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
+        for _ in range(BATCH_DATAGRAMS):
+            self._serve(self.lend(workers, spreads, limit_at))
+            for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
+                unsent[number] += memory.unsent(worker)
+            self.give_back(workers, spreads)
+            has_rest = False
+            for memory, worker in zip(self.shards, workers, strict=True):
+                if memory.words[at.DATAGRAMS_RECEIVED]:
+                    worker.absence.end()  # A1: a datagram came, so the switch is there
+                if memory.words[at.ENDED] == at.STOP_REST:
+                    memory.take_rest(worker, 1)
+                    has_rest = True
+            if not has_rest and self.job[at.STOP] != at.STOP_DONE:
+                break
+            # Else the caller has something to do first.
+            if any(unsent) or any(worker.has_events for worker in workers) or self.interrupt is not None:
+                break
+            if not self.is_plain(workers, spreads):
+                break
+        return unsent
+
+    def take_rest(self, workers: Sequence[Worker]) -> None:
+        """Give the workers all datagrams that the kernel left in the buffers."""
+        for memory, worker in zip(self.shards, workers, strict=True):
+            memory.take_rest(worker, None)
+
+    @property
+    def has_rest(self) -> bool:
+        """Say whether a buffer has datagrams that nobody has taken."""
+        return any(memory.has_rest for memory in self.shards)
+
+    def _serve(self, addresses: NDArray[np.int64]) -> None:
+        try:
+            self._kernel.serve(addresses)
+        except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
+            self.interrupt = error
+        stop = int(self.job[at.STOP])
+        if stop == at.STOP_STALE:
+            raise RuntimeError(
+                "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
+                f"{self._kernel.__file__}"
+            )
+        for number, memory in enumerate(self.shards):
+            memory.count()
+            came = stop == at.STOP_WOKEN and int(self._polls[2 * number]) >> 48 & select.POLLIN
+            # Datagrams may have come at the same time as what ended the wait.
+            self.emptied[number] = stop == at.STOP_TIME or (stop == at.STOP_WOKEN and not came)
+            if stop == at.STOP_WOKEN and int(self._polls[2 * number + 1]) >> 48:
+                memory.link.clear_waker()
+
+
+def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
+    """Return a loop for a worker whose shards have these links and slots.
+
+    None where there is none: another link than UDP, or no machine code here.
+    """
+    sockets = [(link, slots) for link, slots in ends if isinstance(link, UdpLink)]
+    kernel = compiled_kernel() if len(sockets) == len(ends) else None
+    return None if kernel is None else WorkerLoop(kernel, sockets)
 
 
 def compiled_kernel() -> Any | None:

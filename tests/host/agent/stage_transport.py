@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec import Codec
-from hopsum.codec.interface import ChunkStream
+from hopsum.codec.interface import Reduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
-from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport.link import LinkStatistics
+from hopsum.transport.shard import TransportStatistics
 from hopsum.transport.side_connections import SideStatistics
-from hopsum.transport.transport import Transport, TransportStatistics
+from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
 WAIT_S = 60
@@ -43,7 +43,7 @@ class BusyWorker(Worker):
 
 
 class StageTransport(Transport):
-    """Phases stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
+    """Its own only shard. Phases are in `stream`; `do` and `void` end them. With `limit`, later ones are refused."""
 
     def __init__(self, codec: Codec | None = None) -> None:
         self._codec = codec
@@ -51,6 +51,13 @@ class StageTransport(Transport):
         self.stream: list[Exchanged] = []
         self.ready: list[int] = []
         """By handle, the chunks that have payloads."""
+        self.coders: dict[int, Reduction] = {}
+        self.made: list[int] = []
+        """The handle of each part that a coder made."""
+        self.read: list[int] = []
+        """The same of parts that were read."""
+        self._parts: list[tuple[int, int, int]] = []
+        self.shards = (self,)  # type: ignore[assignment]
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.worker = BusyWorker(Membership(generation=70, rank=0, workers=1, slots=8))
@@ -80,32 +87,50 @@ class StageTransport(Transport):
         payloads: NDArray[np.uint8],
         counts: ArrayLike | None = None,
         *,
-        ready: int | None = None,
-        part_chunks: int = 0,
-        stream: ChunkStream | None = None,
+        coder: Reduction | None = None,
     ) -> int:
-        assert stream is None
         with self.changed:
             if self.limit is not None and len(self.stream) >= self.limit:
                 raise WorkersReplacedError("rank 1 was replaced", (1,))
             self.stream.append(Exchanged(len(self.stream), op, payloads.copy()))
-            self.ready.append(len(payloads) if ready is None else ready)
+            self.ready.append(len(payloads) if coder is None else coder.encoded)
+            if coder is not None:
+                self.coders[self.stream[-1].handle] = coder
             self.changed.notify_all()
             return self.stream[-1].handle
 
-    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
-        with self.changed:
-            first = self.ready[handle]
-            self.stream[handle].payloads[first : first + len(payloads)] = payloads
-            self.ready[handle] += len(payloads)
-            self.changed.notify_all()
-
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         with self.changed:
-            self.changed.wait_for(lambda: self._woken, wait_s)
+            self.changed.wait_for(lambda: self._woken or self._parts or any(self._unmade()), wait_s)
             self._woken = False
+            for handle in list(self._unmade()):
+                self._make(handle)
+            parts, self._parts = self._parts, []
+            for handle, first, end in parts:
+                results, contributors = self._sums(handle)
+                self.coders[handle].take_part(first, results[first:end], contributors[first:end])
+                self.read.append(handle)
+            self.changed.notify_all()
             events, self._events = self._events, []
             return events
+
+    def _unmade(self) -> Iterator[int]:
+        """Yield the handles of phases that lack payloads."""
+        for handle, coder in self.coders.items():
+            if coder.phase is not None and self.ready[handle] < len(self.stream[handle].payloads):
+                yield handle
+
+    def _make(self, handle: int) -> None:
+        try:
+            payloads = self.coders[handle].encode_part()
+        except Exception as error:
+            del self.coders[handle]
+            self._events.append(AllReduceFailed(handle, error))
+            return
+        first = self.ready[handle]
+        self.stream[handle].payloads[first : first + len(payloads)] = payloads
+        self.ready[handle] += len(payloads)
+        self.made.append(handle)
 
     def seal(self) -> Sealed:
         with self.changed:
@@ -161,8 +186,9 @@ class StageTransport(Transport):
 
     def do_part(self, handle: int, first: int, end: int) -> None:
         """Let the sums of some chunks arrive; of none: take back those that did."""
-        results, contributors = self._sums(handle)
-        self._end(AllReducePart(handle, first, results[first:end], contributors[first:end]))
+        with self.changed:
+            self._parts.append((handle, first, end))
+        self.wake()
 
     def _sums(self, handle: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         phase = self.stream[handle]

@@ -227,7 +227,7 @@ def _kept(agent: Agent) -> int:
 
 
 def _worker(agent: Agent) -> Worker:
-    return agent._transport.worker
+    return agent._transport.shards[0].worker
 
 
 def _free_ports() -> dict[int, int]:

@@ -18,6 +18,7 @@ from hopsum.agent.network import Progress
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 
@@ -61,26 +62,27 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     cluster, clock = Cluster(stack, 2), FakeClock()
     host, port = cluster.switch.address
     switch = f"switch {host}:{port}"
-    first, second = (
-        stack.enter_context(Transport(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER))
+    shards = [
+        Shard(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER)
         for rank, link in enumerate(cluster.links)
-    )
-    looks = Progress(first, clock=clock)
+    ]
+    first, second = (stack.enter_context(Transport([shard])) for shard in shards)
+    looks, worker = Progress(shards[0], clock=clock), shards[0].worker
     payloads = np.zeros((1, 1024), np.uint8)
     first.submit(Op.ADD32, payloads)
     looks.begin()
     first.step(0.01)
     clock.now_s += AFTER_S - 0.5
     looks.check()
-    _step(first, lambda: "rank 1 is missing" in first.worker.missing_text())
+    _step(first, lambda: "rank 1 is missing" in worker.missing_text())
     clock.now_s += 1
     looks.check()
     (line,) = lines(caplog, network.__name__)
     assert line.startswith("rank 0 has waited 6 s for the result of 1 chunk from switch 127.0.0.1:"), line
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
     second.submit(Op.ADD32, payloads)
-    _step(first, lambda: bool(first.worker.statistics.results) or not second.step(0.01))
-    _step(first, lambda: bool(first.worker.statistics.results))
+    _step(first, lambda: bool(worker.statistics.results) or not second.step(0.01))
+    _step(first, lambda: bool(worker.statistics.results))
     looks.check()
     assert lines(caplog, network.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
 

@@ -132,7 +132,7 @@ def test_who_waits_for_a_state_hears_that_its_agent_has_ended(
     agent = newcomer(stack)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(agent.fetch_state, 10 * WAIT_S)
-        while not agent._transport._states._fetch:  # type: ignore[attr-defined]  # it asks
+        while not agent._transport.shards[0]._states._fetch:  # type: ignore[attr-defined]  # it asks
             assert not waiting.done()
         end(agent)
         with pytest.raises(error, match=message):
@@ -154,7 +154,7 @@ def test_two_allreduces_are_kept_whatever_exchanges_and_size_they_have(stack: Ex
     cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
     codec = make_codec(name, workers=WORKERS, backend="numpy")
     cluster.membership = replace(cluster.membership, **job_tables(codec))
-    repair = cluster.agent(0, codec)._transport.worker.repair
+    repair = cluster.agent(0, codec)._transport.shards[0].worker.repair
     reduction, phases = codec.start(vectors(0)[0], ReductionContext(0, 0, 0)), 0
     while (phase := reduction.phase) is not None:
         payloads = [phase.payloads] * WORKERS

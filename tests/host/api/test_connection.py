@@ -109,8 +109,8 @@ def test_spans_of_time_and_how_datagrams_move(tmp_path: Path) -> None:
     with serve_job(path, 1), hopsum.connect(path.as_uri(), gso="off", trace=spans.append, **given) as comm:
         assert hopsum.allreduce(np.float32([1, 2]), comm).tolist() == [1, 2]
         assert isinstance(comm, Agent)
-        assert isinstance(comm._transport._link, UdpLink)
-        assert comm._transport._link.offload == PLAIN
+        assert isinstance(comm._transport.shards[0].link, UdpLink)
+        assert comm._transport.shards[0].link.offload == PLAIN
     assert {"prepare", "network MAX32", "encode", "network ADD32", "decode"} <= {span.stage for span in spans}
 
 

@@ -74,7 +74,7 @@ def test_all_is_well_and_the_job_can_begin_afterwards(make: Callable[..., Job]) 
         agents = [stack.enter_context(Agent(job.write(), rank, codec="fixed")) for rank in range(2)]
         futures = [agent.submit(np.full(5000, rank, np.float32)) for rank, agent in enumerate(agents)]
         assert all((future.result(WAIT_S).mean == 0.5).all() for future in futures)
-        assert {reason for agent in agents for reason in agent._transport.worker.statistics.ignored} == set()
+        assert {reason for agent in agents for reason in agent._transport.shards[0].worker.statistics.ignored} == set()
     assert set(job.aggregator.drops) == set()
     assert json.loads(json.dumps(report.as_json()))["good"] is True
 
@@ -142,7 +142,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
         report = examine(job.write(), 0, patience=PATIENT)
         assert report.good
         assert report["slots"].facts["newest_round"] > 0
-        assert not agents[0]._transport.worker.statistics.ignored
+        assert not agents[0]._transport.shards[0].worker.statistics.ignored
 
 
 def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:

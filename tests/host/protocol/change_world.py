@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Worker
-from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
+from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume, Sealed
 
+from .early import EarlyBook, Unfilled
 from .jobs import job, worker
 from .network import Network, Weather
-from .parts import PartBook, Unfilled
 from .repair_world import PEER_DELAY_S, POLICY, STEPS_MAX, TIMING, UNION
 
 LAG_S = 0.2
@@ -68,7 +68,7 @@ class Seat:
     outcomes: dict[int, AllReduceDone | AllReduceFailed] = field(default_factory=dict)
     """By first position."""
     unfilled: list[Unfilled] = field(default_factory=list)
-    book: PartBook = field(default_factory=PartBook)
+    book: EarlyBook = field(default_factory=EarlyBook)
 
 
 def decide(
@@ -144,7 +144,7 @@ class ChangeWorld:
         if not others:  # somebody has to know the job
             return
         seat.worker, seat.outcomes, seat.handles, seat.entered = None, {}, {}, 0
-        seat.unfilled, seat.book = [], PartBook()
+        seat.unfilled, seat.book = [], EarlyBook()
         seat.incarnation += 1
 
     def _soon(self, what: partial[None]) -> None:
@@ -234,12 +234,10 @@ class ChangeWorld:
         if self._stands(seat):
             return [seat.stands_to]
         each, now = seat.worker, self.network.now
+        seat.book.look(each)
         while (event := each.next_event()) is not None:
-            if isinstance(event, AllReducePart):
-                seat.book.note(event)
-                continue
             if isinstance(event, AllReduceDone):
-                seat.book.check(event)
+                seat.book.end(event)
             assert isinstance(event, AllReduceDone) or isinstance(event.error, WorkersReplacedError), event.error
             assert seat.handles[event.handle] not in seat.outcomes, "one end each"
             seat.outcomes[seat.handles[event.handle]] = event
@@ -264,9 +262,9 @@ class ChangeWorld:
             op, chunks = self.shape(first)
             given = np.array([self.given(seat.rank, seat.incarnation, first + at) for at in range(chunks)])
             payloads = given.astype(">u4").view(np.uint8)
-            ready, part_chunks = self.fill_rng.choice([chunks, chunks // 2, chunks - 1]), self.fill_rng.randint(0, 3)
+            ready = self.fill_rng.choice([chunks, chunks // 2, chunks - 1])
             try:
-                handle = each.submit(op, payloads, now=self.network.now, ready=ready, part_chunks=part_chunks)
+                handle = each.submit(op, payloads, now=self.network.now, ready=ready)
             except WorkersReplacedError:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:

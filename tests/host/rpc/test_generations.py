@@ -91,7 +91,7 @@ def test_all_reduces_go_on_in_the_next_generation(served: Served) -> None:
             4 - 1 + (desk.joins[-1].rank == 0),
         )
         position = jobs[0]._counts()["position"]
-        assert 0 < position <= jobs[0]._transport.worker.stream.end
+        assert 0 < position <= jobs[0]._transport.shards[0].worker.stream.end
     assert sorted(desk.left) == [0, 1]
 
 

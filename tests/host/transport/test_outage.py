@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.link import CALM_S, DEFECTS, DatagramLink, Outage
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
@@ -91,7 +92,7 @@ def alone(stack: ExitStack, code: int, times: int | None, deadline_s: float) -> 
     link = UdpLink((LOCALHOST, 0), switch.address)
     aggregator.add_job(job_for([link.local], generation=9, slots=2, table=None))
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=deadline_s)
-    return stack.enter_context(Transport(Failing(link, code, times), Membership(9, 0, 1, 2), timing))
+    return stack.enter_context(Transport([Shard(Failing(link, code, times), Membership(9, 0, 1, 2), timing)]))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_an_mtu_that_falls_in_the_middle_of_a_job(
         link = UdpLink((WORKER_IP, PORT), switch.address, gso=gso)
     aggregator.add_job(job_for([(WORKER_IP, PORT)], generation=9, slots=16, table=None))
     timing = Timing(retransmit_s=0.05, deadline_s=WAIT_S if gso != "on" else 1.0)
-    transport = stack.enter_context(Transport(link, Membership(9, 0, 1, 16), timing))
+    transport = stack.enter_context(Transport([Shard(link, Membership(9, 0, 1, 16), timing)]))
     ones = np.ones((100, 1024), np.uint8)
     assert (transport.allreduce(Op.ADD32, ones).results == 1).all()
     veth.host.ip("link", "set", "eth0", "mtu", "900")

@@ -13,6 +13,7 @@ import pytest
 
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.offload import MANY, SegmentTrial, probe_offload
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
@@ -77,7 +78,7 @@ def test_a_job_behind_a_way_that_eats_trains(
     link = UdpLink((LOCALHOST, 0), near)
     timing = Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=60.0)
     aggregator.add_job(job_for([far], generation=9, slots=64, table=None))
-    with Transport(link, Membership(9, 0, 1, 64), timing) as transport:
+    with Transport([Shard(link, Membership(9, 0, 1, 64), timing)]) as transport:
         for turn in range(10):
             state[0] = state[0] or turn == eats_at
             done = transport.allreduce(Op.ADD32, np.full((300, 1024), turn, np.uint8))

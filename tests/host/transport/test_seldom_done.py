@@ -20,8 +20,9 @@ import pytest
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Membership, Timing
+from hopsum.transport.shard import Peers, Shard
 from hopsum.transport.side_channel import GenerationKey, SideChannel
-from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -58,7 +59,7 @@ class Pair:
 
     def open(self, rank: int, policy: RepairPolicy) -> Transport:
         peers = Peers(self.channels[rank], self.addresses, policy, linger_s=0.2)
-        return Transport(self.links[rank], Membership(GENERATION, rank, 2, SLOTS), FAST, peers)
+        return Transport([Shard(self.links[rank], Membership(GENERATION, rank, 2, SLOTS), FAST, peers)])
 
     def start_peer(self) -> SideChannel:
         """Let rank 1 be a channel without a worker."""
@@ -77,10 +78,14 @@ class Pair:
             self.transport.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
 
     @property
+    def shard(self) -> Shard:
+        return self.transport.shards[0]
+
+    @property
     def kept(self) -> int:
-        repair = self.transport.worker.repair
+        repair = self.shard.worker.repair
         assert repair is not None
-        with self.transport.lock:
+        with self.shard.lock:
             return len(repair.store)
 
 
@@ -149,14 +154,14 @@ def test_done_does_not_end_a_wait_for_the_network(stack: ExitStack, monkeypatch:
     peer = pair.start_peer()
     pair.sum(2)
     woken = []
-    wake = pair.transport.wake
-    monkeypatch.setattr(pair.transport, "wake", lambda: (woken.append(1), wake()))
-    pair.transport._step_lock.acquire()
+    wake = pair.shard.wake
+    monkeypatch.setattr(pair.shard, "wake", lambda: (woken.append(1), wake()))
+    pair.shard.lock.acquire()
     try:
         peer.tell_all(done(2))
-        until(lambda: bool(pair.transport._dones))
+        until(lambda: bool(pair.shard._dones))
     finally:
-        pair.transport._step_lock.release()
+        pair.shard.lock.release()
     pair.sum()
     assert pair.kept == 1
     assert not woken
@@ -191,7 +196,7 @@ def test_a_worker_that_dies_is_given_up_elsewhere(stack: ExitStack) -> None:
     pair.hear(PeerKind.PROGRESS_QUERY)
     pair.channels[1].close()
     assert second.waits
-    pair.transport.on_ranks_lost(GENERATION, [1])
+    pair.shard.on_ranks_lost(GENERATION, [1])
     second.end()
 
 
@@ -201,7 +206,7 @@ def test_a_worker_that_pauses_is_asked(stack: ExitStack) -> None:
     other = pair.open(1, PATIENT)
     stack.callback(other.close)
     # It holds what the worker and its channel need.
-    with other.lock:
+    with other.shards[0].lock:
         pair.sum()
         second = Call(pair)
         until(lambda: pair.transport.statistics.side.messages_sent > 1)

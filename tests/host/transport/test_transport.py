@@ -17,8 +17,9 @@ from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumErr
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing
 from hopsum.transport.scapy_link import ScapyLink
+from hopsum.transport.shard import Peers, Shard
 from hopsum.transport.side_channel import GenerationKey, SideChannel
-from hopsum.transport.transport import Peers, Transport
+from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Drop, Op, WireError, up_bytes
@@ -74,7 +75,7 @@ def start(
     for rank, link in enumerate(links):
         wrapped = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"{seed} {rank}"))
         membership = Membership(GENERATION, rank, workers, SLOTS)
-        transports.append(stack.enter_context(Transport(wrapped, membership, timing)))
+        transports.append(stack.enter_context(Transport([Shard(wrapped, membership, timing)])))
     return switch, transports
 
 
@@ -82,7 +83,9 @@ def sum_words(transports: list[Transport], chunks: int, seed: int) -> None:
     """One ADD32 all-reduce; every rank must have numpy's sum."""
     words = np.random.default_rng(seed).integers(0, 2**32, (len(transports), chunks, 256), dtype=np.uint32)
     payloads = words.astype(">u4").view(np.uint8)
-    results = together(transports, lambda each: each.allreduce(Op.ADD32, payloads[each.worker.membership.rank]))
+    results = together(
+        transports, lambda each: each.allreduce(Op.ADD32, payloads[each.shards[0].worker.membership.rank])
+    )
     for result in results:
         np.testing.assert_array_equal(lanes(Op.ADD32, result.results), words.sum(axis=0, dtype=np.uint32))
         assert (result.contributors == (1 << len(transports)) - 1).all()
@@ -109,7 +112,7 @@ def test_results_that_lie_in_the_socket_are_not_asked_for_again(kind: type[UdpLi
         switch.bind((LOCALHOST, 0))
         link = UdpLink((LOCALHOST, 0), switch.getsockname(), gso="off")
         wrapped = link if kind is UdpLink else SingleFile(link)
-        with Transport(wrapped, Membership(GENERATION, 0, 1, 2 * chunks), timing) as transport:
+        with Transport([Shard(wrapped, Membership(GENERATION, 0, 1, 2 * chunks), timing)]) as transport:
             transport.submit(Op.ADD32, np.zeros((chunks, up_bytes(Op.ADD32)), np.uint8))
             transport.step(0.0)
             switch.settimeout(60)
@@ -162,7 +165,7 @@ def closed_port() -> tuple[str, int]:
 def alone(stack: ExitStack, switch: tuple[str, int]) -> Transport:
     timing = Timing(retransmit_s=0.01, retransmit_max_s=0.05, deadline_s=0.3)
     membership = Membership(9, 0, 2, 1, switch=f"switch {switch[0]}:{switch[1]}")
-    return stack.enter_context(Transport(UdpLink((LOCALHOST, 0), switch), membership, timing))
+    return stack.enter_context(Transport([Shard(UdpLink((LOCALHOST, 0), switch), membership, timing)]))
 
 
 def test_nobody_listens(stack: ExitStack) -> None:
@@ -203,7 +206,7 @@ def test_a_taken_port_is_an_error() -> None:
 
 def test_strangers_do_not_come_through(stack: ExitStack) -> None:
     _, (transport,) = start(stack, 1)
-    link = transport._link
+    link = transport.shards[0].link
     assert isinstance(link, UdpLink)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"hello", link.local)
@@ -215,17 +218,18 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
     switch = stack.enter_context(UdpSwitch(Aggregator()))
     channels = [SideChannel(rank, KEY, (LOCALHOST, 0)) for rank in range(2)]
     addresses = {rank: channel.address for rank, channel in enumerate(channels)}
-    broken, other = (
-        Transport(
+    shards = [
+        Shard(
             UdpLink((LOCALHOST, 0), switch.address),
             Membership(GENERATION, rank, 2, SLOTS),
             FAST,
             Peers(channel, addresses, linger_s=0.2),
         )
         for rank, channel in enumerate(channels)
-    )
-    stack.callback(other.close)
-    broken.worker.receive_peer = None  # type: ignore[method-assign,assignment]
+    ]
+    broken = Transport(shards[:1])
+    stack.callback(shards[1].close)
+    shards[0].worker.receive_peer = None  # type: ignore[method-assign,assignment]
     heard = threading.Event()
     channels[1].send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
     while channels[0].failure is None:
@@ -240,4 +244,4 @@ def test_peers_without_an_address(stack: ExitStack) -> None:
     link = UdpLink((LOCALHOST, 0), (LOCALHOST, 1))
     stack.callback(link.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
-        Transport(link, Membership(GENERATION, 0, 3, SLOTS), peers=Peers(channel, {1: (LOCALHOST, 1)}))
+        Shard(link, Membership(GENERATION, 0, 3, SLOTS), peers=Peers(channel, {1: (LOCALHOST, 1)}))

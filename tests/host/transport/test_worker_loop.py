@@ -27,21 +27,19 @@ pytest.importorskip("numba")
 
 import numba
 
-from hopsum.codec.backends.jit import kernel, pointer, types
-from hopsum.codec.interface import ChunkStream, address_of
 from hopsum.protocol.repair import RepairPolicy
-from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.retransmit_queue import CongestionWindow
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
-from hopsum.protocol.worker_state import AllReducePart
 from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
+from hopsum.transport.shard import Shard
+from hopsum.transport.spread import Spread, Spreads
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
-from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+from hopsum_wire import Kind, Op, split_datagram, up_bytes
 
-from ..protocol.parts import PartBook
+from .codes import Codes
 from .results import result_of
 from .twins import COUNTED, OPS, OPTIONS, STEPS, Twins
 
@@ -53,69 +51,24 @@ GENERATION, WORKERS = 7, 3
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
 def take_train(addresses: Any) -> None:
     """Do what the kernel does after a receive."""
-    worker_kernel.take_train(worker_kernel.memory(addresses))
+    worker_kernel.take_train(worker_kernel.memory(addresses, 0))
 
 
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
 def use_time(addresses: Any) -> None:
     """Do what the kernel does once while no datagram is there, at the time NOW."""
-    m = worker_kernel.memory(addresses)
-    if worker_kernel._encode_train(m):
+    m = worker_kernel.memory(addresses, 0)
+    if worker_kernel._encode_train(addresses):
         worker_kernel._choose(m)
-        return
-    for row in range(m.words[worker_layout.REDUCES]):
-        if worker_kernel._decode_train(m, row):
-            return
+    else:
+        worker_kernel._decode_any(m)
 
 
-_integers, _octets, _bits = pointer(types.int64), pointer(types.uint8), pointer(types.uint64)
-# The memory of a stream without a codec: a fault, then addresses, and the bytes of payloads and results.
-SOURCE, PAYLOADS, UP_BYTES, MEAN, DOWN_BYTES, TAKEN = range(1, 7)
-
-
-@kernel(types.int64, types.int64, types.int64)
-def copy_codes(memory: Any, first: Any, end: Any) -> None:
-    """Make the payloads of chunks by copying them."""
-    w = _integers(memory)
-    for j in range(first * w[UP_BYTES], end * w[UP_BYTES]):
-        _octets(w[PAYLOADS])[j] = _octets(w[SOURCE])[j]
-
-
-@kernel(types.int64, types.int64, types.int64, types.int64, types.int64)
-def copy_sums(memory: Any, first: Any, end: Any, results: Any, contributors: Any) -> None:
-    """Read the sums of chunks by copying them."""
-    w = _integers(memory)
-    for j in range(first * w[DOWN_BYTES], end * w[DOWN_BYTES]):
-        _octets(w[MEAN])[j] = _octets(results)[j]
-    for chunk in range(first, end):
-        _bits(w[TAKEN])[chunk] = _bits(contributors)[chunk]
-
-
-class Codes:
-    """One vector of the second twin, in the place of a codec's reduction."""
-
-    def __init__(self, payloads: Any, op: int) -> None:
-        self.source = payloads
-        self.mean = np.zeros((len(payloads), down_bytes(op)), np.uint8)
-        memory = np.zeros(7, np.int64)
-        self.stream = ChunkStream(np.zeros_like(payloads), np.zeros(len(payloads), np.uint64), memory=memory)
-        self.stream.encoder, self.stream.decoder = copy_codes, copy_sums
-        memory[SOURCE], memory[PAYLOADS] = address_of(payloads), address_of(self.stream.payloads)
-        memory[UP_BYTES], memory[DOWN_BYTES] = payloads.shape[1], self.mean.shape[1]
-        memory[MEAN], memory[TAKEN] = address_of(self.mean), address_of(self.stream.contributors)
-
-    def take_part(self, part: AllReducePart) -> None:
-        """Take results early, as `Reduction.take_part`."""
-        if part.first != self.stream.taken:
-            assert not part.first
-        end = part.first + len(part.results)
-        self.mean[part.first : end], self.stream.contributors[part.first : end] = part.results, part.contributors
-        self.stream.taken = end
-
-    def check(self, done: AllReduceDone) -> None:
-        """Compare what was read early with the results in the end."""
-        assert np.array_equal(self.mean[: self.stream.taken], done.results[: self.stream.taken])
-        assert np.array_equal(self.stream.contributors[: self.stream.taken], done.contributors[: self.stream.taken])
+def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> Spread:
+    """Return an all-reduce that a worker has just got, as the transport of one shard has it."""
+    reduce = worker.in_progress[-1]
+    assert reduce.handle == handle
+    return Spread(handle, reduce.places, codes, [reduce], 1)  # type: ignore[arg-type]
 
 
 class LoopTwins(Twins):
@@ -127,7 +80,9 @@ class LoopTwins(Twins):
         link = SimpleNamespace(
             fileno=lambda: -1, waker=-1, offload=PLAIN, buffer=np.zeros(RECEIVE_BYTES, np.uint8), statistics=None
         )
-        self.loop = worker_loop.WorkerLoop(worker_kernel, link, self.one.membership.slots)  # type: ignore[arg-type]
+        self.loop = worker_loop.WorkerLoop(worker_kernel, [(link, self.one.membership.slots)])  # type: ignore[list-item]
+        self.memory = self.loop.shards[0]
+        self.spreads = Spreads({}, {})
         if rng.random() < 0.3:  # a window that a loss has halved
             for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
@@ -135,17 +90,22 @@ class LoopTwins(Twins):
                 worker.statistics.window = worker.queue.congestion.size
 
     def submit(self) -> None:
+        handles = self.fast._handles
         if self.rng.random() < 0.5:
             super().submit()
-            return
-        rng, op = self.rng, self.rng.choice(OPS)
-        chunks, before = rng.choice([1, 2, 40, 200]), self.one.stream.end
-        payloads = np.random.default_rng(rng.getrandbits(32)).integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8)
-        self.both("submit", op, payloads, now=self.now, ready=0, part_chunks=rng.choice([1, 7, 32]))
-        if self.one.stream.end > before:
-            self.ops += [op] * chunks
-            codes = self.codes[self.one._handles] = Codes(payloads, op)
-            self.loop.streams[self.one._handles] = codes.stream
+        else:
+            rng, op = self.rng, self.rng.choice(OPS)
+            chunks, before = rng.choice([1, 2, 40, 200]), self.one.stream.end
+            generator = np.random.default_rng(rng.getrandbits(32))
+            payloads = generator.integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8)
+            self.both("submit", op, payloads, now=self.now, ready=0)
+            if self.one.stream.end > before:
+                self.ops += [op] * chunks
+                self.codes[self.one._handles] = Codes(payloads, op)
+        handle = self.fast._handles
+        if handle > handles and self.fast.in_progress and self.fast.in_progress[-1].handle == handle:
+            spread = spread_of(self.fast, handle, self.codes.get(handle))
+            self.spreads.by_handle[handle] = self.spreads.at_shards[0, handle] = spread
 
     def fill(self) -> None:
         """Let payloads come, sometimes those that the kernel could make."""
@@ -155,20 +115,28 @@ class LoopTwins(Twins):
             super().fill()
             return
         reduce = self.rng.choice(active)
-        codes, end = self.codes[reduce.handle], reduce.ready + self.rng.choice([1, 20])
-        self.both("fill", reduce.handle, codes.source[reduce.ready : end])
-        codes.stream.encoded = reduce.ready
+        self.both("fill", reduce.handle, self.codes[reduce.handle].encode_part())
+
+    @property
+    def is_plain(self) -> bool:
+        return self.loop.is_plain([self.fast], self.spreads)
+
+    def lend(self) -> Any:
+        """Lend the second twin to the kernel, at this time."""
+        for spread in self.spreads.by_handle.values():
+            spread.read_again()
+        addresses = self.loop.lend([self.fast], self.spreads, 0.0)
+        self.memory.clocks[worker_layout.NOW] = self.now
+        return addresses
 
     def use_time(self) -> None:
         """Let the kernel make payloads or read sums; the first twin is filled with the same."""
-        if not self.loop.is_plain(self.fast):
+        if not self.is_plain:
             return
-        addresses = self.loop.lend(self.fast, 0.0)
-        self.loop.clocks[worker_layout.NOW] = self.now
         read = sum(codes.stream.taken for codes in self.codes.values())
-        use_time(addresses)
-        unsent = self.loop._unsent(self.fast)
-        self.loop.give_back(self.fast)
+        use_time(self.lend())
+        unsent = self.memory.unsent(self.fast)
+        self.loop.give_back([self.fast], self.spreads)
         for mine, other in zip(self.one.in_progress, self.fast.in_progress, strict=True):
             if mine.ready < other.ready:
                 self.one.fill(mine.handle, self.codes[mine.handle].source[mine.ready : other.ready])
@@ -176,21 +144,24 @@ class LoopTwins(Twins):
         self.met["read by the kernel"] += sum(codes.stream.taken for codes in self.codes.values()) > read
         self.send_after(unsent)
 
-    def told(self, worker: Worker, book: PartBook) -> list[AllReduceDone | AllReduceFailed]:
-        if worker is self.one:
-            return super().told(worker, book)
-        kept, worker._events = worker._events, Events()
-        for event in kept:
-            codes = self.codes.get(event.handle)
-            if codes is None or not isinstance(event, AllReducePart):
-                worker._events.append(event)
-            else:
-                codes.take_part(event)
-            if codes is not None and isinstance(event, AllReduceDone):
-                codes.check(event)
-        ends = super().told(worker, book)
-        worker._events = kept
-        kept.clear()
+    def read(self) -> None:
+        """Read sums in Python, as the transport does where the loop does not run."""
+        for spread in self.spreads.by_handle.values():
+            spread.read_again()
+            end = min(spread.readable, spread.taken + self.rng.choice([1, 7, 32]))
+            if spread.coder is not None and end > spread.taken:
+                spread.read(end)
+                self.met["read in Python"] += 1
+
+    def told(self, worker: Worker) -> list[AllReduceDone | AllReduceFailed]:
+        ends = super().told(worker)
+        if worker is self.fast:
+            for event in ends:
+                self.spreads.at_shards.pop((0, event.handle), None)
+                spread = self.spreads.by_handle.pop(event.handle, None)
+                if spread is not None and spread.coder is not None and isinstance(event, AllReduceDone):
+                    spread.read_again()
+                    self.codes[event.handle].check(event)
         return ends
 
     def receive(self) -> None:
@@ -198,6 +169,8 @@ class LoopTwins(Twins):
         self.arrive()
         for _ in range(self.rng.choice([0, 1, 4])):
             self.use_time()
+        if self.rng.random() < 0.2:
+            self.read()
 
     def arrive(self) -> None:
         rng = self.rng
@@ -230,19 +203,18 @@ class LoopTwins(Twins):
 
     def take(self, train: list[bytes]) -> None:
         """Give a train to both: what the kernel takes of it to the kernel, and the rest to the Python worker."""
-        worker, k, words = self.fast, worker_layout, self.loop.words
+        worker, k, words = self.fast, worker_layout, self.memory.words
         size = len(train[0])
         taken, unsent = 0, []
-        if size % 8 == 0 and self.loop.is_plain(worker):
-            addresses = self.loop.lend(worker, 0.0)
+        if size % 8 == 0 and self.is_plain:
+            addresses = self.lend()
             data = np.frombuffer(b"".join(train), np.uint8)
-            self.loop._link.buffer[: len(data)] = data
+            self.memory.link.buffer[: len(data)] = data
             words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = 0, len(data), size
-            self.loop.clocks[k.NOW] = self.now
             take_train(addresses)
-            unsent = self.loop._unsent(worker)
-            self.loop.give_back(worker)
-            self.loop._link.buffer[: len(data)] = 0xEE
+            unsent = self.memory.unsent(worker)
+            self.loop.give_back([worker], self.spreads)
+            self.memory.link.buffer[: len(data)] = 0xEE
             taken = int(words[k.REST]) // size
             if taken:
                 worker.absence.end()
@@ -286,7 +258,7 @@ class LoopTwins(Twins):
 def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
-        twins = LoopTwins(random.Random(f"loop {kind} {seed}"), **OPTIONS[kind])
+        twins = LoopTwins(random.Random(f"worker loop {kind} {seed}"), **OPTIONS[kind])
         twins.submit()
         twins.send()
         for _ in range(STEPS):
@@ -295,8 +267,8 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
         for name in COUNTED:
             met[name] += getattr(twins.fast.statistics, name)
         met.update({f"ignored {reason.name}": count for reason, count in twins.fast.statistics.ignored.items()})
-    expected = {"made by the kernel", "read by the kernel"}
-    expected |= {"AllReduceDone", "in a narrow window", "results", "duplicates", "retransmits", "flushes", "parts"}
+    expected = {"made by the kernel", "read by the kernel", "read in Python"}
+    expected |= {"AllReduceDone", "in a narrow window", "results", "duplicates", "retransmits", "flushes"}
     expected |= {"AllReduceFailed"} if kind == "fail" else {"repaired", "served", "changes"}
     reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_GENERATION", "UNKNOWN_WORKER", "BAD_SLOT",
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
@@ -305,12 +277,27 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
     assert met["taken"] > met["results"] / 4, met  # else the comparison says little
 
 
-def stream_of(worker: Worker, loop: worker_loop.WorkerLoop, chunks: int) -> Codes:
-    """Submit a vector whose payloads the kernel makes."""
-    codes = Codes(np.full((chunks, up_bytes(Op.ADD32)), 7, np.uint8), Op.ADD32)
-    handle = worker.submit(Op.ADD32, codes.source, now=time.monotonic(), ready=0, part_chunks=32)
-    loop.streams[handle] = codes.stream
-    return codes
+class Bench:
+    """A worker of one shard, its loop, and the vectors in progress."""
+
+    def __init__(self, worker: Worker, link: Any, kernel: Any = worker_kernel) -> None:
+        self.worker = worker
+        self.loop = worker_loop.WorkerLoop(kernel, [(link, worker.membership.slots)])
+        self.spreads = Spreads({}, {})
+
+    def submit(self, payloads: Any, codes: Codes | None = None) -> None:
+        ready = len(payloads) if codes is None else 0
+        handle = self.worker.submit(Op.ADD32, payloads, now=time.monotonic(), ready=ready)
+        spread = spread_of(self.worker, handle, codes)
+        self.spreads.by_handle[handle] = self.spreads.at_shards[0, handle] = spread
+
+    def run(self, limit_at: float) -> list[Any]:
+        (unsent,) = self.loop.run([self.worker], self.spreads, limit_at)
+        return unsent
+
+
+def codes_of(chunks: int) -> Codes:
+    return Codes(np.full((chunks, up_bytes(Op.ADD32)), 7, np.uint8), Op.ADD32)
 
 
 @pytest.fixture
@@ -325,12 +312,12 @@ def test_a_vector_that_waits_for_peers_ends_the_loops_wait(silent: tuple[str, in
     """Until it has a payload, the worker does not know that peers hold it back, and DONEs would wake nobody (R2)."""
     own, policy = Membership(GENERATION, 0, WORKERS, 4), RepairPolicy(unproved_least=1, unproved_max=1)
     worker = Worker(own, Timing(retransmit_s=1e3, retransmit_max_s=1e3, deadline_s=1e4), repair=policy)
-    worker.submit(Op.ADD32, np.zeros((1, up_bytes(Op.ADD32)), np.uint8), now=time.monotonic())
     with closing(UdpLink(("127.0.0.1", 0), silent)) as link:
-        loop = worker_loop.WorkerLoop(worker_kernel, link, 4)
-        stream_of(worker, loop, 200)
+        bench, codes = Bench(worker, link), codes_of(200)
+        bench.submit(np.zeros((1, up_bytes(Op.ADD32)), np.uint8))
+        bench.submit(codes.source, codes)
         begun = time.monotonic()
-        assert not loop.run(worker, begun + 60)
+        assert not bench.run(begun + 60)
         assert time.monotonic() < begun + 30
         assert worker.waits_for_peers
         assert worker.in_progress[1].ready == worker_layout.TRAIN_CHUNKS
@@ -340,33 +327,16 @@ def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[
     """It is the error feedback's residual by then."""
     worker = Worker(Membership(GENERATION, 0, WORKERS, 4), Timing(deadline_s=1e4))
     with closing(UdpLink(("127.0.0.1", 0), silent)) as link:
-        loop = worker_loop.WorkerLoop(worker_kernel, link, 4)
-        codes = stream_of(worker, loop, 200)
-        loop.run(worker, time.monotonic() + 0.05)
+        bench, codes = Bench(worker, link), codes_of(200)
+        bench.submit(codes.source, codes)
+        bench.run(time.monotonic() + 0.05)
         reduce = worker.in_progress[0]
         made = reduce.ready
         assert made >= worker_layout.TRAIN_CHUNKS
         reduce.held[:50], reduce.missing = True, 150
         codes.stream.memory = None
-        loop.run(worker, time.monotonic() + 0.05)
+        bench.run(time.monotonic() + 0.05)
         assert (codes.stream.taken, reduce.ready) == (0, made)
-
-
-def test_a_vector_without_payloads_keeps_no_caller_waiting_where_the_loop_does_not_run(
-    silent: tuple[str, int],
-) -> None:
-    """Nor does the memory of a stream stay when its all-reduce is over."""
-    own = Membership(GENERATION, 0, WORKERS, 4)
-    with Transport(UdpLink(("127.0.0.1", 0), silent), own, Timing(deadline_s=1e4)) as transport:
-        assert transport._loop is not None
-        stream_of(transport.worker, transport._loop, 200)
-        transport.worker._state.early[10_000] = (Header(kind=Kind.RESULT, op=Op.ADD32), b"")  # so it is not plain
-        begun = time.monotonic()
-        assert not transport.step(60)
-        assert time.monotonic() < begun + 30
-        transport.worker.in_progress.clear()
-        transport.step(0)
-        assert not transport._loop.streams
 
 
 def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
@@ -383,9 +353,9 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
                 note_sent=lambda: None, clear_waker=lambda: waker.recv(1),
             )  # fmt: skip
             worker = Worker(Membership(GENERATION, 0, 1, slots), Timing(retransmit_s=1e6, retransmit_max_s=1e6))
-            worker.submit(Op.ADD32, np.zeros((chunks, up_bytes(Op.ADD32)), np.uint8), now=0.0)
+            bench = Bench(worker, link)
+            bench.submit(np.zeros((chunks, up_bytes(Op.ADD32)), np.uint8))
             waiting = [bytes(datagram) for datagram in worker.datagrams_to_send(0.0)]
-            loop = worker_loop.WorkerLoop(worker_kernel, link, slots)  # type: ignore[arg-type]
 
             def answer() -> None:
                 """Answer a window of UPDATEs without reading what comes in return, then the next window."""
@@ -401,7 +371,7 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
             thread.start()
             limit_at, unsent = time.monotonic() + 60, []
             while worker.in_progress and time.monotonic() < limit_at:
-                unsent += loop.run(worker, limit_at)
+                unsent += bench.run(limit_at)
             thread.join(60)
         assert not unsent
         done = worker.next_event()
@@ -415,7 +385,8 @@ def test_whoever_needs_the_worker_does_not_wait_for_the_network() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
         switch.bind(("127.0.0.1", 0))
         link = UdpLink(("127.0.0.1", 0), switch.getsockname())
-        with Transport(link, Membership(GENERATION, 0, WORKERS, 4), timing) as transport:
+        shard = Shard(link, Membership(GENERATION, 0, WORKERS, 4), timing)
+        with Transport([shard]) as transport:
             transport.submit(Op.ADD32, np.zeros((4, up_bytes(Op.ADD32)), np.uint8))
             over = threading.Event()
 
@@ -427,7 +398,7 @@ def test_whoever_needs_the_worker_does_not_wait_for_the_network() -> None:
             waits.start()
             switch.settimeout(60)
             kinds = {split_datagram(switch.recv(65535))[0].kind for _ in range(4)}
-            transport.probe()
+            shard.probe()
             transport.wake()  # it is sent at the next step
             kinds.add(split_datagram(switch.recv(65535))[0].kind)
             over.set()
@@ -450,26 +421,27 @@ def test_a_flood_keeps_nobody_from_timers_and_signals(raises: bool, calls_most: 
         nonlocal calls
         calls += 1
         assert calls <= calls_most
-        words, k = loop.words, worker_layout
-        words[k.STOP], words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = k.STOP_REST, 0, 64, 64
+        words, k = bench.loop.shards[0].words, worker_layout
+        words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = 0, 64, 64
+        bench.loop.job[k.STOP] = words[k.ENDED] = k.STOP_REST
         if raises:
             raise Alarm
 
     worker = Worker(Membership(GENERATION, 0, 1, 4))
-    worker.submit(Op.ADD32, np.zeros((2, up_bytes(Op.ADD32)), np.uint8), now=0.0)
     with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
-        loop = worker_loop.WorkerLoop(SimpleNamespace(serve=serve), link, 4)
-        loop.run(worker, time.monotonic() + 1e3)
-    assert isinstance(loop.interrupt, Alarm) is raises
+        bench = Bench(worker, link, SimpleNamespace(serve=serve))
+        bench.submit(np.zeros((2, up_bytes(Op.ADD32)), np.uint8))
+        bench.run(time.monotonic() + 1e3)
+    assert isinstance(bench.loop.interrupt, Alarm) is raises
     assert sum(worker.statistics.ignored.values()) == calls
 
 
 def test_other_links_and_the_environment_have_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
-        assert worker_loop.worker_loop(link, 4) is not None
-        assert worker_loop.worker_loop(object(), 4) is None
+        assert worker_loop.worker_loop([(link, 4)]) is not None
+        assert worker_loop.worker_loop([(link, 4), (object(), 4)]) is None
         monkeypatch.setenv("HOPSUM_COMPILED", "0")
-        assert worker_loop.worker_loop(link, 4) is None
+        assert worker_loop.worker_loop([(link, 4)]) is None
 
 
 def test_the_python_worker_remains_where_the_loop_does_not_compile(
@@ -477,16 +449,14 @@ def test_the_python_worker_remains_where_the_loop_does_not_compile(
 ) -> None:
     monkeypatch.setitem(sys.modules, "hopsum.transport.worker_kernel", None)
     with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
-        assert worker_loop.worker_loop(link, 4) is None
+        assert worker_loop.worker_loop([(link, 4)]) is None
     assert "the Python worker is used" in caplog.text
 
 
 def test_machine_code_of_another_layout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_layout, "FINGERPRINT", worker_layout.FINGERPRINT + 1)
-    worker = Worker(Membership(GENERATION, 0, 1, 4))
-    worker.submit(Op.ADD32, np.zeros((2, up_bytes(Op.ADD32)), np.uint8), now=0.0)
     with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9))) as link:
-        loop = worker_loop.worker_loop(link, 4)
-        assert loop is not None
+        bench = Bench(Worker(Membership(GENERATION, 0, 1, 4)), link)
+        bench.submit(np.zeros((2, up_bytes(Op.ADD32)), np.uint8))
         with pytest.raises(RuntimeError, match="__pycache__"):
-            loop.run(worker, 0.0)
+            bench.run(0.0)

@@ -17,11 +17,11 @@ import numpy as np
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import AllReducePart, WorkerPhase
+from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 from hopsum_wire.generations import Decided, Resume
 
-from ..protocol.parts import PartBook, Unfilled
+from ..protocol.early import EarlyBook, Unfilled
 
 GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160
@@ -56,7 +56,7 @@ class Twins:
         """By position."""
         self.on_the_way: list[bytes] = []
         self.unfilled: list[Unfilled] = []
-        self.books = PartBook(), PartBook()
+        self.book = EarlyBook()
         self.met: Counter[str] = Counter()
 
     def both(self, call: str, *arguments: Any, **named: Any) -> None:
@@ -75,7 +75,7 @@ class Twins:
         payloads = np.random.default_rng(rng.getrandbits(32)).integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8)
         ready = rng.choice([None, None, None, 1, chunks // 2, chunks - 1])
         before = self.one.stream.end
-        self.both("submit", op, payloads, now=self.now, ready=ready, part_chunks=rng.choice([0, 1, 7, 32]))
+        self.both("submit", op, payloads, now=self.now, ready=ready)
         if self.one.stream.end == before:
             return
         self.ops += [op] * chunks
@@ -108,11 +108,15 @@ class Twins:
             yield replace(sent, kind=Kind.STATE, held=sent.round, contributors=0b101, count=1).pack()
         elif rng.random() < 0.02 * self.storm:
             yield replace(sent, kind=Kind.STALE, held=sent.round + 2, contributors=0b101, length=0, flags=0).pack()
+        elif rng.random() < 0.02 * self.storm:  # a late answer about a round that is probably held
+            slot, round_ = self.one.stream.place(rng.randint(self.one.stream.base, position))
+            stale = replace(sent, kind=Kind.STALE, slot=slot, round=round_, held=round_ + 2, contributors=0b101)
+            yield replace(stale, length=0, flags=0).pack()
         elif rng.random() < 1 - 0.1 * self.storm:
             yield self.result(position)
             if rng.random() < 0.05 and self.storm:
                 yield self.result(position + self.one.stream.slots)  # the others are ahead
-            if rng.random() < 0.05 * self.storm:
+            if rng.random() < 0.15 * self.storm:
                 yield self.forged(position)
 
     def result(self, position: int, **changes: int) -> bytes:
@@ -219,9 +223,15 @@ class Twins:
         assert one._state.open_end == fast._state.open_end
         for mine, other in zip(one._state.active, fast._state.active, strict=True):
             assert (mine.handle, mine.missing) == (other.handle, other.missing)
+            assert mine.discarded == other.discarded
+            other.discarded = False
             for name in ("results", "contributors", "held"):
                 assert np.array_equal(getattr(mine, name), getattr(other, name)), name
-        mine_told, other_told = (self.told(worker, book) for worker, book in zip((one, fast), self.books, strict=True))
+        self.book.look(one)
+        mine_told, other_told = self.told(one), self.told(fast)
+        for event in mine_told:
+            if isinstance(event, AllReduceDone):
+                self.book.end(event)
         assert len(mine_told) == len(other_told)
         for event, other_event in zip(mine_told, other_told, strict=True):
             self.met[type(event).__name__] += 1
@@ -230,17 +240,6 @@ class Twins:
                 for name in ("results", "contributors"):
                     assert np.array_equal(getattr(event, name), getattr(other_event, name)), name
 
-    def told(self, worker: Worker, book: PartBook) -> list[AllReduceDone | AllReduceFailed]:
-        """Return what ended at a worker; its parts, which may be cut otherwise at the other one, are in its book."""
-        ends: list[AllReduceDone | AllReduceFailed] = []
-        while (event := worker.next_event()) is not None:
-            if isinstance(event, AllReducePart):
-                book.note(event)
-                self.met["parts taken back"] += not len(event.results)
-                continue
-            if isinstance(event, AllReduceDone):
-                checked = book.checked
-                book.check(event)
-                self.met["parts"] += book.checked - checked
-            ends.append(event)
-        return ends
+    def told(self, worker: Worker) -> list[AllReduceDone | AllReduceFailed]:
+        """Return what ended at a worker."""
+        return list(iter(worker.next_event, None))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 
@@ -19,8 +20,8 @@ class Member:
 
     def join(self, membership: Membership, timing: Timing) -> None:
         """Begin a generation."""
-        self.transport = Transport(self.link, membership, timing)
-        self.worker = self.transport.worker
+        shard = Shard(self.link, membership, timing)
+        self.transport, self.worker = Transport([shard]), shard.worker
 
     @property
     def address(self) -> tuple[str, int]:

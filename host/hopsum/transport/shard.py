@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker's end at one shard of its job: the link to the switch, the slot protocol, and the peers.
+
+`Transport` drives the shards of a worker in one thread. Without peers there is no other thread. With peers a side
+channel's thread answers them, between all-reduces too. Any thread may seal the generation, resume in another one, offer
+a state or fetch one. One lock keeps these threads apart in the worker. The compiled loop alone waits for the network
+while it holds the lock. A thread that wants the lock wakes that loop (`StepLock`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.notice import WaitMonitor
+from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
+from hopsum.protocol.repair import RepairPolicy
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+from hopsum.protocol.worker import Membership, Timing, Worker, WorkerStatistics
+from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
+from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
+from hopsum.transport.state_exchange import StateExchange
+from hopsum.transport.udp_link import UdpLink
+from hopsum_wire.generations import Resume, Sealed
+
+# A lock whose holder may wait for the network: whoever wants the lock wakes the holder, who then lets go of it.
+
+
+class StepLock:
+    """A reentrant lock for `threading.Condition`.
+
+    Args:
+        wake: called by a thread that finds the lock taken. Ends the holder's wait. Any thread may call it.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake: Final = wake
+        self._lock: Final[Any] = threading.RLock()
+        self._guard: Final = threading.Lock()
+        self._waiting = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Say whether a thread waits for the lock: its holder must not wait for the network again."""
+        return self._waiting > 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, as `threading.RLock.acquire`."""
+        # The common case: nobody holds the lock, so nobody has to be woken.
+        if self._lock.acquire(blocking=False):
+            return True
+        if not blocking:
+            return False
+        # Counted before the wake-up: the holder that wakes looks at `is_wanted`, and must see this thread.
+        self._want(1)
+        try:
+            return bool(self._lock.acquire(timeout=timeout))
+        finally:
+            self._want(-1)
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _want(self, change: int) -> None:
+        with self._guard:
+            # A plain int is not atomic for += between threads.
+            self._waiting += change
+        if change > 0:
+            self._wake()
+
+    # What threading.Condition asks of a reentrant lock.
+
+    # threading.Condition calls these three by name on a lock that is no plain lock (CPython, threading.py).
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())
+
+    def _release_save(self) -> Any:
+        return self._lock._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._want(1)
+        try:
+            self._lock._acquire_restore(state)
+        finally:
+            self._want(-1)
+
+
+_log: Final = logging.getLogger(__name__)
+# A LEAVE may be lost with its connection. It is repeated this often while `close` lingers.
+LEAVE_EVERY_S: Final = 0.1
+LINGER_SHORT_S: Final = 0.5
+# Longer than a process waits for a processor, and short against deadlines.
+TIMERS_WAIT_S: Final = 1.0
+"""The longest time for which datagrams that keep coming put off the worker's timers."""
+_ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.LEAVE)
+"""The messages that may let the caller's thread go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStatistics:
+    """Counts of the traffic at the socket."""
+
+    link: LinkStatistics
+    worker: WorkerStatistics
+    side: SideStatistics
+    """Towards the peers; all 0 without peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The other workers of a job, from whom one repairs.
+
+    Args:
+        channel: of this rank and generation, not started yet; closed with the transport.
+        addresses: (IPv4 address, TCP port) of every rank's channel.
+        policy: when peers are asked, and how much is kept for them.
+        linger_s: seconds for which `close` serves peers that have not said to need nothing more.
+        resume: of a newcomer, how the job's stream stands.
+    """
+
+    channel: SideChannel
+    addresses: Mapping[int, tuple[str, int]]
+    policy: RepairPolicy = field(default_factory=RepairPolicy)
+    linger_s: float = 10.0
+    resume: Resume | None = None
+
+
+class Shard:
+    """One worker's link, protocol and peers at one shard. With peers, for any thread where its methods say so.
+
+    Args:
+        link: to the switch; closed with the shard.
+        membership: this worker's part in the job.
+        peers: without them, a result that the switch no longer has ends the generation (ResultLostError).
+
+    Raises:
+        ValueError: a rank has no address among the peers, or `resume` does not fit the slots.
+    """
+
+    def __init__(
+        self, link: DatagramLink, membership: Membership, timing: Timing | None = None, peers: Peers | None = None
+    ) -> None:
+        self.link = link
+        self._rows = link if isinstance(link, RowLink) else None
+        # The link counts; the worker wants to hear of the growth only.
+        self._unreachable, self._failures = 0, Counter[str]()
+        """The part of the link's counts that the worker was told."""
+        self.lock: Final = StepLock(link.wake)
+        """The lock of the worker."""
+        self._changed = threading.Condition(self.lock)  # type: ignore[arg-type]  # a lock of another class
+        self._put_off_at: float | None = None
+        """The time since which datagrams put off the worker's timers, None while they do not."""
+        self._closed = False
+        self._dones: dict[int, PeerMessage] = {}
+        """The latest DONE of each rank, where the worker has not taken it yet."""
+        self._waits = False
+        """True while a message of a peer would help a step."""
+        self._others = [other for other in range(membership.workers) if other != membership.rank]
+        self._peers, self._linger_s = peers, 0.0
+        self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
+        if peers is None:
+            self.worker = Worker(membership, timing)
+            return
+        _require_all(peers.addresses, membership.workers, membership.rank)
+        self._linger_s = peers.linger_s
+        self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
+        self._states = StateExchange(self.worker, peers.channel, self._others, self._changed)
+        peers.channel.start({other: peers.addresses[other] for other in self._others}, self._hear)
+
+    @property
+    def statistics(self) -> TransportStatistics:
+        """Counts so far, live."""
+        return TransportStatistics(self.link.statistics, self.worker.statistics, self._side_statistics)
+
+    # ---- a step of the transport ---------------------------------------------------------------------------
+
+    def begin_step(self) -> float | None:
+        """Hear and tell what there is, with the lock. Return the time at which the worker is due, None: never."""
+        # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
+        # wait.
+        self._waits = self.worker.waits_for_peers
+        self._take_dones()
+        self.say()
+        return self.worker.get_timer()
+
+    def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
+        """Send batches of datagrams, uint8[n, bytes] each, in this order."""
+        for segments in batches:
+            if self._rows is not None:
+                self._rows.send_rows(segments)
+            else:
+                for datagram in segments:
+                    self.link.send(memoryview(datagram))
+
+    def hand_over(self, arrived: Sequence[bytes | memoryview], now: float, *, emptied: bool) -> None:
+        """Give the worker what arrived, what the network said since the last time, and the time; with the lock."""
+        for received in arrived:
+            self.worker.receive_datagram(received, now)
+        said = self.link.statistics
+        for _ in range(said.unreachable - self._unreachable):
+            self.worker.note_unreachable(now)
+        for name in (said.failures - self._failures).elements():
+            self.worker.note_failed_send(name)
+        self._unreachable, self._failures = said.unreachable, Counter(said.failures)
+        if isinstance(self.link, UdpLink):
+            counts = self.worker.statistics
+            self.link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way)
+        # A process that waited for a processor finds its timers due and their results in the socket: first the results.
+        # The bound keeps a flood from putting off deadlines for ever.
+        if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):
+            self._put_off_at = None
+            self.worker.handle_timer(now)
+        elif self._put_off_at is None:
+            self._put_off_at = now
+
+    def say(self) -> None:
+        """Put what the worker has to say into the channel; with the lock."""
+        if self._peers is not None:
+            self._peers.channel.send_all(self.worker.messages_to_peers())
+            done = self.worker.done_for_peers()
+            if done is not None:
+                self._peers.channel.tell_all(done)
+
+    def require_open(self) -> None:
+        """Raise HopsumError if the side channel has ended. Its cause is attached."""
+        if self._peers is not None:
+            self._peers.channel.require_open()
+
+    def probe(self) -> None:
+        """Have the switch asked, at the next step, whom the oldest open sum waits for."""
+        with self.lock:
+            self.worker.probe()
+
+    def wake(self) -> None:
+        """Let the step in progress go on at once, or else the next one. Any thread may call it until `close`."""
+        self.link.wake()
+
+    # ---- generations -------------------------------------------------------------------------------------
+
+    def seal(self) -> Sealed:
+        """Send nothing and accept nothing more of this generation, as `Worker.seal`. Peers are answered as before.
+
+        Raises TypeError without peers: what the next generation begins with comes from them.
+        """
+        self._with_peers()
+        with self._changed:
+            return self.worker.seal()
+
+    def resume(
+        self,
+        generation: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+        *,
+        key: bytes,
+    ) -> None:
+        """Go on in another generation, as `Worker.resume`, with peers where they live now, and the generation's key.
+
+        Raises:
+            TypeError: without peers.
+            ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
+        """
+        channel, generation_key = self._with_peers().channel, GenerationKey(generation, key)
+        own = self.worker.membership
+        _require_all(peers, own.workers, own.rank)
+        with self._changed:
+            # Worker first: when the channel takes messages of the new generation the worker must know it.
+            self.worker.resume(generation, resume, time.monotonic(), rack)
+            # The key changes with the generation, so a worker that was evicted can prove nothing any more.
+            channel.move(generation_key, {other: peers[other] for other in self._others})
+            self.say()
+            self._changed.notify_all()
+        self.wake()
+
+    def go_on(self, start_generation: int, start: int) -> None:
+        """Take the program's word that the newcomers of a generation have its state, as `Worker.go_on`.
+
+        Raises TypeError without peers.
+        """
+        self._with_peers()
+        with self._changed:
+            self.worker.go_on(start_generation, start)
+            self.say()
+
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
+        with self._changed:
+            # The call comes from the lease thread and may be older than a change of generation.
+            if self.worker.repair is not None and self.worker.membership.generation == generation:
+                self.worker.repair.on_ranks_lost(ranks)
+                self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
+                self._changed.notify_all()
+        self.wake()
+
+    # ---- the program's state -----------------------------------------------------------------------------
+
+    def offer_state(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
+        """Have the program's state ready for the newcomers of a generation, until they have taken it.
+
+        Args:
+            state: kept, not copied.
+            newcomers: by rank, the generation in which it began, for all that may have no state yet.
+
+        Raises:
+            TypeError: without peers.
+        """
+        self._with_peers()
+        self._states.offer(state, start_generation, newcomers)
+
+    def fetch_state(self, start_generation: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
+        """Return the state that a worker offers to the newcomers of a generation. Wait for it up to `wait_s`.
+
+        Raises:
+            HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
+                was called, or its side channel has ended.
+            StateMovedError: there are newcomers of a later generation.
+            TypeError: without peers.
+        """
+        self._with_peers()
+        return self._states.fetch(start_generation, wait_s, bytes_max)
+
+    def end_fetch(self) -> None:
+        """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""
+        if self._peers is not None:
+            self._states.end_fetch("waits for no state any more: it has failed")
+
+    def close(self, *, linger: bool = True) -> None:
+        """Serve peers until they need nothing more, `linger_s` at most. Then close channel and link.
+
+        Without `linger` they are hardly waited for: they need nothing of a generation that is over, but may not know
+        yet.
+        Neither are they by a worker that never sent anything: it holds nothing that they could need.
+        """
+        if self._closed:
+            return
+        # Set first: a second `close` from another thread must not linger again.
+        self._closed = True
+        if self._peers is not None:
+            self._states.end_fetch("was closed while it waited for the state of another worker")
+            self._take_leave(self._peers.channel, linger=linger)
+            self._peers.channel.close()
+        self.link.close()
+
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def _hear(self, message: PeerMessage) -> None:
+        """Take one message, in the channel's thread."""
+        if message.kind is PeerKind.DONE:
+            self._hear_done(message)
+            return
+        with self._changed:
+            if message.kind in STATE_KINDS:
+                self._states.hear(message)
+            else:
+                self.worker.receive_peer(message, time.monotonic())
+                self.say()
+            self._changed.notify_all()
+        if message.kind in _ANSWERS:
+            self.wake()
+
+    def _hear_done(self, message: PeerMessage) -> None:
+        """Take a DONE, in the channel's thread. It frees memory, and is not worth the end of a wait for the network."""
+        self._dones[message.sender] = message
+        if self._waits:
+            self.wake()
+        elif self.lock.acquire(blocking=False):
+            # No step is in progress, and perhaps none will be for a long time.
+            try:
+                self._take_dones()
+            finally:
+                self.lock.release()
+
+    def _take_dones(self) -> None:
+        """Give the worker the DONEs of its peers; with the lock."""
+        while self._dones:
+            # One call takes the message out: the channel's thread may put another one there at any moment.
+            _, message = self._dones.popitem()
+            self.worker.receive_peer(message, time.monotonic())
+
+    def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
+        """Serve peers until everybody has left, or it is time."""
+        patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
+        repair, until = self.worker.repair, time.monotonic() + patience_s
+        waiting = WaitMonitor(_log, f"rank {self.worker.membership.rank}")
+        with self._changed:
+            while repair is not None and channel.failure is None:
+                repair.leave(finished=linger)
+                self.say()
+                if repair.everybody_left or time.monotonic() >= until:
+                    break
+                waiting.check(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
+                self._changed.wait(min(LEAVE_EVERY_S, self._linger_s))
+
+    def _with_peers(self) -> Peers:
+        """Return the peers. Raises TypeError if there are none."""
+        if self._peers is None:
+            raise TypeError("only a transport with peers goes on in another generation, with what these have")
+        return self._peers
+
+
+def _require_all(peers: Mapping[int, tuple[str, int]], workers: int, rank: int) -> None:
+    """Raise ValueError unless every other rank has an address."""
+    if missing := sorted(set(range(workers)) - {rank} - set(peers)):
+        raise ValueError(f"no side channel address for ranks {missing} of {workers} workers")

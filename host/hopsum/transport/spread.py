@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An all-reduce that is spread over the shards of a job: chunk c is chunk c // k of shard c mod k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from hopsum.codec.interface import ChunkStream, Reduction
+from hopsum.protocol.worker_state import AllReduce, Places
+
+# A look at the network costs some ten microseconds: half a million gradients take so long that it does not count.
+PART_CHUNKS: Final = 512
+"""The least chunks that Python encodes or reads between two looks at the network."""
+PARTS_MAX: Final = 8
+"""The most parts of a vector: each part costs a look at the network."""
+
+
+@dataclass(slots=True, eq=False)
+class Spread:
+    """An all-reduce in progress. Its results are put into one array, whichever shard they come from."""
+
+    handle: int
+    places: Places
+    """Of all chunks. Each shard has the views of its own."""
+    coder: Reduction | None
+    """Makes the payloads that were not there at the beginning, and reads sums before the last one is here. None: all
+    payloads were there, and nobody reads early."""
+    reduces: list[AllReduce | None]
+    """By shard that has chunks of it; None where the shard voided it at once."""
+    left: int
+    """Shards that have not ended it."""
+    taken: int = 0
+    """Chunks from the first on whose sums were read."""
+    error: BaseException | None = None
+    row: int = 0
+    """The place in the memory of the compiled loop, during a call."""
+
+    @property
+    def chunks(self) -> int:
+        """Return the chunks of the vector."""
+        return len(self.places.held)
+
+    @property
+    def part_chunks(self) -> int:
+        """Return the chunks that Python encodes or reads at once."""
+        return part_chunks(self.chunks)
+
+    @property
+    def ready(self) -> int:
+        """Return the chunks, from the first on, that have payloads."""
+        return self.chunks if self.coder is None else self.coder.encoded
+
+    @property
+    def missing(self) -> int:
+        """Return the chunks that have no result."""
+        return sum(0 if reduce is None else reduce.missing for reduce in self.reduces)
+
+    @property
+    def stream(self) -> ChunkStream | None:
+        """Return the machine code that may make payloads and read sums, or None."""
+        return None if self.coder is None else self.coder.stream
+
+    @property
+    def readable(self) -> int:
+        """Return the chunks from the first on whose results are here without a gap."""
+        lacking = ~self.places.held[self.taken :]
+        return self.taken + int(lacking.argmax()) if lacking.any() else self.chunks
+
+    def read(self, end: int) -> None:
+        """Read the sums up to a chunk. Raises what the coder raises."""
+        assert self.coder is not None
+        rows = slice(self.taken, end)
+        self.coder.take_part(self.taken, self.places.results[rows], self.places.contributors[rows])
+        self.taken = end
+
+    def read_again(self) -> None:
+        """Take back what was read, where a change of generation has discarded some of it."""
+        if not any(reduce is not None and reduce.discarded for reduce in self.reduces):
+            return
+        for reduce in self.reduces:
+            if reduce is not None:
+                reduce.discarded = False
+        if self.taken and self.coder is not None and self.coder.phase is not None:
+            self.coder.take_part(0, self.places.results[:0], self.places.contributors[:0])
+        self.taken = 0
+
+
+class Spreads(NamedTuple):
+    """The all-reduces in progress."""
+
+    by_handle: dict[int, Spread]
+    """In the order of the stream."""
+    at_shards: dict[tuple[int, int], Spread]
+    """By number of a shard that has not ended its part, and handle there."""
+
+
+class CodecWork(NamedTuple):
+    """The next piece of codec work for one vector."""
+
+    spread: Spread
+    what: Literal["encode", "read"]
+    end: int = 0
+    """Of what is read."""
+
+
+def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> CodecWork | None:
+    """Return the codec work that Python has to do next, or None.
+
+    Args:
+        spreads: in the order of the stream.
+        window: chunks that the network has on its way at most.
+        by_machine: the compiled loop does it where there is machine code.
+    """
+    unfilled, readable = None, None
+    for spread in spreads:
+        coder = spread.coder
+        if coder is None or coder.phase is None or (by_machine and coder.stream is not None):
+            continue
+        if unfilled is None and coder.encoded < spread.chunks:
+            unfilled = CodecWork(spread, "encode")
+            # The network may soon have sent all payloads that are made. An idle link costs most.
+            if coder.encoded + spread.missing - spread.chunks <= window + 2 * spread.part_chunks:
+                return unfilled
+        # A part is due as soon as the results of so many chunks may be here without a gap.
+        if readable is None and spread.chunks - spread.missing >= spread.taken + spread.part_chunks:
+            held = spread.readable
+            end = held - (held - spread.taken) % spread.part_chunks
+            if end > spread.taken:
+                readable = CodecWork(spread, "read", end)
+    return readable or unfilled
+
+
+def part_chunks(chunks: int) -> int:
+    """Return the chunks of a vector that Python encodes or reads between two looks at the network."""
+    return max(PART_CHUNKS, chunks // PARTS_MAX)
+
+
+def own_chunks(chunks: int, number: int, shards: int) -> int:
+    """Return how many of the first `chunks` chunks of a vector belong to a shard."""
+    return max(-(-(chunks - number) // shards), 0)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors over several shards: each chunk goes to its switch, and its sum comes to its place."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing
+from hopsum.protocol.worker_state import AllReduce, places_for
+from hopsum.transport.shard import Shard
+from hopsum.transport.spread import CodecWork, Spread, next_work
+from hopsum.transport.transport import Transport
+from hopsum.transport.udp_link import UdpLink
+from hopsum_wire import HOPSUM_BYTES, Op, up_bytes
+
+from .codes import Codes
+from .results import result_of
+
+WAIT_S = 90
+SLOTS = 8
+
+
+class EchoSwitch:
+    """A switch of one worker: the sum of a contribution is the contribution. It loses, repeats and reorders."""
+
+    def __init__(self, seed: str, storm: float) -> None:
+        self.rng, self.storm = random.Random(seed), storm
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self.socket.getsockname()
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        late: list[bytes] = []
+        while (update := self.socket.recvfrom(65535)) and update[0]:
+            data, peer = update
+            answer = result_of(data)[:HOPSUM_BYTES] + data[HOPSUM_BYTES:]
+            draw = self.rng.random()
+            if draw < 0.1 * self.storm:
+                continue
+            if draw < 0.2 * self.storm:
+                late.append(answer)
+                continue
+            answers = [answer] * (2 if draw < 0.3 * self.storm else 1)
+            for each in (*answers, *late):
+                self.socket.sendto(each, peer)
+            late.clear()
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.sendto(b"", self.address)
+        self.thread.join(WAIT_S)
+        self.socket.close()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def transport_of(stack: ExitStack, shards: int, seed: str, storm: float) -> Transport:
+    timing = Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=WAIT_S)
+    ends = []
+    for number in range(shards):
+        switch = EchoSwitch(f"{seed} {number}", storm)
+        stack.callback(switch.close)
+        link = UdpLink(("127.0.0.1", 0), switch.address, gso="off" if number % 2 else "auto")
+        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
+    return stack.enter_context(Transport(ends))
+
+
+def codes_of(chunks: int, seed: int) -> Codes:
+    rng = np.random.default_rng(seed)
+    return Codes(rng.integers(0, 256, (chunks, up_bytes(Op.ADD32)), dtype=np.uint8), Op.ADD32)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "reference"])
+@pytest.mark.parametrize("storm", [0.0, 1.0])
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_sums_come_to_their_places(
+    stack: ExitStack, shards: int, storm: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some vectors have all payloads at once, others get codes made and read on the way; several are in progress."""
+    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 16)
+    if not compiled:
+        monkeypatch.setenv("HOPSUM_COMPILED", "0")
+    transport = transport_of(stack, shards, f"{shards} {storm}", storm)
+    assert transport.has_loop is compiled
+    waiting: dict[int, tuple[Codes, bool]] = {}
+    read_early = 0
+    until = time.monotonic() + WAIT_S
+    for number, chunks in enumerate([1, shards, shards + 1, 300, 64, 300]):
+        codes, streams = codes_of(chunks, number), number % 2 == 1
+        coder: Any = codes if streams else None
+        given = np.zeros_like(codes.source) if streams else codes.source
+        waiting[transport.submit(Op.ADD32, given, coder=coder)] = codes, streams
+    while waiting:
+        assert time.monotonic() < until
+        for event in transport.step(1.0):
+            codes, streams = waiting.pop(event.handle)
+            assert isinstance(event, AllReduceDone)
+            np.testing.assert_array_equal(event.results, codes.source)
+            if streams:
+                codes.check(event)
+                read_early += codes.stream.taken
+    assert read_early > 64
+    assert transport.statistics.worker.results == transport.statistics.worker.updates
+    assert bool(transport.statistics.worker.retransmits) or not storm
+
+
+def test_a_coder_that_fails_ends_its_vector(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSUM_COMPILED", "0")
+    transport = transport_of(stack, 2, "fails", 0.0)
+    codes = codes_of(100, 1)
+
+    def no_room() -> None:
+        raise MemoryError("no room for codes")
+
+    monkeypatch.setattr(codes, "encode_part", no_room)
+    coder: Any = codes
+    handle = transport.submit(Op.ADD32, codes.source, coder=coder)
+    (event,) = transport.step(1.0)
+    assert isinstance(event, AllReduceFailed)
+    assert (event.handle, str(event.error)) == (handle, "no room for codes")
+
+
+def spread_of(chunks: int, codes: Codes | None) -> Spread:
+    """Return a vector of one shard, which has no worker."""
+    places = places_for(Op.ADD32, chunks)
+    datagrams = np.zeros((chunks, HOPSUM_BYTES + up_bytes(Op.ADD32)), np.uint8)
+    reduce = AllReduce(1, Op.ADD32, 0, datagrams, 0.0, 1.0, 0, places)
+    return Spread(1, places, codes, [reduce], 1)  # type: ignore[arg-type]
+
+
+def hold(spread: Spread, chunks: slice) -> None:
+    """Let results come."""
+    (reduce,) = spread.reduces
+    assert reduce is not None
+    spread.places.held[chunks] = True
+    reduce.missing = int(np.count_nonzero(~spread.places.held))
+
+
+def test_python_makes_codes_for_an_idle_network_first_and_reads_what_is_here_without_a_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 4)
+    monkeypatch.setattr("hopsum.transport.spread.PARTS_MAX", 100)
+    codes = codes_of(100, 1)
+    spread = spread_of(100, codes)
+    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "encode")
+    assert next_work([spread], 8, by_machine=True) is None, "there is machine code"
+    codes.stream.encoded = 40
+    hold(spread, slice(1, 12))
+    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "encode"), "the first sum is missing"
+    hold(spread, slice(0, 1))
+    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "read", 12)
+    assert next_work([spread], 20, by_machine=False) == CodecWork(spread, "encode"), "a window may be sent already"
+    spread.read(12)
+    hold(spread, slice(12, 15))
+    codes.stream.encoded = 100
+    assert next_work([spread], 8, by_machine=False) is None, "too few for a part"
+
+
+def test_sums_that_a_change_of_generation_discards_are_read_again() -> None:
+    codes = codes_of(100, 1)
+    spread = spread_of(100, codes)
+    (reduce,) = spread.reduces
+    assert reduce is not None
+    hold(spread, slice(0, 50))
+    spread.read(30)
+    reduce.discard(np.arange(100) >= 60)
+    spread.read_again()
+    assert spread.taken == codes.stream.taken == 30, "nothing that is here was discarded"
+    reduce.discard(np.arange(100) == 29)
+    spread.read_again()
+    assert spread.taken == codes.stream.taken == 0
+    assert spread.readable == 29
+    spread.read_again()
