@@ -67,7 +67,6 @@ MAX_GRANULARITY: Final = 4095
 """The costs of all steps are held at once: some 800 MB at this size."""
 TIE: Final = 1e-12
 """Paths that differ by less than this, relatively, are equally good: mirror images, on every machine."""
-_PLAIN_GRANULARITY: Final = 511
 _NODES: Final = 64
 """The nodes of Gauss and Legendre, exact to the last bits for a gap of 10 standard deviations."""
 _FINE_NODES: Final = 16
@@ -386,48 +385,18 @@ def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, .
         bound: t, positive.
     """
     costs = grid_costs(granularity, bound)
-    # All pairs at once: at 511 and below a matrix is faster than the narrowed search.
-    relax = relax_all if granularity <= _PLAIN_GRANULARITY else relax_narrowed
     start = np.full(granularity + 1, np.inf)
     start[0] = 0.0
     layers = [start]
     for _ in range(entries - 2):
-        layers.append(relax(layers[-1], costs))
+        # The least cost of every grid point after one more step, from all pairs.
+        layers.append((layers[-1][:, None] + costs).min(axis=0))
     values = [granularity]
     for layer in reversed(layers):
         paths = layer + costs[:, values[-1]]
         # The first of equal paths, so that a table and its mirror image are decided alike everywhere.
         values.append(int(np.argmax(paths <= paths.min() * (1 + TIE))))
     return tuple(reversed(values))
-
-
-def relax_all(best: Doubles, costs: Doubles) -> Doubles:
-    """Return the least cost of every grid point after one more step, float64[g + 1], from all pairs."""
-    least: Doubles = (best[:, None] + costs).min(axis=0)
-    return least
-
-
-def relax_narrowed(best: Doubles, costs: Doubles) -> Doubles:
-    """Return the same as `relax_all`: the best origin of a target lies between those of its neighbours."""
-    size = best.size
-    least = np.full(size, np.inf)
-    origins = np.zeros(size + 2, np.intp)  # of target j at j + 1; fences at both ends
-    origins[-1] = size - 1
-    # Halve the distance between targets: each new one lies between two whose origins are known.
-    stride = 1 << size.bit_length() - 1
-    while stride:
-        targets = np.arange(stride - 1, size, 2 * stride)
-        low = origins[targets + 1 - stride]
-        high = np.minimum(origins[np.minimum(targets + 1 + stride, size + 1)], targets - 1)
-        lengths = np.maximum(high - low, 0) + 1
-        firsts = np.cumsum(lengths) - lengths
-        sources = np.arange(firsts[-1] + lengths[-1]) + np.repeat(low - firsts, lengths)
-        paths = best[sources] + costs[sources, np.repeat(targets, lengths)]
-        least[targets] = np.minimum.reduceat(paths, firsts)
-        hits = np.flatnonzero(paths == np.repeat(least[targets], lengths))
-        origins[targets + 1] = sources[hits[np.searchsorted(hits, firsts)]]
-        stride //= 2
-    return least
 
 
 @lru_cache(maxsize=2)

@@ -491,7 +491,6 @@ class Uhc(LookupTableCodec):
         workers: of the job.
         bits: of a code, 1 to 8.
         lane_bits: 8 or 16. Left out: the narrower that fits.
-        truncated: expected fraction of coordinates beyond t, 0 to 0.8. The best for bits and workers if left out.
         kernels: of a backend; "auto" on one thread if left out.
         code_group: of the job's switch, see `hopsum_wire.payload`.
         result_bits: of a sum in a result, those of the lane by default, or 6 where the sum of `workers` values of at
@@ -509,7 +508,6 @@ class Uhc(LookupTableCodec):
         *,
         bits: int = 4,
         lane_bits: int | None = None,
-        truncated: float | None = None,
         kernels: Kernels | None = None,
         code_group: int = LANE_GROUP_CODES,
         result_bits: int | None = None,
@@ -517,19 +515,16 @@ class Uhc(LookupTableCodec):
         require_workers(workers)
         if not 1 <= bits <= MAX_UHC_BITS:
             raise CodecError(f"uhc with codes of {bits} bits: 1 to {MAX_UHC_BITS}")
-        values = tuple(range(1 << bits))
-        table = uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated)
-        narrow = result_bits == PACKED_LANE_BITS or workers * values[-1] <= 255
+        narrow = result_bits == PACKED_LANE_BITS or workers * ((1 << bits) - 1) <= 255
         super().__init__(
             workers,
-            table,
+            uniform_table(bits, workers),
             lane_bits=lane_bits or (8 if narrow else 16),
             kernels=kernels,
             code_group=code_group,
             result_bits=result_bits,
         )
         self.bits = bits
-        self.truncated = self.table.truncated
 
 
 def uniform_nmse(bits: int, truncated: float, workers: int) -> float:

@@ -172,8 +172,7 @@ def test_limits_hold_for_blocks_of_512(backend: str) -> None:
         ("thc", 2, {"code_group": 96}, "codes in groups of 96: one of 4, 8, 16, 32, 64, 128, 256, 512"),
         ("uhc", 2, {"bits": 0}, "codes of 0 bits: 1 to 8"),
         ("uhc", 2, {"bits": 9}, "codes of 9 bits: 1 to 8"),
-        ("uhc", 2, {"truncated": 0.0}, "truncated fraction 0.0: above 0"),
-        ("uhc", 2, {"truncated": 0.9}, f"at least {MIN_BOUND}"),
+        ("thc", 2, {"table": LookupTable(tuple(range(16)), 0.9)}, f"at least {MIN_BOUND}"),
         ("uhc", 18, {"bits": 4, "lane_bits": 8}, r"18 workers \* granularity 15 = 270 overflows a lane"),
     ],
 )

@@ -10,17 +10,14 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, LookupTable, lookup_table, make_codec
+from hopsum.codec import CodecError, LookupTable, make_codec
 from hopsum.codec.lookup_table import (
     cell_errors_between,
     expected_nmse,
     grid_costs,
     optimal_table,
-    relax_all,
-    relax_narrowed,
     require_switch_table,
     rounding_error,
-    shortest_table,
     truncation_bound,
     truncation_error,
 )
@@ -268,28 +265,6 @@ def test_shipped_tables_are_the_best_symmetric_ones_and_not_better_than_ours(
     assert tuple(tables[errors.argmin()].tolist()) == shipped
     ours = rounding_error(optimal_table(granularity, 1 / inverse, bits), bound)
     assert 1.0 <= rounding_error(shipped, bound) / ours * (1 + 1e-12) <= 1.0273  # the gain is at most 2.65 %
-
-
-@pytest.mark.parametrize("bound", [0.7, 2.1539, 4.0])
-def test_narrowed_steps_equal_plain_ones(bound: float) -> None:
-    for granularity in [*range(1, 70), 127, 128, 255]:
-        costs = grid_costs(granularity, bound)
-        best = np.full(granularity + 1, np.inf)
-        best[0] = 0.0
-        for _ in range(min(granularity, 40)):
-            plain, narrowed = relax_all(best, costs), relax_narrowed(best, costs)
-            np.testing.assert_allclose(narrowed, plain, rtol=1e-14)
-            best = plain
-
-
-def test_narrowed_steps_find_the_same_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [(g, 1 << bits, bound) for g in (15, 30, 77, 300) for bits in (1, 2, 4) for bound in (1.0, 2.4176, 3.2972)]
-    cases += [(300, 256, 3.0), (520, 128, 4.0)]
-    tables = []
-    for limit in (0, 10_000):
-        monkeypatch.setattr(lookup_table, "_PLAIN_GRANULARITY", limit)
-        tables.append([shortest_table(*(g, bound, entries)) for g, entries, bound in cases])
-    assert tables[0] == tables[1]
 
 
 def test_fine_tables_approach_the_continuous_optimum() -> None:
