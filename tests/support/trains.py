@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy that does to trains what a broken kernel or network card does: datagrams sent together get lost."""
+"""A proxy that does to datagrams what a broken kernel, network card or link does: it loses some of them."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -16,8 +16,11 @@ from .server import LOCALHOST
 
 
 @contextmanager
-def eats_trains(switch: tuple[str, int], state: list[bool]) -> Iterator[list[tuple[str, int]]]:
-    """Yield the two addresses of a proxy that drops every train of more than one datagram towards a switch."""
+def loses(server: tuple[str, int], lost: Callable[[int, int], bool]) -> Iterator[list[tuple[str, int]]]:
+    """Yield the address of a proxy for a client, and the address from which the proxy asks the server.
+
+    `lost` says for each train, by its bytes and those of a datagram in it, whether it does not reach the server.
+    """
     with ExitStack() as stack:
         front, back = (stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2))
         front.bind((LOCALHOST, 0))
@@ -26,22 +29,22 @@ def eats_trains(switch: tuple[str, int], state: list[bool]) -> Iterator[list[tup
         back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         if not set_option(front, UDP_GRO, 1):
             pytest.skip("this kernel has no UDP_GRO")
-        worker: list[tuple[str, int]] = []
+        client: list[tuple[str, int]] = []
 
         def up() -> None:
             while True:
                 data, ancillary, _, peer = front.recvmsg(65535, ANCILLARY_BYTES)
                 if not data:
                     return
-                worker[:] = [peer]
+                client[:] = [peer]
                 each = datagram_bytes(ancillary, len(data))
-                if len(data) <= each or not state[0]:
+                if not lost(len(data), each):
                     for first in range(0, len(data), each):
-                        back.sendto(data[first : first + each], switch)
+                        back.sendto(data[first : first + each], server)
 
         def down() -> None:
             while data := back.recv(65535):
-                front.sendto(data, worker[0])
+                front.sendto(data, client[0])
 
         threads = [threading.Thread(target=way) for way in (up, down)]
         for thread in threads:

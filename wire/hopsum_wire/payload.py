@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hopsum_wire._layout import (
     CODES8_BYTES,
     CODES16_BYTES,
+    HOPSUM_BYTES,
     LANE_GROUP_CODES,
     LANES_BYTES,
     PACKED_BYTES,
@@ -62,6 +63,8 @@ SHAPES: Final[dict[int, Shape]] = {
     Op.LOOKUP_ADD6: Shape(CODES8_BYTES, PACKED_BYTES, 1024, ">u1", has_codes=True),
 }
 """The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
+LONGEST_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
+"""The longest datagram of any op, up or down."""
 
 _CODE_BITS: Final = 4
 _TOP_BITS: Final = 8 - PACKED_LANE_BITS

@@ -9,14 +9,11 @@ from typing import Final
 from hopsum.diagnosis import kernel
 from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
-from hopsum_wire import HOPSUM_BYTES
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.membership import Endpoint
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import LONGEST_BYTES
 
-DATAGRAM_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
-"""The largest of any op, up or down."""
-PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + DATAGRAM_BYTES
+PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES
 # The kernel charges the whole buffer of a packet (truesize), not its bytes.
 CHARGED_BYTES: Final = 2304
 """The bytes of a receive buffer that the kernel counts for such a datagram, measured on loopback."""

@@ -34,6 +34,7 @@ from hopsum.diagnosis import host_checks, kernel, switch_checks
 from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
 from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
+from hopsum_wire.payload import LONGEST_BYTES
 
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "membership": (),
@@ -177,7 +178,7 @@ class _Examination:
     def _mtu(self) -> CheckRow:
         path_bytes = None
         if self.route.gateway and self._client is not None:
-            path_bytes = self._client.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.refusal_s)
+            path_bytes = self._client.path_mtu(LONGEST_BYTES, self._patience.refusal_s)
         return host_checks.check_mtu(self.own, self.switch, path_bytes)
 
     def _port(self) -> CheckRow:

@@ -127,16 +127,18 @@ class EmbeddedSwitch(NamedTuple):
     udp_port: int
 
 
-def start_switch(children: Children, ip: str, service_ip: str) -> EmbeddedSwitch:
+def start_switch(children: Children, ip: str, service_ip: str, *, gso: str) -> EmbeddedSwitch:
     """Start a switch at free ports of an address of this host.
 
     Args:
         service_ip: the service's address inside the switch's frames.
+        gso: "off", or "auto": many datagrams in one system call.
 
     Raises:
         ChildError: it did not start, with what it printed.
     """
-    arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT}"]
+    port = f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT},gso={gso}"
+    arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", port]
     text = children.start("switch", arguments, _READY, START_S)
     found = _READY.search(text)
     if found is None:

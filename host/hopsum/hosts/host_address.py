@@ -61,6 +61,12 @@ def _own(ip: str) -> str:
 
 def _of_interface(names: str) -> str:
     """Return the address of the first interface that there is of a list such as `eth0,eth1`."""
+    if names.startswith(("^", "=")):
+        raise ConfigError(
+            f"{INTERFACE_VARIABLE} {names!r}: a list that begins with {names[0]} is for NCCL_SOCKET_IFNAME, gloo takes "
+            "names; "
+            f"{_HINT}"
+        )
     lacking = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for name in filter(None, (each.strip() for each in names.split(","))):

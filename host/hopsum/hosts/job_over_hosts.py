@@ -28,7 +28,7 @@ from hopsum.config import Config, facts_of, shared_settings
 from hopsum.hosts.children import Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
@@ -67,14 +67,21 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         and what `open_job` raises.
     """
     with ExitStack() as kept:
-        place, round_trip_s = _meet(config, meeting, slots)
+        place, round_trip_s, together = _meet(config, meeting, slots)
+        if config.gso == "auto" and not together:
+            config = replace(config, gso="off")
+            _log.warning(
+                "rank %d: datagrams that this host sends together (UDP_SEGMENT) do not arrive, single ones do: the "
+                "rank and its host's switch send them one by one. A newer kernel may mend it", meeting.rank
+            )  # fmt: skip
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
         # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them
         # here.
+        gso = "off" if config.gso == "off" else "auto"
         told = meeting.exchange(
-            "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank))), leaders
+            "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank)), gso=gso), leaders
         )
         switches = [EmbeddedSwitch(*each) for each in told]
         slots = slots or slots_for(LINKS_BITS_PER_S, round_trip_s, len(leaders))
@@ -88,10 +95,11 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
 
 
-def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float]:
+def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float, bool]:
     """Return all ranks, whose addresses and settings fit together and who reach each other.
 
-    The second value is the longest round trip between two of them, in seconds.
+    The second value is the longest round trip between two of them, in seconds. The third is whether datagrams that this
+    host sends together arrive.
     """
     with ExitStack() as stack:
         facts = f"{facts_of(shared_settings(config))}, slots {slots or 'by the round trip'}"
@@ -106,7 +114,9 @@ def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Pl
         own = places[meeting.rank].responder.ip
         others = {rank: place.responder for rank, place in enumerate(places) if rank != meeting.rank}
         trips_s = meeting.exchange("ways", lambda: require_reachable(own, others))
-        return places, max(trips_s)
+        # Every rank has said by now that it is reached. The echoes answer until all have tried this too.
+        together = meeting.exchange("together", lambda: arrive_together(own, others))
+        return places, max(trips_s), together[meeting.rank]
 
 
 def _require_fitting(places: Sequence[_Place]) -> None:

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial of the ways between ranks: datagrams and a connection to each address, answered by the rank that is meant."""
+"""A trial of the ways between ranks: datagrams and a connection to each address, answered by the rank that is meant.
+
+Datagrams are tried short, as long as a job's, and several sent together (UDP_SEGMENT), which some kernels mangle.
+"""
 
 from __future__ import annotations
 
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
 from hopsum.hosts.host_address import INTERFACE_VARIABLE
+from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
+from hopsum_wire.payload import LONGEST_BYTES
 
 TRY_S: Final = 3.0
 """Seconds for all answers."""
@@ -23,6 +31,8 @@ _AGAIN_S: Final = 0.1
 _NONCE_BYTES: Final = 16
 _LEAST_S: Final = 1e-3
 _NUMBER_BYTES: Final = 4
+_TOGETHER: Final = 4
+"""Datagrams that are sent together."""
 _ASKS: Final = b"hopsum?"
 """The beginning of a question. The rest of it comes back behind the nonce."""
 
@@ -94,9 +104,16 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
 
     Raises ConfigError naming those that do not answer, by which way.
     """
-    trips_s = _round_trips(own_ip, others, try_s)
+    trips_s = {rank: min(found) for rank, found in _ask(own_ip, others, try_s)[0].items() if found}
     silent = sorted(set(others) - set(trips_s))
     problems = [f"rank {rank} at {others[rank].ip} does not answer datagrams" for rank in silent]
+    near = {rank: others[rank] for rank in trips_s}
+    for rank, found in _ask(own_ip, near, try_s, 1, LONGEST_BYTES)[0].items():
+        if not found:
+            problems.append(
+                f"rank {rank} at {others[rank].ip} answers short datagrams and none of {LONGEST_BYTES} bytes (raise "
+                "the MTU of every link between, ip link set dev INTERFACE mtu 1500)"
+            )
     for rank, place in others.items():
         if rank not in silent and (why := _silent_by_tcp(own_ip, place, try_s)):
             problems.append(f"rank {rank} at {place.ip} takes no connection ({why})")
@@ -108,26 +125,51 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
     return max(trips_s.values(), default=0.0)
 
 
-def _round_trips(own_ip: str, others: Mapping[int, Responder], try_s: float) -> dict[int, float]:
-    """Return the shortest of ROUNDS round trips to each rank that answers datagrams within `try_s`, in seconds."""
+def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> bool:
+    """Say whether datagrams that this host sends together reach all ranks, which are reachable."""
+    trips_s, asked = _ask(own_ip, others, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)
+    # Any network may lose some.
+    return all(4 * len(found) >= 3 * _TOGETHER * asked[rank] for rank, found in trips_s.items())
+
+
+def _ask(
+    own_ip: str, others: Mapping[int, Responder], try_s: float, answers: int = ROUNDS, size: int = 0, together: int = 1
+) -> tuple[dict[int, list[float]], Counter[int]]:
+    """Ask ranks until each has given so many answers, for `try_s` at most.
+
+    Args:
+        size: of a question in bytes, at least.
+        together: the times that a question is sent at once.
+
+    Returns:
+        By rank, the round trips in seconds, and the questions.
+    """
+    counts = Counter[int]()
     trips_s: dict[int, list[float]] = {rank: [] for rank in others}
     ranks = {bytes.fromhex(place.nonce): rank for rank, place in others.items()}
     asked_at: list[float] = []
     until = time.monotonic() + try_s
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.bind((own_ip, 0))
-        while time.monotonic() < until and (asked := [rank for rank in others if len(trips_s[rank]) < ROUNDS]):
-            question = _ASKS + len(asked_at).to_bytes(_NUMBER_BYTES, "big")
+        while time.monotonic() < until and (asked := [rank for rank in others if len(trips_s[rank]) < answers]):
+            question = (_ASKS + len(asked_at).to_bytes(_NUMBER_BYTES, "big")).ljust(size, b"\0")
+            cut = [(SOL_UDP, UDP_SEGMENT, len(question).to_bytes(2, sys.byteorder))] if together > 1 else []
             asked_at.append(time.monotonic())
+            counts.update(asked)
             for rank in asked:
-                try:
-                    asker.sendto(question, (others[rank].ip, others[rank].udp_port))
                 # A rank without a route is a rank that does not answer: the message names all of them together.
-                except OSError:  # no route: as no answer
-                    continue
-            for rank, trip_s in _answers(asker, asked_at, ranks, len(asked)):
+                with suppress(OSError):
+                    asker.sendmsg([question] * together, cut, 0, (others[rank].ip, others[rank].udp_port))
+            for rank, trip_s in _answers(asker, asked_at, ranks, len(asked) * together):
                 trips_s[rank].append(trip_s)
-    return {rank: min(found) for rank, found in trips_s.items() if found}
+        # A machine that stood still has asked more often than it has heard: what is late is not lost.
+        while together > 1 and time.monotonic() < until:
+            lacking = together * counts.total() - sum(map(len, trips_s.values()))
+            if not lacking:
+                break
+            for rank, trip_s in _answers(asker, asked_at, ranks, lacking):
+                trips_s[rank].append(trip_s)
+    return trips_s, counts
 
 
 def _answers(
@@ -140,7 +182,8 @@ def _answers(
             answer = asker.recv(64)
         except OSError:
             return
-        rank, number = ranks.get(answer[:_NONCE_BYTES]), int.from_bytes(answer[_NONCE_BYTES:], "big")
+        number_at = slice(_NONCE_BYTES, _NONCE_BYTES + _NUMBER_BYTES)
+        rank, number = ranks.get(answer[:_NONCE_BYTES]), int.from_bytes(answer[number_at], "big")
         if rank is not None and number < len(asked_at):
             # A late answer to an earlier question counts as a round trip, but does not end the wait for this question.
             count -= number == len(asked_at) - 1

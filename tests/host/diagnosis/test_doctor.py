@@ -18,16 +18,17 @@ import pytest
 
 from hopsum.agent import Agent
 from hopsum.diagnosis import DiagnosisReport, Status, examine
-from hopsum.diagnosis.host_checks import CHARGED_BYTES, DATAGRAM_BYTES, judge_buffer
+from hopsum.diagnosis.host_checks import CHARGED_BYTES, judge_buffer
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import probe_offload
 from hopsum_oracle.aggregator import ParentConfig
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import Header, Kind, Op
+from hopsum_wire.payload import LONGEST_BYTES
 
 from ...support.diagnosis_rig import BRIEF, GENERATION, PATIENT, SLOTS, TABLE, Job, membership
 from ...support.server import LOCALHOST, address_bits, job_for
-from ...support.trains import eats_trains
+from ...support.trains import loses
 
 pytestmark = pytest.mark.system
 WAIT_S = 60
@@ -165,7 +166,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
 @pytest.mark.skipif(not probe_offload().segment, reason="this kernel has no UDP_SEGMENT")
 def test_a_way_that_loses_what_is_sent_together(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     job = make(known=False)
-    with eats_trains(job.switch.address, [True]) as (near, far):
+    with loses(job.switch.address, lambda size, each: size > each) as (near, far):
         job.aggregator.add_job(job_for([far], generation=GENERATION, slots=SLOTS, table=TABLE))
         job.path.write_text(json.dumps(membership([job.addresses[0]], near)))
         report = examine(str(job.path), 0, patience=replace(PATIENT, answer_s=2.0))
@@ -301,8 +302,8 @@ def test_what_a_result_is_charged() -> None:
         here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
         room = here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         for _ in range(2 * room // CHARGED_BYTES):
-            far.sendto(bytes(DATAGRAM_BYTES), here.getsockname())
+            far.sendto(bytes(LONGEST_BYTES), here.getsockname())
         kept = 0
         while select.select([here], [], [], 0)[0]:
-            kept += len(here.recv(DATAGRAM_BYTES)) == DATAGRAM_BYTES
+            kept += len(here.recv(LONGEST_BYTES)) == LONGEST_BYTES
     assert kept == pytest.approx(room / CHARGED_BYTES, rel=0.1)

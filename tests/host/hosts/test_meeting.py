@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -21,8 +22,11 @@ from hopsum.hosts import job_over_hosts
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import ReachEcho, Responder, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.slot_count import slots_for
+from hopsum.transport.offload import probe_offload
+
+from ...support.trains import loses
 
 
 class Store:
@@ -72,7 +76,7 @@ def test_ranks_that_do_not_fit_together_start_nothing(
     if difference == "host":
         monkeypatch.setattr(job_over_hosts, "host_name", lambda: next(names))
 
-    def nothing(*_: object) -> Any:
+    def nothing(*_: object, **__: object) -> Any:
         raise AssertionError("something was started")
 
     monkeypatch.setattr(job_over_hosts, "start_switch", nothing)
@@ -194,6 +198,12 @@ def test_the_address_is_the_explicit_one_or_gloos_or_the_one_of_the_way(
     [
         ("192.0.2.1", {}, r"ip '192\.0\.2\.1' is not this host's"),
         ("", {"GLOO_SOCKET_IFNAME": "nowhere0"}, "no interface with an IPv4 address on .*nowhere0 .*there are .*lo"),
+        (
+            "",
+            {"GLOO_SOCKET_IFNAME": "^docker0,lo"},
+            r"a list that begins with \^ is for NCCL_SOCKET_IFNAME, gloo takes",
+        ),
+        ("", {"GLOO_SOCKET_IFNAME": "=lo"}, "a list that begins with = is for NCCL_SOCKET_IFNAME"),
         ("", {"MASTER_ADDR": "no.such.host.invalid"}, "no way to MASTER_ADDR 'no.such.host.invalid'"),
     ],
 )
@@ -211,6 +221,46 @@ def test_ways_are_tried_both_by_datagram_and_by_connection() -> None:
             deaf = one.place._replace(tcp_port=stranger.getsockname()[1])
             with pytest.raises(ConfigError, match=r"rank 1 at 127\.0\.0\.1 takes no connection \(timed out\)"):
                 require_reachable("127.0.0.1", {1: deaf}, try_s=0.3)
+
+
+@pytest.mark.skipif(not probe_offload().segment, reason="this kernel has no UDP_SEGMENT")
+def test_a_way_for_short_datagrams_only_and_one_for_single_ones_only() -> None:
+    with ReachEcho("127.0.0.1") as echo, ReachEcho("127.0.0.1") as well:
+        with loses((echo.place.ip, echo.place.udp_port), lambda size, each: each > 900) as (near, _):
+            narrow = {1: echo.place._replace(udp_port=near[1]), 2: well.place}
+            with pytest.raises(
+                ConfigError, match=r"rank 1 at 127\.0\.0\.1 answers short datagrams and none of 1056 bytes"
+            ):
+                require_reachable("127.0.0.1", narrow, try_s=0.3)
+        turns = cycle((True, False))
+        for lost in (lambda size, each: size > each, lambda size, each: size > each and next(turns)):
+            with loses((echo.place.ip, echo.place.udp_port), lost) as (near, _):
+                single = {1: echo.place._replace(udp_port=near[1]), 2: well.place}
+                assert require_reachable("127.0.0.1", single, try_s=60) > 0
+                assert not arrive_together("127.0.0.1", single, try_s=0.5)
+        assert arrive_together("127.0.0.1", {2: well.place}, try_s=60)
+        assert arrive_together("127.0.0.1", {}, try_s=60)
+
+
+@pytest.mark.parametrize(
+    ("setting", "arrive", "used"), [("auto", True, "auto"), ("auto", False, "off"), ("off", True, "off")]
+)
+def test_the_switch_of_a_host_has_the_setting_of_its_rank(
+    monkeypatch: pytest.MonkeyPatch, setting: str, arrive: bool, used: str
+) -> None:
+    monkeypatch.setattr(job_over_hosts, "arrive_together", lambda *_: arrive)
+
+    def start(*_: object, gso: str) -> Any:
+        raise ConfigError(f"started with gso={gso}")
+
+    monkeypatch.setattr(job_over_hosts, "start_switch", start)
+
+    def what(meeting: Meeting) -> Any:
+        own = Config(codec="fixed", ip="127.0.0.1", gso=setting)
+        codec = make_codec("fixed", workers=2, backend="numpy")
+        return job_over_hosts.open_hosts(own, meeting, codec, slots=16, open_job=lambda *_: None)
+
+    assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: started with gso={used}"}
 
 
 @contextmanager
@@ -254,7 +304,7 @@ def test_the_round_trip_is_that_of_the_farthest_rank(delay_s: float) -> None:
 def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = iter((0.001, 0.02))
     monkeypatch.setattr(job_over_hosts, "require_reachable", lambda *_: next(ways))
-    monkeypatch.setattr(job_over_hosts, "start_switch", lambda *_: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
+    monkeypatch.setattr(job_over_hosts, "start_switch", lambda *_, gso: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
 
     def start_job(*arguments: Any) -> Any:
         raise ConfigError(f"made with {arguments[-1]} slots")

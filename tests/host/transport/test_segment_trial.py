@@ -20,7 +20,7 @@ from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
 from ...support.server import LOCALHOST, UdpSwitch, job_for
-from ...support.trains import eats_trains
+from ...support.trains import loses
 
 KERNEL = probe_offload()
 Loss = Callable[[bool, int], float]
@@ -74,7 +74,7 @@ def test_a_job_behind_a_way_that_eats_trains(
     caplog.set_level(logging.WARNING, "hopsum.transport.udp_link")
     aggregator, state = Aggregator(), [not eats_at]
     switch = stack.enter_context(UdpSwitch(aggregator))
-    near, far = stack.enter_context(eats_trains(switch.address, state))
+    near, far = stack.enter_context(loses(switch.address, lambda size, each: size > each and state[0]))
     link = UdpLink((LOCALHOST, 0), near)
     timing = Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=60.0)
     aggregator.add_job(job_for([far], generation=9, slots=64, table=None))
