@@ -16,6 +16,10 @@ from hopsum.config import ConfigError
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 MASTER_VARIABLE: Final = "MASTER_ADDR"
 _SIOCGIFADDR: Final = 0x8915
+_IPV4: Final = (
+    "datagrams of hopsum are IPv4 alone. Give every host an IPv4 address on the link between them (ip addr add "
+    "10.0.0.N/24 dev INTERFACE), and set `ip` (HOPSUM_IP) to it"
+)
 _HINT: Final = f"set {INTERFACE_VARIABLE} to the interface between the hosts, or the setting `ip` (HOPSUM_IP)"
 
 
@@ -39,6 +43,8 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
         try:
             asker.connect((master, 9))
         except OSError as error:
+            if _is_ipv6(master):
+                raise ConfigError(f"{MASTER_VARIABLE} {master!r} is an IPv6 address: {_IPV4}") from error
             raise ConfigError(f"no way to {MASTER_VARIABLE} {master!r}: {error}; {_HINT}") from error
         return str(asker.getsockname()[0])
 
@@ -50,11 +56,21 @@ def host_name() -> str:
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
 
 
+def _is_ipv6(name: str) -> bool:
+    """Say whether a name or address has IPv6 addresses and no others."""
+    try:
+        return {family for family, *_ in socket.getaddrinfo(name, None)} == {socket.AF_INET6}
+    except OSError:
+        return False
+
+
 def _own(ip: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         try:
             asker.bind((ip, 0))
         except OSError as error:
+            if _is_ipv6(ip):
+                raise ConfigError(f"ip {ip!r} is an IPv6 address: {_IPV4}") from error
             raise ConfigError(f"ip {ip!r} is not this host's: {error.strerror or error}; {_HINT}") from error
         return str(asker.getsockname()[0])
 
@@ -80,5 +96,5 @@ def _of_interface(names: str) -> str:
     host = os.uname().nodename
     raise ConfigError(
         f"{INTERFACE_VARIABLE} {names!r}: no interface with an IPv4 address on {host}: {', '.join(lacking)}; there are "
-        f"{there}"
+        f"{there}; {_IPV4}"
     )

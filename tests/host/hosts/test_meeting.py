@@ -204,6 +204,8 @@ def test_the_address_is_the_explicit_one_or_gloos_or_the_one_of_the_way(
             r"a list that begins with \^ is for NCCL_SOCKET_IFNAME, gloo takes",
         ),
         ("", {"GLOO_SOCKET_IFNAME": "=lo"}, "a list that begins with = is for NCCL_SOCKET_IFNAME"),
+        ("", {"MASTER_ADDR": "::1"}, r"MASTER_ADDR '::1' is an IPv6 address: .*IPv4 alone.*ip addr add .*HOPSUM_IP"),
+        ("fd00::1", {}, r"ip 'fd00::1' is an IPv6 address: .*IPv4 alone"),
         ("", {"MASTER_ADDR": "no.such.host.invalid"}, "no way to MASTER_ADDR 'no.such.host.invalid'"),
     ],
 )
