@@ -250,14 +250,24 @@ def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: 
     assert lines[0][1:] == lines[1][1:]
 
 
-def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_lines_of_the_readme_run_as_they_stand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code,) = [block for block in readme_blocks(README, "python") if "memory://" in block]
+    means, allreduce = [], hopsum.allreduce
+
+    def note(mine: Any, comm: Any, **options: Any) -> Any:
+        mean = allreduce(mine, comm, **options)
+        if comm.rank == 0:
+            means.append(mean)
+        return mean
+
+    monkeypatch.setattr(hopsum, "allreduce", note)
     exec(compile(code, "README.md", "exec"), {})
-    lines = sorted(capsys.readouterr().out.splitlines())
-    assert [line.split()[0] for line in lines] == ["0", "1"]
-    means = [[float(word) for word in re.findall(r"\d\.\d+|\d\.", line.partition(" ")[2])] for line in lines]
-    assert means[0] == means[1]
-    assert means[0] == pytest.approx([1.5] * 3, rel=0.2)
+    assert capsys.readouterr().out == f"{means[0][:3]}\n{sum(means)[:3] / 10}\n"
+    first, ten = re.findall(r"0\.\d\d", code)
+    assert np.abs(means[0] - 1.5).mean() == pytest.approx(float(first), rel=0.1)
+    assert np.abs(sum(means) / 10 - 1.5).mean() < float(ten)
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])

@@ -344,7 +344,8 @@ class HopsumState:
         self._times.end_step()
         asked = self.log_every and self.rank == 0 and self.steps % self.log_every == 0
         if asked and over.exception() is None and self._sender is not None:
-            tell(_log, self._times.line(self.steps, self._sender.communicator.workers))
+            measured = None if self.trial is None else self.trial.step_s
+            tell(_log, self._times.line(self.steps, self._sender.communicator.workers, measured))
 
     def _require_sender(self) -> Sender:
         if self._sender is None:

@@ -5,7 +5,8 @@ wait         from the last bucket that a backward pass hands over to the means o
              over, and the step waits for the network (and for encoding and decoding)
 busy         at least one all-reduce is under way in the communicator
 rate         bytes of the busier direction by the busy time. A straggler, encoding and decoding lower the rate
-ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks
+ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks. Its time at this rate
+             is an estimate: too long where processors bind, not links, since a ring encodes nothing
 
 The choice of a method. On links that do not bind, compressing costs more time than it saves. So the first steps of a
 job go both ways, first through hopsum and then through the process group, and the faster one stays. All ranks decide
@@ -113,16 +114,25 @@ class StepTimes:
             "ring_bf16_s": ring_fp32_s / 2,
         }
 
-    def line(self, steps: int, workers: int) -> str:
-        """Return the figures of `scalars` as one line of text, after so many steps."""
+    def line(self, steps: int, workers: int, trial: tuple[float, float] | None = None) -> str:
+        """Return the figures of `scalars` as one line of text, after so many steps: measured ones, then the estimate.
+
+        Args:
+            trial: the seconds of a step through hopsum and through the process group, where both were measured. They
+                take the place of the estimate.
+        """
         now = self.scalars(workers)
-        step_ms, wait_ms = 1e3 * now["step_s"], 1e3 * now["wait_s"]
         fp32_ms, bf16_ms = 1e3 * now["ring_fp32_s"], 1e3 * now["ring_bf16_s"]
+        beside = (
+            f"estimate: at this rate ({now['rate_bits_per_s'] / 1e6:.0f} Mbit/s) a ring takes {fp32_ms:.1f} ms in fp32 "
+            f"and {bf16_ms:.1f} in bf16, less where processors bind; {COMPARE_VARIABLE}=20 measures"
+        )
+        if trial is not None:
+            beside = f"measured: {1e3 * trial[0]:.1f} ms through hopsum, {1e3 * trial[1]:.1f} through the process group"
         return (
-            f"step {steps}: {step_ms:.1f} ms, of which {wait_ms:.1f} ms waiting for the network; "
-            f"{now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, {now['bytes_by_ring_bf16']:.2f} in bf16; "
-            f"at this rate ({now['rate_bits_per_s'] / 1e6:.0f} Mbit/s) such a ring takes {fp32_ms:.1f} and "
-            f"{bf16_ms:.1f} ms"
+            f"step {steps}: {1e3 * now['step_s']:.1f} ms, of which {1e3 * now['wait_s']:.1f} ms waiting for the "
+            f"network; {now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, "
+            f"{now['bytes_by_ring_bf16']:.2f} in bf16; {beside}"
         )
 
 
@@ -200,11 +210,13 @@ class MethodTrial:
         self._tell(hopsum_s, group_s)
 
     def _tell(self, hopsum_s: float, group_s: float) -> None:
-        way = "hopsum" if self.compresses else "the process group"
+        way = f"From here on gradients go through {'hopsum' if self.compresses else 'the process group'}"
+        if not self._decides:
+            way = f'Gradients go through hopsum: {COMPARE_VARIABLE} only measures, method="auto" keeps the faster way'
         verdict = (
             f"a step takes {1e3 * hopsum_s:.1f} ms through hopsum and {1e3 * group_s:.1f} ms through torch's process "
             f"group (median of {self._each - SETTLING_STEPS} steps each way): hopsum is {group_s / hopsum_s:.2f} times "
-            f"as fast. From here on gradients go through {way}"
+            f"as fast. {way}"
         )
         if self._tells:
             tell(_log, verdict)

@@ -61,7 +61,14 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
     assert scalars["ring_fp32_s"] == pytest.approx(3.5 * 6)
     assert scalars["ring_bf16_s"] == pytest.approx(3.5 * 3)
     line = times.line(2, 4)
-    assert line.startswith("step 2: 6000.0 ms, of which 3000.0 ms waiting for the network; 0.17 of the bytes of a ring")
+    measured, _, estimate = line.partition("; estimate: ")
+    told = "step 2: 6000.0 ms, of which 3000.0 ms waiting for the network; 0.17 of the bytes of a ring in fp32, "
+    assert measured == told + "0.33 in bf16"
+    assert estimate.startswith(
+        "at this rate (0 Mbit/s) a ring takes 21000.0 ms in fp32 and 10500.0 in bf16, less where"
+    )
+    line = times.line(2, 4, (6.0, 4.5))
+    assert line == f"{measured}; measured: 6000.0 ms through hopsum, 4500.0 through the process group"
 
 
 def test_a_step_that_was_given_up_is_not_told() -> None:
@@ -128,7 +135,7 @@ def test_a_comparison_tells_both_times_and_leaves_the_method(
     assert ways == [True] * 5 + [False] * 5 + [True] * 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "3000.0 ms through hopsum and 1500.0 ms through torch's process group (median of 2 steps each way)" in line
-    assert "hopsum is 0.50 times as fast. From here on gradients go through hopsum" in line
+    assert "hopsum is 0.50 times as fast. Gradients go through hopsum: HOPSUM_COMPARE only measures" in line
 
 
 def test_the_variable_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
