@@ -204,6 +204,12 @@ def test_a_code_group_of_its_own_is_told(job: Job) -> None:
     assert document_of(replace(job, code_group=64)) == {**document_of(job), "code_group": 64}
 
 
+def test_tables_of_other_lanes_are_told(job: Job) -> None:
+    table16, table6 = list(range(0, 1600, 100)), list(range(16))
+    more = replace(job, spec=replace(job.spec, table=None, table16=tuple(table16), table6=tuple(table6)))
+    assert document_of(more) == {**document_of(job), "table": None, "table16": table16, "table6": table6}
+
+
 def test_operations_are_told_where_some_are_missing(job: Job) -> None:
     assert "ops" not in document_of(job)
     few = replace(job, ops=(Op.ADD8, Op.MAX32))

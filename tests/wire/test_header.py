@@ -247,16 +247,6 @@ def test_order_of_codes_in_any_group(lane_bits: int, group: int) -> None:
     assert pack_codes(codes, lane_bits, group).tobytes() == expected
 
 
-def test_order_of_codes_for_wide_lanes() -> None:
-    """16-bit word j: codes j, j + 128, j + 256, j + 384, the first in the highest nibble of the first byte."""
-    codes = np.random.default_rng(2).integers(0, 16, 512, dtype=np.uint8)
-    expected = bytearray()
-    for j in range(128):
-        expected.append(int(codes[j]) << 4 | int(codes[j + 128]))
-        expected.append(int(codes[j + 256]) << 4 | int(codes[j + 384]))
-    assert pack_codes(codes, 16).tobytes() == bytes(expected)
-
-
 def test_sizes() -> None:
     assert {op: (up_bytes(op), down_bytes(op)) for op in Op} == {
         Op.LOOKUP_ADD8: (512, 1024),
