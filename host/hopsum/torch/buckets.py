@@ -21,7 +21,7 @@ from hopsum.codec.interface import OnNonfinite
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, bare_names
+from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
 from hopsum.torch.tensors import real_elements, values_of
@@ -86,6 +86,13 @@ def group_of(
         f"rank {rank} of {workers} in torch's process group, but the agent is rank {agent.rank} of {agent.workers}: "
         "make the agent with the rank of the process group, and the job for as many workers"
     )
+
+
+def ddp_in(module: nn.Module | None) -> DistributedDataParallel | None:
+    """Return the DistributedDataParallel that a module is, or has in wrappers such as torch.compile's; else None."""
+    while module is not None and not isinstance(module, DistributedDataParallel):
+        module = next((each for name, each in module.named_children() if name in WRAPPERS), None)
+    return module
 
 
 def drops_unused(module: nn.Module) -> bool:

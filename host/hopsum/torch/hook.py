@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
-from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.communicator import Communicator
 from hopsum.config import resolve
 from hopsum.connection import open_resolved
 from hopsum.connection.collective import require_same
+from hopsum.torch.buckets import ddp_in
 from hopsum.torch.state import HopsumState
 
 
@@ -39,7 +39,8 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     """Let a communicator average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
 
     Args:
-        ddp: from here on its backward passes use the communicator. A module takes only one hook.
+        ddp: from here on its backward passes use the communicator. A module takes only one hook. It may be in wrappers,
+            those of torch.compile and of Lightning's Fabric.
         comm: of this rank. It stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
             the environment, by `hosts://` where these have no URL. It is closed when the program ends.
         options: of `HopsumState`.
@@ -49,20 +50,24 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
         TypeError: not a DistributedDataParallel. The message says how to make one. Or an option that HopsumState lacks.
         ValueError: from HopsumState, or communicator and process group disagree about ranks, or another rank has other
             options, then on all ranks and with both values.
-        RuntimeError: from torch: it has a communication hook already.
+        RuntimeError: it has a communication hook already.
     """
-    if not isinstance(ddp, DistributedDataParallel):
+    module = ddp_in(ddp)
+    if module is None:
         joined = dist.is_available() and dist.is_initialized()
         first = "" if joined else "torch.distributed.init_process_group('gloo') under torchrun, then "
         raise TypeError(
             f"register_comm_hook takes what DistributedDataParallel returns, not {type(ddp).__name__}: {first}"
             "ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)"
         )
+    # torch refuses a second hook too: after a communicator, and maybe a switch on every host, was started for it.
+    if getattr(module, "_comm_hooks", ()):
+        raise RuntimeError("register_comm_hook: this DistributedDataParallel has a communication hook already")
     if comm is None:
         comm = _connect()
-    state = HopsumState(comm, ddp, **options)
-    require_same(ddp.process_group, state.facts)
-    ddp.register_comm_hook(state, hopsum_hook)
+    state = HopsumState(comm, module, **options)
+    require_same(module.process_group, state.facts)
+    module.register_comm_hook(state, hopsum_hook)
     return state
 
 

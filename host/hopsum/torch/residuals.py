@@ -28,7 +28,7 @@ Named = Mapping[str, torch.Tensor]
 Saved = Mapping[str, Any]
 """A rank's state for a checkpoint: `workers`, `norms` and `residuals` by rank, and other entries."""
 _log: Final = logging.getLogger(__name__)
-_WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"))
+WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"))
 """Attributes in which torch.compile, activation checkpointing, FSDP and Lightning keep the module that they wrap."""
 
 
@@ -239,7 +239,7 @@ def own_names(saved: Iterable[str], own: Container[str]) -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    return ".".join(each for each in name.split(".") if each not in _WRAPPERS)
+    return ".".join(each for each in name.split(".") if each not in WRAPPERS)
 
 
 def _on_host(elements: int) -> ErrorFeedback:

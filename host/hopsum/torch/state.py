@@ -29,7 +29,7 @@ from hopsum.communicator import Communicator
 from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
-from hopsum.torch.buckets import Bucket, GroupSums, Sender, drops_unused, group_of, names_of, sparse_parameters
+from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals, bare_names, fitting, norm_of, shared_out, tell_lost
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
@@ -205,6 +205,7 @@ class HopsumState:
         Raises:
             ValueError: as the constructor does; a residual that fits no parameter. Nothing was changed.
         """
+        module = ddp_in(module) or module
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = dict(inner.named_parameters())
         names = {parameters[name]: bare for name, bare in bare_names(parameters).items()}

@@ -306,14 +306,30 @@ def registered(agent: Agent) -> dict[str, Any]:
     return {"digest": digest(gradients), "finite": all(bool(each.isfinite().all()) for each in gradients)}
 
 
+class Fabric(nn.Module):
+    """A wrapper as Lightning's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._forward_module = module
+
+
+def wrapped(agent: Agent) -> dict[str, Any]:
+    """The hook is registered on a DDP in wrappers."""
+    module = DistributedDataParallel(Model(), find_unused_parameters=True)
+    state = register_comm_hook(Fabric(torch.compile(module)), agent, uncompressed="left.bias", **OPTIONS)
+    backward(module, draw(agent.rank, 0))  # not by the wrappers: that would compile
+    return {"names": sorted(residuals(state)), "drops_unused": state._require_sender().drops_unused}
+
+
 def refuse(agent: Agent) -> dict[str, Any]:
     """The refusals of register_comm_hook: a model without DDP, ranks that do not fit, and a second hook."""
     texts, alone = [], [dist.new_group([rank]) for rank in range(2)]
     module = DistributedDataParallel(Model(), process_group=alone[agent.rank])
     again = make(agent)[0]
-    for each in (nn.Linear(2, 2), module, again):
+    for each, comm in ((nn.Linear(2, 2), agent), (module, agent), (again, None)):
         try:
-            register_comm_hook(each, agent)
+            register_comm_hook(each, comm)
         except (TypeError, ValueError, RuntimeError) as failure:
             texts.append(f"{type(failure).__name__}: {failure}")
     return {"texts": texts}
@@ -332,6 +348,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "kinds": kinds(agent),
         "error": error(agent),
         "registered": registered(agent),
+        "wrapped": wrapped(agent),
         "refuse": refuse(agent),
     }
 

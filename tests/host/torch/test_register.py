@@ -147,12 +147,21 @@ def test_torchs_own_wrapper_around_the_hook(ranks: list[Rank]) -> None:
     assert first["finite"]
 
 
+def test_a_ddp_in_wrappers(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        layers = [f"{layer}.{each}" for layer in ("left", "right", "trunk.0", "trunk.2") for each in ("bias", "weight")]
+        assert rank["wrapped"] == {"names": layers[1:], "drops_unused": True}
+
+
 def test_what_wrap_refuses(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
         plain, foreign, again = rank["refuse"]["texts"]
         assert "not Linear: ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)" in plain
         assert f"rank 0 of 1 in torch's process group, but the agent is rank {number} of 2" in foreign
-        assert again.startswith("RuntimeError: register_comm_hook")
+        # No communicator was given, and none is made: hosts:// would need all ranks.
+        assert (
+            again == "RuntimeError: register_comm_hook: this DistributedDataParallel has a communication hook already"
+        )
 
 
 def test_without_a_process_group() -> None:
