@@ -92,9 +92,8 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     meeting = _meeting(config.membership_wait_s, what)
     if meeting is None:
         return _open(config, parts, hooks)
+    # Before a codec is made, which takes a rank up to a minute.
     with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
-        # Before a codec is made, which takes a rank up to a minute.
-        meeting.exchange("here", lambda: None)
         return _open(config, parts, hooks._replace(meeting=meeting))
 
 

@@ -52,7 +52,7 @@ def meet_all_ranks(wait_s: float, what: str) -> Meeting | None:
     if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
         return None
     store = RankStore(wait_s, what)
-    return Meeting(store, store.name, store.rank, store.workers, wait_s, what)
+    return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
 
 
 def _find(timeout_s: float, what: str) -> tuple[int, int, Any]:

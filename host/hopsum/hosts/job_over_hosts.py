@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,8 +25,8 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import Codec, job_tables
 from hopsum.communicator import Communicator
-from hopsum.config import Config, facts_of, shared_settings
-from hopsum.hosts.children import Children, EmbeddedSwitch, start_switch
+from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
@@ -40,6 +41,8 @@ _log: Final = logging.getLogger(__name__)
 LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
 _CONTROLLER_S: Final = 60.0
+_SWITCH_S: Final = 3.0
+"""Seconds for a switch on another host to take a connection. It serves already."""
 # Several in each lease, so that a rank is heard soon after its link is back.
 _HEARTBEAT_S: Final = 2.0
 _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
@@ -152,7 +155,13 @@ def _start_job(
     database = children.folder / "state.sqlite"
     file.write_text(_controller_config(switches, str(database), str(token_file), config.lease_s), encoding="utf-8")
     arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
-    text = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)
+    _require_switches(switches)
+    try:
+        text = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)
+    except ChildError:
+        # A host that was cut off meanwhile says more than the controller, which waited for it.
+        _require_switches(switches)
+        raise
     found = _READY_CONTROLLER.search(text)
     if found is None:
         raise RuntimeError(f"a controller that is ready and does not say where: {text}")
@@ -170,6 +179,19 @@ def _start_job(
             codec_options=config.codec_options,
         )
     return found[1], made.token
+
+
+def _require_switches(switches: Sequence[EmbeddedSwitch]) -> None:
+    """Raise ConfigError naming the hosts whose switches take no connection from here."""
+    problems = []
+    for switch in switches:
+        host, _, port = switch.grpc.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _SWITCH_S).close()
+        except OSError as error:
+            problems.append(f"the switch on host {host} takes no connection at port {port} ({error})")
+    if problems:
+        raise ConfigError(f"{', '.join(problems)}: the host was reached before; see to its network")
 
 
 def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str, lease_s: float) -> str:

@@ -60,15 +60,18 @@ class Meeting:
 
     @contextmanager
     def opening(self, opens: str) -> Iterator[None]:
-        """Tell the ranks that wait for this one what it opens, and where the block fails, why.
-
-        A rank that opens something else, or nothing, comes to no topic of the others.
-        """
-        self._put_state({"opens": opens})
+        """Find out that all ranks open the same. Where the block fails, tell those that wait for this rank why."""
         try:
+            told = self.exchange("here", lambda: opens)
+            for rank, theirs in enumerate(told):
+                if theirs != told[0]:
+                    raise MeetingError(
+                        f"{self._what}: rank 0 opens {told[0]}, and rank {rank} opens {theirs}: all ranks need the same"
+                    )
             yield
-        # All ranks have heard of an error of the meeting.
+        # All ranks hear of an error of the meeting, if rank 0, which may have the store, is there for so long.
         except MeetingError:
+            self.leave(ERRORS_S, waits=self.rank == 0)
             raise
         except BaseException as error:
             self.fail(error)
@@ -79,12 +82,8 @@ class Meeting:
         told = str(error) if isinstance(error, HopsumError | OSError) else f"{type(error).__name__}: {error}"
         # The store may have gone with the process that had it.
         with suppress(RuntimeError, OSError):
-            self._put_state({"error": told})
-            # Rank 0 may have the store, which the others need until they have read it.
-            until = time.monotonic() + (0.0 if self.rank else ERRORS_S)
-            while time.monotonic() < until and not all(map(self._state, range(self.workers))):
-                time.sleep(_LOOK_AGAIN_S)
-            time.sleep(0.0 if self.rank else 10 * _LOOK_AGAIN_S)
+            self.store.put(self._failure_key(self.rank), told)
+        self.leave(ERRORS_S, waits=self.rank == 0)
 
     def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
@@ -138,7 +137,9 @@ class Meeting:
             missing = [rank for rank in ranks if rank not in found]
             if not missing:
                 return found
-            found |= {rank: {"error": why} for rank in missing if (why := self._why_elsewhere(rank))}
+            for rank in missing:
+                if (why := self._find_key(self._failure_key(rank), topic)) is not None:
+                    found[rank] = {"error": why}
             if any("error" in each for each in found.values()):
                 # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
                 # theirs.
@@ -153,25 +154,9 @@ class Meeting:
                 )
             time.sleep(_LOOK_AGAIN_S)
 
-    def _why_elsewhere(self, rank: int) -> str:
-        """Return the reason why a rank does not come to this meeting, empty while it may."""
-        state, own = self._state(rank), self._state(self.rank)
-        if "error" in state:
-            return str(state["error"])
-        if state and own and state != own:
-            return f"it opens {state['opens']}, and rank {self._ranks[self.rank]} opens {own['opens']}"
-        return ""
-
-    def _state(self, rank: int) -> dict[str, str]:
-        text = self._find_key(self._state_key(rank), "state")
-        return {} if text is None else dict(json.loads(text))
-
-    def _put_state(self, state: dict[str, str]) -> None:
-        self.store.put(self._state_key(self.rank), json.dumps(state))
-
-    def _state_key(self, rank: int) -> str:
-        # One for each call and rank, in whatever part of the meeting the rank is.
-        return f"hopsum/{self._name.partition('/')[0]}/state/{self._ranks[rank]}"
+    def _failure_key(self, rank: int) -> str:
+        # One for each call and rank, in whatever part of the meeting the rank fails.
+        return f"hopsum/{self._name.partition('/')[0]}/failed/{self._ranks[rank]}"
 
     def _find(self, topic: str, rank: int) -> str | None:
         return self._find_key(self._key(topic, rank), topic)

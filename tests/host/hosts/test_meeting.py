@@ -111,47 +111,42 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         Meeting(Store(), "1", 0, 2, 0.2).exchange("x", lambda: 1)
 
 
-def opened(opens: dict[int, str], fails: Exception | None = None, name: str = "0.1") -> list[str]:
-    """Return the errors of ranks that open something each, or fail before, where rank 0 waits for the others."""
+def opened(opens: list[str], fails: Exception | None = None) -> list[str]:
+    """Return the errors of ranks that open something each. With `fails`, all but rank 0 fail before."""
     store = Store()
 
     def one(rank: int) -> str:
-        meeting = Meeting(store, name, rank, len(opens), 60, f"at {rank}")
+        meeting = Meeting(store, "0.1/all", rank, len(opens), 60, f"at {rank}")
+        if fails is not None and rank:
+            meeting.fail(fails)
+            return "failed"
         try:
-            if fails is not None and rank:
-                meeting.fail(fails)
-                return "failed"
             with meeting.opening(opens[rank]):
-                meeting.exchange("here", lambda: None)
                 meeting.exchange(f"topic of {opens[rank]}", lambda: None)
         except MeetingError as error:
             return str(error)
         return ""
 
     with ThreadPoolExecutor(len(opens)) as pool:
-        return list(pool.map(one, opens))
+        return list(pool.map(one, range(len(opens))))
 
 
 def test_a_rank_that_fails_before_it_meets_the_others_is_no_wait() -> None:
-    found = opened({0: "hosts://", 1: "hosts://"}, ConfigError("settings file /nowhere cannot be read"))
+    found = opened(["hosts://"] * 2, ConfigError("settings file /nowhere cannot be read"))
     assert found == ["at 0: rank 1: settings file /nowhere cannot be read", "failed"]
-    assert opened({0: "a", 1: "a"}, ValueError("a bug")) == ["at 0: rank 1: ValueError: a bug", "failed"]
+    assert opened(["hosts://"] * 2, ValueError("a bug")) == ["at 0: rank 1: ValueError: a bug", "failed"]
 
 
 def test_ranks_that_open_something_else_are_told_of_each_other() -> None:
-    assert opened({0: "hosts://", 1: "hosts://", 2: "hosts://"}) == ["", "", ""]
-    for name in ("0.1", "0.1/local"):
-        assert opened({0: "hosts://", 1: "collective://gloo"}, name=name) == [
-            "at 0: rank 1: it opens collective://gloo, and rank 0 opens hosts://",
-            "at 1: rank 0: it opens hosts://, and rank 1 opens collective://gloo",
-        ]
+    assert opened(["hosts://"] * 3) == ["", "", ""]
+    told = "rank 0 opens hosts://, and rank 1 opens collective://gloo: all ranks need the same"
+    assert opened(["hosts://", "collective://gloo"]) == [f"at 0: {told}", f"at 1: {told}"]
 
 
 def test_an_error_in_the_middle_of_opening_reaches_the_leaders_of_other_hosts() -> None:
     """Leaders meet as hosts 0 and 1, and are ranks 0 and 4 for the store."""
     store = Store()
-    with pytest.raises(ConfigError), Meeting(store, "0.1", 4, 8, 60).opening("hosts://"):
-        raise ConfigError("no such backend")
+    Meeting(store, "0.1/all", 4, 8, 60).fail(ConfigError("no such backend"))
     with pytest.raises(MeetingError, match="rank 1: no such backend"):
         Meeting(store, "0.1", 0, 2, 60, ranks=[0, 4]).exchange("address", lambda: None)
 
@@ -336,6 +331,14 @@ def test_nobody_waits_for_another_process_where_none_can_come() -> None:
     assert (other.replacement_wait_s, other.unreachable_s, other.deadline_s) == (30, 10, 300)
     given = resolve({"url": "hosts://?slots=256", "deadline_s": 7.0}, environment={"HOPSUM_UNREACHABLE_S": "9"})
     assert (given.deadline_s, given.unreachable_s) == (7, 9)
+
+
+def test_a_host_that_is_cut_off_before_the_controller_reaches_it_is_named() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as silent:
+        there = EmbeddedSwitch("127.0.0.2", f"127.0.0.2:{silent.getsockname()[1]}", 1)
+        job_over_hosts._require_switches([there])
+    with pytest.raises(ConfigError, match=r"the switch on host 127\.0\.0\.2 takes no connection at port"):
+        job_over_hosts._require_switches([there])
 
 
 def test_a_child_that_does_not_start_is_told_with_its_words() -> None:
