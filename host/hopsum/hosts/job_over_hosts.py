@@ -29,7 +29,7 @@ from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.hosts.reach import PACKET_BYTES, ReachEcho, Responder, arrive_together, narrowest_mtu, require_reachable
 from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
@@ -73,10 +73,15 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         place, round_trip_s, together = _meet(config, meeting, slots)
         if config.gso == "auto" and not together:
             config = replace(config, gso="off")
-            _log.warning(
-                "rank %d: datagrams that this host sends together (UDP_SEGMENT) do not arrive, single ones do: the "
-                "rank and its host's switch send them one by one. A newer kernel may mend it", meeting.rank
-            )  # fmt: skip
+            places = [each.responder for each in place]
+            why = "single ones do. A newer kernel may mend it"
+            if (mtu := narrowest_mtu(places[meeting.rank].ip, places)) < PACKET_BYTES:
+                why = (
+                    f"since packets have {PACKET_BYTES} bytes and the MTU of the way is {mtu}, so they go in IP "
+                    "fragments: raise the MTU on all hosts (ip link set dev INTERFACE mtu 1500)"
+                )
+            text = "rank %d: datagrams that this host sends together (UDP_SEGMENT) do not arrive, %s"
+            _log.warning(text, meeting.rank, why)
         own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)

@@ -262,7 +262,7 @@ class HopsumState:
                 GroupSums(group).means,
                 counted_steps=compared or COUNTED_STEPS,
                 decides=self.method == "auto",
-                tells=bool(compared) and self.rank == 0,
+                tells=self.rank == 0,
             )
 
     @property

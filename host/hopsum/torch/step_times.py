@@ -56,6 +56,9 @@ class StepTimes:
         self.waited_steps = 0
         self.wait_s = 0.0
         """Summed over steps."""
+        self._hopsum_steps = 0
+        """Steps with an all-reduce of the communicator: the others went through torch's process group."""
+        self._is_summed = False
         self._busy_s = 0.0
         self._elements = 0
         self._bytes_up = 0
@@ -65,7 +68,7 @@ class StepTimes:
         """Note that the first bucket of a step is here. Return the times of the step before, if that has ended."""
         now = self._clock()
         before = None if self._last_wait_s is None else StepTime(now - self._begun_s, self._last_wait_s)
-        self._begun_s, self._last_wait_s = now, None
+        self._begun_s, self._last_wait_s, self._is_summed = now, None, False
         self._begun_steps += 1
         if self._first_begun_s is None:
             self._first_begun_s = self._begun_s
@@ -80,13 +83,14 @@ class StepTimes:
         self._last_wait_s = max(0.0, self._clock() - self._handed_over_s)
         self.wait_s += self._last_wait_s
         self.waited_steps += 1
+        self._hopsum_steps += self._is_summed
 
     def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
         """Add a finished all-reduce to the totals: its elements, its bytes, and the time since the last end."""
         now = self._clock()
         # All-reduces overlap: only the time since the last end is counted anew.
         self._busy_s += max(0.0, now - max(self._last_end_s, now - result.seconds))
-        self._last_end_s = now
+        self._last_end_s, self._is_summed = now, True
         self._elements += elements
         self._bytes_up += result.traffic.interface_bytes_sent
         self._bytes_down += result.traffic.interface_bytes_received
@@ -101,12 +105,11 @@ class StepTimes:
 
     def scalars(self, workers: int) -> dict[str, float]:
         """Return the mean times of a step, and what a ring of as many ranks takes for the same gradients; or NaN."""
-        steps, ring_bytes = self.waited_steps, 2 * (workers - 1) / workers * 4 * self._elements
-        own_bytes = max(self._bytes_up, self._bytes_down)
-        ring_fp32_s = _ratio(ring_bytes * self._busy_s, own_bytes * steps)
+        ring_bytes, own_bytes = 2 * (workers - 1) / workers * 4 * self._elements, max(self._bytes_up, self._bytes_down)
+        ring_fp32_s = _ratio(ring_bytes * self._busy_s, own_bytes * self._hopsum_steps)
         return {
             "step_s": self.step_s,
-            "wait_s": _ratio(self.wait_s, steps),
+            "wait_s": _ratio(self.wait_s, self.waited_steps),
             "rate_bits_per_s": _ratio(8 * own_bytes, self._busy_s),
             "bytes_by_ring_fp32": _ratio(own_bytes, ring_bytes),
             "bytes_by_ring_bf16": _ratio(2 * own_bytes, ring_bytes),
@@ -129,10 +132,16 @@ class StepTimes:
         )
         if trial is not None:
             beside = f"measured: {1e3 * trial[0]:.1f} ms through hopsum, {1e3 * trial[1]:.1f} through the process group"
+        share = (
+            f"{now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, {now['bytes_by_ring_bf16']:.2f} in bf16"
+        )
+        if self._hopsum_steps < self.waited_steps:
+            share = f"{self._hopsum_steps} of the steps went through hopsum, with {share}"
+        if not self._hopsum_steps:
+            share, beside = "none of the steps went through hopsum", "nothing to compare"
         return (
             f"step {steps}: {1e3 * now['step_s']:.1f} ms, of which {1e3 * now['wait_s']:.1f} ms waiting for the "
-            f"network; {now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, "
-            f"{now['bytes_by_ring_bf16']:.2f} in bf16; {beside}"
+            f"network; {share}; {beside}"
         )
 
 

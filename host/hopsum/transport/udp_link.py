@@ -43,7 +43,7 @@ from hopsum.transport.offload import (
     udp_socket,
 )
 
-_IP_MTU: Final = 14
+IP_MTU: Final = 14
 """Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
 IPV4_UDP_BYTES: Final = 28
 _log: Final = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ class UdpLink:
         self._send_together(False)
         self._trial = None
         self.statistics.refused_segment_sends += 1
-        needed, mtu = segments.shape[1] + IPV4_UDP_BYTES, self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        needed, mtu = segments.shape[1] + IPV4_UDP_BYTES, self._socket.getsockopt(socket.IPPROTO_IP, IP_MTU)
         how = "one by one"
         if needed > mtu:
             how = (

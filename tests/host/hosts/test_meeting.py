@@ -22,7 +22,14 @@ from hopsum.hosts import job_over_hosts
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.hosts.reach import (
+    PACKET_BYTES,
+    ReachEcho,
+    Responder,
+    arrive_together,
+    narrowest_mtu,
+    require_reachable,
+)
 from hopsum.protocol.slot_count import slots_for
 from hopsum.transport.offload import probe_offload
 
@@ -237,15 +244,17 @@ def test_a_way_for_short_datagrams_only_and_one_for_single_ones_only() -> None:
                 assert not arrive_together("127.0.0.1", single, try_s=0.5)
         assert arrive_together("127.0.0.1", {2: well.place}, try_s=60)
         assert arrive_together("127.0.0.1", {}, try_s=60)
+        assert narrowest_mtu("127.0.0.1", [well.place]) >= PACKET_BYTES
 
 
 @pytest.mark.parametrize(
     ("setting", "arrive", "used"), [("auto", True, "auto"), ("auto", False, "off"), ("off", True, "off")]
 )
 def test_the_switch_of_a_host_has_the_setting_of_its_rank(
-    monkeypatch: pytest.MonkeyPatch, setting: str, arrive: bool, used: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, setting: str, arrive: bool, used: str
 ) -> None:
     monkeypatch.setattr(job_over_hosts, "arrive_together", lambda *_: arrive)
+    monkeypatch.setattr(job_over_hosts, "narrowest_mtu", lambda *_: 900)
 
     def start(*_: object, gso: str) -> Any:
         raise ConfigError(f"started with gso={gso}")
@@ -258,6 +267,8 @@ def test_the_switch_of_a_host_has_the_setting_of_its_rank(
         return job_over_hosts.open_hosts(own, meeting, codec, slots=16, open_job=lambda *_: None)
 
     assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: started with gso={used}"}
+    told = "do not arrive, since packets have 1084 bytes and the MTU of the way is 900" in caplog.text
+    assert told is (setting == "auto" and not arrive)
 
 
 @contextmanager

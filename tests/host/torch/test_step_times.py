@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,6 +70,38 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
     )
     line = times.line(2, 4, (6.0, 4.5))
     assert line == f"{measured}; measured: 6000.0 ms through hopsum, 4500.0 through the process group"
+
+
+def test_steps_through_the_process_group_change_no_figure_of_hopsum() -> None:
+    """As after method="auto", HOPSUM_COMPARE or start_iter: the ring's time was divided by all steps."""
+    clock = FakeClock()
+    times = StepTimes(clock)
+    assert "; none of the steps went through hopsum;" in times.line(0, 2)
+    found = []
+    for step in range(4):
+        times.begin_step()
+        clock.now_s += 1.0
+        if step < 2:
+            times.end_allreduce(result(0.5, 1000, 1000), 2000)
+        times.hand_over()
+        times.end_step()
+        found.append(times.scalars(2)["ring_fp32_s"])
+    assert found == [found[0]] * 4
+    assert "; 2 of the steps went through hopsum, with " in times.line(4, 2)
+
+
+def test_the_choice_of_a_method_is_told_without_any_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+
+    def trial(*_: object, tells: bool, **__: object) -> None:
+        made.append(tells)
+
+    monkeypatch.setattr("hopsum.torch.state.MethodTrial", trial)
+    monkeypatch.setattr("hopsum.torch.state.group_of", lambda *_: SimpleNamespace(size=lambda: 2))
+    with ExitStack() as stack:
+        for agent in Cluster(stack, 2).agents("thc", PATIENT):
+            HopsumState(agent, nn.Linear(40, 30), method="auto")
+    assert made == [True, False]
 
 
 def test_a_step_that_was_given_up_is_not_told() -> None:
