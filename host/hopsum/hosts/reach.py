@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
@@ -110,13 +109,6 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
     trips_s = {rank: min(found) for rank, found in _ask(own_ip, others, try_s)[0].items() if found}
     silent = sorted(set(others) - set(trips_s))
     problems = [f"rank {rank} at {others[rank].ip} does not answer datagrams" for rank in silent]
-    near = {rank: others[rank] for rank in trips_s}
-    for rank, found in _ask(own_ip, near, try_s, 1, LONGEST_BYTES)[0].items():
-        if not found:
-            problems.append(
-                f"rank {rank} at {others[rank].ip} answers short datagrams and none of {LONGEST_BYTES} bytes (raise "
-                "the MTU of every link between, ip link set dev INTERFACE mtu 1500)"
-            )
     for rank, place in others.items():
         if rank not in silent and (why := _silent_by_tcp(own_ip, place, try_s)):
             problems.append(f"rank {rank} at {place.ip} takes no connection ({why})")
@@ -124,6 +116,12 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
         raise ConfigError(
             f"from {own_ip}, {', '.join(problems)}. On every host, set {INTERFACE_VARIABLE} to the interface between "
             "the hosts, or the setting `ip` to its address, and let UDP and TCP between the hosts pass"
+        )
+    found = _ask(own_ip, others, try_s, 1, LONGEST_BYTES)[0]
+    if narrow := [f"rank {rank} at {others[rank].ip}" for rank in others if not found[rank]]:
+        raise ConfigError(
+            f"from {own_ip}, {', '.join(narrow)} answers short datagrams and none of {LONGEST_BYTES} bytes: raise the "
+            "MTU of every link between, and of the hosts' interfaces (ip link set dev INTERFACE mtu 1500)"
         )
     return max(trips_s.values(), default=0.0)
 
@@ -171,9 +169,13 @@ def _ask(
             asked_at.append(time.monotonic())
             counts.update(asked)
             for rank in asked:
-                # A rank without a route is a rank that does not answer: the message names all of them together.
-                with suppress(OSError):
+                try:
                     asker.sendmsg([question] * together, cut, 0, (others[rank].ip, others[rank].udp_port))
+                except OSError:
+                    # The kernel does not refuse trains now and then.
+                    if together > 1:
+                        return trips_s, counts
+                    # A rank without a route is a rank that does not answer: the message names all of them together.
             for rank, trip_s in _answers(asker, asked_at, ranks, len(asked) * together):
                 trips_s[rank].append(trip_s)
         # A machine that stood still has asked more often than it has heard: what is late is not lost.

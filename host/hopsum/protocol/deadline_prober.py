@@ -97,6 +97,17 @@ class DeadlineProber:
             return ()
         return tuple(rank for rank in self._membership.local_ranks if not answer.contributors >> rank & 1)
 
+    def lacks_own(self, oldest: SlotRound) -> bool:
+        """Say whether the switch has said of a place that this worker's UPDATE is not there."""
+        answer = self._answer_about(oldest)
+        if answer is None or answer.held > oldest.round:
+            return False
+        return (
+            answer.held < oldest.round
+            or answer.count == State.EMPTY
+            or (self._membership.rank in self.missing_ranks(oldest))
+        )
+
     def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
         """Return the ranks that a place waits for: those missing at this switch, or all of the other racks (P3)."""
         answer = self._answer_about(oldest)

@@ -88,6 +88,17 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
     )
 
 
+def unheard(own: Membership, place: SlotRound, sent: int, size: int, lasted_s: float) -> AllReduceTimeoutError:
+    """Return the error of a worker whose PROBEs the switch answers, and whose UPDATEs, of `size` bytes, it lacks."""
+    return AllReduceTimeoutError(
+        f"{own.switch} answers rank {own.rank}, but has lacked its UPDATE of slot {place.slot}, round {place.round} "
+        f"for {lasted_s:.3g} s, which was sent {sent} times: datagrams of {size} bytes do not reach the switch, and "
+        "short ones do. Look for a link on the way with a smaller MTU, also at the switch's host (ip link set dev "
+        f"INTERFACE mtu 1500). Or wait longer (unreachable_s). {NEW_GENERATION}",
+        (own.rank,),
+    )
+
+
 def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) -> RankLeftError:
     """Return the error of an all-reduce that waits for workers which have said LEAVE."""
     has = "has" if len(ranks) == 1 else "have"

@@ -64,6 +64,7 @@ from hopsum.protocol.failures import (
     not_caught_up,
     round_lost,
     switch_gone,
+    unheard,
     unsent_remedy,
 )
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
@@ -125,8 +126,11 @@ class Worker:
         self._events = Events()
         self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
         self._ignored_packets = IgnoredPackets()
-        self.absence = Absence(self.timing)
+        # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
+        self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
         """The switch's absence, as the network tells it."""
+        self._unheard = Absence(self.timing, STATE_GAP_S)
+        self._unheard_position = -1
         self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
         self._handles = 0
@@ -138,6 +142,7 @@ class Worker:
         # Packets of the generation before explain nothing about a wait in this one.
         self._ignored_packets.seen.clear()
         self.absence.end()
+        self._unheard.end()
         self._state.enter(decided)
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
@@ -300,6 +305,7 @@ class Worker:
             # P2: a STATE settles no sum.
             self._prober.take(header)
             self._require_company()
+            self._require_heard(now)
         else:
             self._on_stale(header, position, now)
 
@@ -492,6 +498,25 @@ class Worker:
         if left:
             self._fail(finished_early(self.membership, place, left))
 
+    def _require_heard(self, now: float) -> None:
+        """Fail if the switch answers, and has lacked this worker's UPDATE of the oldest position for too long (A3)."""
+        oldest, active = self.queue.oldest, self._state.active
+        if oldest is None or not active or not self._prober.lacks_own(self.stream.place(oldest)):
+            self._unheard.end()
+            return
+        if oldest != self._unheard_position:
+            self._unheard.end()
+            self._unheard_position = oldest
+        self._unheard.note(now)
+        if self._unheard.is_over_limit:
+            place, reduce = self.stream.place(oldest), active[0]
+            if self._prober.other_op(place, reduce.op):
+                # The switch takes none of another operation: that is the cause, and no datagram's length.
+                self._fail(self._wait.error(reduce, now))
+            else:
+                sent, size = self.queue.sent(oldest), reduce.datagrams.shape[1]
+                self._fail(unheard(self.membership, place, sent, size, self._unheard.lasted_s))
+
     def _require_going(self) -> None:
         if self._failure is not None:
             raise GenerationEndedError(
@@ -522,21 +547,23 @@ class Worker:
 #     A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the generation for this
 #         worker.
 #         So a single answer ends nothing, however long ago it was.
+#     A3  A series of STATEs that lack this worker's UPDATE of its oldest position is one too, and ends the generation
+#         for it: no two lie further apart than `STATE_GAP_S`. PROBEs are short and arrive. UPDATEs are long.
 
 
 GAP_LEAST_S = 5.0
+# A worker that waits asks every five seconds: two PROBEs may be lost.
+STATE_GAP_S = 16.0
 
 
 class Absence:
-    """The 'port unreachable' answers of the network about the switch of one worker: since when, and how many."""
+    """Bad answers of the network or of the switch of one worker: since when, and how many."""
 
-    def __init__(self, timing: Timing) -> None:
-        self._limit_s = timing.unreachable_s
-        # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
-        self._gap_s = max(GAP_LEAST_S, 3 * timing.retransmit_max_s)
+    def __init__(self, timing: Timing, gap_s: float) -> None:
+        self._limit_s, self._gap_s = timing.unreachable_s, gap_s
         self._first = self._last = 0.0
         self.answers = 0
-        """The answers 'port unreachable' since the absence began, 0 without an absence."""
+        """The answers since the absence began, 0 without an absence."""
 
     @property
     def lasted_s(self) -> float:
@@ -549,7 +576,7 @@ class Absence:
         return self._limit_s is not None and self.answers > 1 and self.lasted_s >= self._limit_s
 
     def note(self, now: float) -> None:
-        """Count one more 'port unreachable' answer about this worker's switch."""
+        """Count one more bad answer about this worker's switch."""
         if not self.answers or now - self._last > self._gap_s:
             self.answers, self._first = 0, now
         self.answers, self._last = self.answers + 1, now

@@ -73,9 +73,7 @@ def test_only_contributors_count(make: MakeCodec) -> None:
     assert nmse(means[0], x) < 0.02
 
 
-def test_mean_is_unbiased_without_truncation(
-    make: MakeCodec, codec_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mean_is_unbiased_without_truncation(make: MakeCodec, codec_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of single elements average out over steps as independent errors do, and none points along x."""
     truncated, steps, x = 1e-9, 300, layered(2000)
     table = LookupTable(optimal_table(61, truncated), truncated)

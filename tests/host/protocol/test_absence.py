@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch whose host answers 'port unreachable': an error when that lasts, and nothing else."""
+"""A switch that is not there, or answers and lacks this worker's part: an error when that lasts, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
-from hopsum_wire import Op
+from hopsum_wire import Header, Kind, Op, State
 
 LIMIT_S = 10.0
 
@@ -80,3 +80,47 @@ def test_nobody_waits_nobody_fails() -> None:
     assert worker.next_event() is None
     worker.note_unreachable(100.0)
     assert worker.next_event() is None, "that was long ago"
+
+
+def state(worker: Worker, now: float, contributors: int = 0b01, held: int = 1, op: int = 0) -> None:
+    """Have the switch asked, and let it answer about the first round of slot 0."""
+    worker.probe()
+    worker.datagrams_to_send(now)
+    count = State.COLLECTING if held else State.EMPTY
+    about = {"worker": 1, "generation": 7, "slot": 0, "round": 1, "held": held, "contributors": contributors}
+    worker.receive_datagram(Header(kind=Kind.STATE, count=count, op=op, **about).pack(), now)
+
+
+@pytest.mark.parametrize("held", [1, 0])
+def test_a_switch_that_answers_and_never_has_this_workers_part_is_an_error(held: int) -> None:
+    worker = make()
+    for now in (0.0, 5.0):
+        state(worker, now, 0b01 if held else 0, held)
+    assert worker.next_event() is None
+    state(worker, LIMIT_S, 0b01 if held else 0, held)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, AllReduceTimeoutError)
+    assert event.error.missing_ranks == (1,)
+    assert "datagrams of 1056 bytes do not reach the switch, and short ones do" in str(event.error)
+
+
+def test_one_codec_on_a_rank_and_another_on_the_switch_are_no_matter_of_length() -> None:
+    worker = make()
+    for now in (0.0, LIMIT_S):
+        state(worker, now, op=Op.MAX32)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceFailed)
+    assert "codecs differ" in str(event.error)
+
+
+@pytest.mark.parametrize(
+    "answers", [[(0.0, 0b01), (20.0, 0b01)], [(0.0, 0b01), (5.0, 0b10), (10.0, 0b01)], [(0.0, 0b10), (10.0, 0b10)]]
+)
+def test_a_part_that_came_in_between_or_was_not_asked_about_for_long_is_no_error(
+    answers: list[tuple[float, int]],
+) -> None:
+    worker = make()
+    for now, contributors in answers:
+        state(worker, now, contributors)
+    assert worker.next_event() is None
