@@ -28,8 +28,8 @@ from hopsum.connection.url import UrlError, split_url
 from hopsum.errors import HopsumError
 
 __all__ = ["Hooks", "connect", "open_config", "open_resolved", "settings_of"]
-TELL_S: Final = 5.0
-"""The time for torch's store to answer a rank that has failed."""
+TELL_S: Final = 15.0
+"""The time for the other ranks to come to one that has failed before it met them."""
 
 Opener = Callable[[Config, SplitResult, Hooks], Communicator]
 

@@ -1,39 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's store, as ranks that have not met yet use it: the one of the process group, or torchrun's."""
+"""torch's store, as ranks that have not met yet use it: the one of the process group, or torchrun's.
+
+Under elastic torchrun a store outlives a round of ranks: it has what the ranks of rounds before told each other, and
+nothing else says in which round a rank is. The agents' counts of restarts differ. So the ranks first agree on a name.
+
+    rank r     puts a new random text at here/r
+    rank 0     puts the texts of all ranks at round, and again when one has changed
+    rank r     finds its own text there: rank 0 of this round has heard it. The text of rank 0 names the round
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
+import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hopsum.config import ConfigError
-from hopsum.hosts.meeting import Meeting
+from hopsum.hosts.meeting import KeyValueStore, Meeting
 
-_calls: dict[str, int] = {}
-"""Stores that were opened in this process, by life of the group of ranks."""
+_LOOK_AGAIN_S: Final = 0.02
 
 
 class RankStore:
-    """A store with this process's rank. `name` is of this call, the same on all ranks.
+    """A store with this process's rank. `name` is of this call, the same on all ranks, and of no call before.
 
     Args:
+        timeout_s: for the other ranks.
         what: is being opened. Messages begin with it.
 
     Raises:
         ConfigError: no process group and no RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun
-            sets them, or the store does not answer.
+            sets them; the store does not answer, or some rank does not come.
     """
 
     def __init__(self, timeout_s: float, what: str = "hosts://") -> None:
         self.rank, self.workers, self._store = _find(timeout_s, what)
-        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        _calls[life] = _calls.get(life, 0) + 1
-        # Ranks open stores in one order, so the count is equal on all of them. An elastic restart begins anew.
-        self.name = f"{life}.{_calls[life]}"
+        try:
+            self.name = agree_on_round(self, self.rank, self.workers, timeout_s, what)
+        except (RuntimeError, OSError) as error:
+            raise ConfigError(f"{what}: torch's store does not answer any more: {error}") from error
 
     def put(self, key: str, value: str) -> None:
         """Set a value."""
@@ -53,6 +64,35 @@ def meet_all_ranks(wait_s: float, what: str) -> Meeting | None:
         return None
     store = RankStore(wait_s, what)
     return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
+
+
+def agree_on_round(store: KeyValueStore, rank: int, workers: int, wait_s: float, what: str) -> str:
+    """Return a name that these ranks have in common, and that no ranks before them had. Raises ConfigError."""
+    own, until, told = secrets.token_hex(8), time.monotonic() + wait_s, ""
+    store.put(f"hopsum/here/{rank}", own)
+    while True:
+        if rank == 0:
+            heard = json.dumps([store.find(f"hopsum/here/{each}") for each in range(workers)])
+            if heard != told:
+                store.put("hopsum/round", heard)
+                told = heard
+            # Below this round's name: a rank of a round before, whose text is still there, has not come.
+            missing = [each for each in range(1, workers) if not store.find(f"hopsum/{own}/come/{each}")]
+            if not missing:
+                return own
+        else:
+            names = json.loads(store.find("hopsum/round") or "[]")
+            if own in names:
+                store.put(f"hopsum/{names[0]}/come/{rank}", "true")
+                return str(names[0])
+            missing = [0]
+        if time.monotonic() >= until:
+            raise ConfigError(
+                f"{what}: rank {rank} has not heard of ranks {', '.join(map(str, missing))} within {wait_s:g} s. Call "
+                f"hopsum.connect on all {workers} ranks at the same point of the program, or wait longer "
+                "(membership_wait_s)"
+            )
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _find(timeout_s: float, what: str) -> tuple[int, int, Any]:

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hosts://` under elastic torchrun: a host dies, the others continue with fewer ranks, and it comes back."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+
+from hopsum.config import ConfigError
+from hopsum.connection.rank_store import agree_on_round
+from hopsum_topologies.star import Star
+
+from ...support.printed import parse_printed
+from ...support.processes import await_that
+from ...support.targets import require_namespaces
+from .test_meeting import Store
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "elastic_digits.py"
+HOSTS, STEPS = 3, 6000
+ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
+
+
+def agree(store: Store, workers: int) -> list[str]:
+    """Return what each rank takes as the name of its round."""
+    names = [""] * workers
+
+    def one(rank: int) -> None:
+        names[rank] = agree_on_round(store, rank, workers, 60, "x")
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(workers)]
+    for each in reversed(threads):
+        each.start()
+    for each in threads:
+        each.join()
+    return names
+
+
+def test_each_round_has_a_name_of_its_own_in_a_store_that_stays() -> None:
+    store, before = Store(), set[str]()
+    for workers in (3, 1, 4, 4, 2):
+        (name,) = set(agree(store, workers))
+        assert name not in before
+        before.add(name)
+
+
+def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_one_of_this_round() -> None:
+    store = Store()
+    agree(store, 3)
+    for rank, missing in ((0, "1, 2"), (2, "0")):
+        with pytest.raises(ConfigError, match=rf"x: rank {rank} has not heard of ranks {missing} within 0.2 s"):
+            agree_on_round(store, rank, 3, 0.2, "x")
+
+
+@contextmanager
+def agent(star: Star, host: int, folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an agent of torchrun on a host, without capabilities, until all that runs there is killed."""
+    plain = [shutil.which("setpriv") or "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    where = ["--nnodes=1:3", "--nproc-per-node=1", "--max-restarts=9", f"--local-addr={star.host_ip(host)}"]
+    meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={star.host_ip(0)}:29512"]
+    conf = f"--rdzv-conf=last_call_timeout=3,is_host={int(host == 0)}"
+    script = [str(EXAMPLE), f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, *meet, conf, *script]
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", star.hosts[host].name, *plain, *command],
+            env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            kill(star, host)
+
+
+def kill(star: Star, host: int) -> None:
+    """Kill the agent of a host, its rank and that one's switch, as a power cut does."""
+    listed = subprocess.run(["ip", "netns", "pids", star.hosts[host].name], capture_output=True, text=True, check=True)
+    for pid in listed.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None:
+    """Three hosts, two after one lost its power, three again: equal replicas, a loss without a jump."""
+    require_namespaces()
+
+    def rounds() -> list[tuple[int, int]]:
+        """Return ranks and first step of the rounds that have begun, in the order of steps."""
+        time.sleep(0.2)  # it is asked without a pause
+        told = [ROUND.findall(log.read_text(errors="replace")) for log in tmp_path.glob("*.log")]
+        return sorted(((int(ranks), int(step)) for each in told for ranks, step in each), key=lambda each: each[1])
+
+    def saved() -> int:
+        time.sleep(0.2)
+        return len(torch.load(tmp_path / "checkpoint")["losses"]) if (tmp_path / "checkpoint").exists() else 0
+
+    with Star(HOSTS) as star, ExitStack() as stack:
+        agents = [stack.enter_context(agent(star, host, tmp_path, f"host{host}")) for host in range(HOSTS)]
+        for ranks in (HOSTS, HOSTS - 1, HOSTS):
+            await_that(lambda ranks=ranks: rounds()[-1:] and rounds()[-1][0] == ranks, f"round of {ranks}")
+            begun = rounds()[-1][1]
+            await_that(lambda begun=begun: saved() >= begun + 100, f"checkpoint of {ranks}")
+            if len(agents) == HOSTS and ranks == HOSTS:
+                kill(star, HOSTS - 1)
+            elif ranks < HOSTS:
+                agents.append(stack.enter_context(agent(star, HOSTS - 1, tmp_path, "again")))
+        assert [agents[number].wait(600) for number in (0, 1, 3)] == [0, 0, 0]
+    logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("*.log"))
+    (log,) = [log for log in tmp_path.glob("*.log") if "parameters_sha256" in log.read_text(errors="replace")]
+    ended = parse_printed(log.read_text(errors="replace"))
+    assert [rank["workers"] for rank in ended] == [HOSTS] * HOSTS
+    assert len({rank["parameters_sha256"] for rank in ended}) == 1
+    assert "are lost" not in logs, "the checkpoint has the residuals of all ranks"
+    losses = ended[0]["losses"]
+    assert len(losses) == STEPS
+    for _, step in rounds()[-2:]:
+        before, after = (sum(part) / 50 for part in (losses[step - 50 : step], losses[step : step + 50]))
+        # Other images from step to step: a mean of 50 differs by a few percent of the loss at the beginning.
+        assert after < before + 0.1 * losses[0], f"the loss jumps at step {step}"
