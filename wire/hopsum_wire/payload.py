@@ -20,10 +20,12 @@ from hopsum_wire._layout import (
     CODES8_BYTES,
     CODES16_BYTES,
     HOPSUM_BYTES,
+    IPV4_BYTES,
     LANE_GROUP_CODES,
     LANES_BYTES,
     PACKED_BYTES,
     PACKED_LANE_BITS,
+    UDP_BYTES,
     Drop,
     Op,
 )
@@ -65,6 +67,8 @@ SHAPES: Final[dict[int, Shape]] = {
 """The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
 LONGEST_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
 """The longest datagram of any op, up or down."""
+PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES
+"""Its packet: an MTU that carries any job in one piece."""
 
 _CODE_BITS: Final = 4
 _TOP_BITS: Final = 8 - PACKED_LANE_BITS

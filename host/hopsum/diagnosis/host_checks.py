@@ -9,11 +9,10 @@ from typing import Final
 from hopsum.diagnosis import kernel
 from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
-from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
+from hopsum.transport.offload import mtu_towards
 from hopsum_wire.membership import Endpoint
-from hopsum_wire.payload import LONGEST_BYTES
+from hopsum_wire.payload import PACKET_BYTES
 
-PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES
 # The kernel charges the whole buffer of a packet (truesize), not its bytes.
 CHARGED_BYTES: Final = 2304
 """The bytes of a receive buffer that the kernel counts for such a datagram, measured on loopback."""
@@ -65,7 +64,7 @@ def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
 def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckRow:
     """Check that the largest datagram passes in one piece: the way's MTU, or `path_bytes` where it was found out."""
     check, route = "mtu", kernel.route_to(switch.ip, own.ip)
-    mtu_bytes = _believed_mtu(own, switch) if path_bytes is None else path_bytes
+    mtu_bytes = mtu_towards(own.ip, switch.address) if path_bytes is None else path_bytes
     facts = {"mtu_bytes": mtu_bytes, "needed_bytes": PACKET_BYTES}
     told = f"{mtu_bytes} bytes for packets of up to {PACKET_BYTES}"
     if mtu_bytes >= PACKET_BYTES:
@@ -75,15 +74,8 @@ def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckR
     # Behind a gateway the narrow link is somewhere else, and this host can only say so.
     if route.gateway and own_bytes > mtu_bytes:
         where = f"raise the MTU of the links beyond gateway {route.gateway} to {PACKET_BYTES} or more"
-    return failed(check, f"{told}: larger ones are lost, since none may be fragmented", where, facts)
-
-
-def _believed_mtu(own: Endpoint, switch: Endpoint) -> int:
-    """Return the MTU that the kernel uses towards the switch: the interface's, the route's, or a learnt one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((own.ip, 0))
-        probe.connect(switch.address)
-        return probe.getsockopt(socket.IPPROTO_IP, 14)  # IP_MTU, linux/in.h
+    told += ": larger ones go in IP fragments, which a switch at interfaces drops"
+    return failed(check, told, where, facts)
 
 
 def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
+from hopsum.transport.offload import IP_MTU, SOL_UDP, UDP_SEGMENT
 from hopsum.transport.packet_socket import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
 from hopsum_wire.membership import Endpoint
@@ -27,7 +27,7 @@ PENDING_MAX: Final = 32
 """PROBEs under way at a time: less than the queue of any switch."""
 _RECEIVE_BUFFER_BYTES: Final = 4 << 20
 # linux/in.h
-_IP_MTU_DISCOVER, _IP_PMTUDISC_DO, _IP_RECVERR, _IP_MTU = 10, 2, 11, 14
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO, _IP_RECVERR = 10, 2, 11
 _UDP: Final = struct.Struct("!HHHH")
 _UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN))
 
@@ -170,7 +170,7 @@ class ProbeClient:
         until = time.monotonic() + wait_s
         while (left_s := until - time.monotonic()) > 0:
             self._receive(left_s)
-        return self.transport.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        return self.transport.socket.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
     def close(self) -> None:
         """Give the socket back."""

@@ -29,10 +29,12 @@ from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import PACKET_BYTES, ReachEcho, Responder, arrive_together, narrowest_mtu, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.slot_count import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum.transport.offload import mtu_towards
+from hopsum_wire.payload import PACKET_BYTES
 
 LINKS_BITS_PER_S: Final = 1e9
 """The rate for which slots are chosen: faster links have shorter ways."""
@@ -75,7 +77,8 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
             config = replace(config, gso="off")
             places = [each.responder for each in place]
             why = "single ones do. A newer kernel may mend it"
-            if (mtu := narrowest_mtu(places[meeting.rank].ip, places)) < PACKET_BYTES:
+            mtu = min(mtu_towards(places[meeting.rank].ip, (each.ip, each.udp_port)) for each in places)
+            if mtu < PACKET_BYTES:
                 why = (
                     f"since packets have {PACKET_BYTES} bytes and the MTU of the way is {mtu}, so they go in IP "
                     "fragments: raise the MTU on all hosts (ip link set dev INTERFACE mtu 1500)"

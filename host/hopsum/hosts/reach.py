@@ -13,13 +13,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
 from hopsum.hosts.host_address import INTERFACE_VARIABLE
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
-from hopsum.transport.udp_link import IP_MTU, IPV4_UDP_BYTES
 from hopsum_wire.payload import LONGEST_BYTES
 
 TRY_S: Final = 3.0
@@ -31,8 +30,6 @@ _AGAIN_S: Final = 0.1
 _NONCE_BYTES: Final = 16
 _LEAST_S: Final = 1e-3
 _NUMBER_BYTES: Final = 4
-PACKET_BYTES: Final = LONGEST_BYTES + IPV4_UDP_BYTES
-"""An IP packet with the longest datagram of a job."""
 _TOGETHER: Final = 4
 """Datagrams that are sent together."""
 _ASKS: Final = b"hopsum?"
@@ -131,17 +128,6 @@ def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: floa
     trips_s, asked = _ask(own_ip, others, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)
     # Any network may lose some.
     return all(4 * len(found) >= 3 * _TOGETHER * asked[rank] for rank, found in trips_s.items())
-
-
-def narrowest_mtu(own_ip: str, others: Iterable[Responder]) -> int:
-    """Return the least MTU of the ways from this host, as far as the kernel knows them. Nothing is sent."""
-    found = []
-    for place in others:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-            asker.bind((own_ip, 0))
-            asker.connect((place.ip, place.udp_port))
-            found.append(asker.getsockopt(socket.IPPROTO_IP, IP_MTU))
-    return min(found)
 
 
 def _ask(

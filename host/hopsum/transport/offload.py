@@ -16,6 +16,8 @@ from typing import Final, Literal, NamedTuple
 SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
+IP_MTU: Final = 14
+"""Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
 SEGMENTS_MAX: Final = 64
 """Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
 GSO_BYTES_MAX: Final = 65507
@@ -78,6 +80,14 @@ def segments_per_send(size: int) -> int:
 def udp_socket() -> socket.socket:
     """Return a new UDP socket."""
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def mtu_towards(own_ip: str, place: tuple[str, int]) -> int:
+    """Return the MTU that the kernel uses towards an address: the interface's, the route's, or a learnt one."""
+    with udp_socket() as asked:
+        asked.bind((own_ip, 0))
+        asked.connect(place)
+        return asked.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
 
 def set_option(sock: socket.socket, option: int, value: int) -> bool:

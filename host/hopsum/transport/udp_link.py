@@ -29,6 +29,7 @@ from hopsum.transport.link import (
 )
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
+    IP_MTU,
     REFUSES_SEGMENTS,
     SOL_UDP,
     UDP_GRO,
@@ -42,10 +43,8 @@ from hopsum.transport.offload import (
     set_option,
     udp_socket,
 )
+from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 
-IP_MTU: Final = 14
-"""Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
-IPV4_UDP_BYTES: Final = 28
 _log: Final = logging.getLogger(__name__)
 
 
@@ -275,7 +274,8 @@ class UdpLink:
         self._send_together(False)
         self._trial = None
         self.statistics.refused_segment_sends += 1
-        needed, mtu = segments.shape[1] + IPV4_UDP_BYTES, self._socket.getsockopt(socket.IPPROTO_IP, IP_MTU)
+        needed = segments.shape[1] + IPV4_BYTES + UDP_BYTES
+        mtu = self._socket.getsockopt(socket.IPPROTO_IP, IP_MTU)
         how = "one by one"
         if needed > mtu:
             how = (

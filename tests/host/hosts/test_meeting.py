@@ -27,16 +27,10 @@ from hopsum.hosts import job_over_hosts
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
-from hopsum.hosts.reach import (
-    PACKET_BYTES,
-    ReachEcho,
-    Responder,
-    arrive_together,
-    narrowest_mtu,
-    require_reachable,
-)
+from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.slot_count import slots_for
-from hopsum.transport.offload import probe_offload
+from hopsum.transport.offload import mtu_towards, probe_offload
+from hopsum_wire.payload import PACKET_BYTES
 
 from ...support.trains import loses
 
@@ -249,7 +243,7 @@ def test_a_way_for_short_datagrams_only_and_one_for_single_ones_only() -> None:
                 assert not arrive_together("127.0.0.1", single, try_s=0.5)
         assert arrive_together("127.0.0.1", {2: well.place}, try_s=60)
         assert arrive_together("127.0.0.1", {}, try_s=60)
-        assert narrowest_mtu("127.0.0.1", [well.place]) >= PACKET_BYTES
+        assert mtu_towards("127.0.0.1", (well.place.ip, well.place.udp_port)) >= PACKET_BYTES
 
 
 @pytest.mark.parametrize(
@@ -259,7 +253,7 @@ def test_the_switch_of_a_host_has_the_setting_of_its_rank(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, setting: str, arrive: bool, used: str
 ) -> None:
     monkeypatch.setattr(job_over_hosts, "arrive_together", lambda *_: arrive)
-    monkeypatch.setattr(job_over_hosts, "narrowest_mtu", lambda *_: 900)
+    monkeypatch.setattr(job_over_hosts, "mtu_towards", lambda *_: 900)
 
     def start(*_: object, gso: str) -> Any:
         raise ConfigError(f"started with gso={gso}")
