@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.sketch_kernels import SketchKernels
-from hopsum.codec.lossless.sketch_plan import GAMMA, unpeeled
+from hopsum.codec.lossless.sketch_kernels import SketchKernels, SketchLayout
+from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
@@ -233,6 +233,18 @@ def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Sh
 
 _HASHES: Final = 3
 """Cells of an element, or rows of a block."""
+
+
+def unpeeled(
+    kernels: SketchKernels, members: NDArray[np.uint32], gamma: float, *, block_elements: int = 1024, key: int = 0
+) -> int:
+    """Return how many members, ascending, at most 2^24, do not peel in one sketch of gamma cells per member.
+
+    This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
+    members stay, all at once. `make_plan` finds that out in time.
+    """
+    layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
+    return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
 
 
 def our_share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:

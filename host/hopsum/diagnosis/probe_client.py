@@ -25,6 +25,7 @@ Place = tuple[int, int]
 """Slot and round."""
 PENDING_MAX: Final = 32
 """PROBEs under way at a time: less than the queue of any switch."""
+_TRIES: Final = 3
 _RECEIVE_BUFFER_BYTES: Final = 4 << 20
 # linux/in.h
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO, _IP_RECVERR = 10, 2, 11
@@ -129,7 +130,7 @@ class ProbeClient:
         self.transport = transport
         self.unreachable: dict[int, int] = {}
 
-    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, Header]:
+    def ask(self, places: Sequence[Place], *, wait_s: float) -> dict[Place, Header]:
         """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
 
         Returns:
@@ -142,10 +143,10 @@ class ProbeClient:
         for first in range(0, len(places), PENDING_MAX):
             # One handful at a time, so that the questions themselves overflow no queue.
             handful = places[first : first + PENDING_MAX]
-            for _ in range(tries):
+            for _ in range(_TRIES):
                 missing = [place for place in handful if place not in answers]
                 if missing:
-                    answers |= self._once(missing, wait_s / tries)
+                    answers |= self._once(missing, wait_s / _TRIES)
             if not answers:  # nobody is there: do not wait for the rest
                 break
         return answers

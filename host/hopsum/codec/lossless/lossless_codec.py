@@ -55,7 +55,6 @@ from hopsum.codec.interface import (
 )
 from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK, Bloom, SketchKernels
 from hopsum.codec.lossless.sketch_plan import (
-    ATTEMPTS,
     BLOCK_ELEMENTS,
     CHUNK_BITS,
     GAMMA,
@@ -96,7 +95,6 @@ class Lossless:
         gamma: float = GAMMA,
         block_elements: int = BLOCK_ELEMENTS,
         index: str = "auto",
-        attempts: int = ATTEMPTS,
         repeats: int = _REPEATS,
         kernels: Kernels | None = None,
     ) -> None:
@@ -108,7 +106,6 @@ class Lossless:
                 packed.
             block_elements: consecutive elements that share their hashes, a power of two up to 65536.
             index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
-            attempts: sizes to try per sketch until it peels, each a sixteenth of gamma larger.
             repeats: how often the sums are asked for while their contributors differ from chunk to chunk.
             kernels: of a backend, on as many threads as it has; "auto" on one if left out.
 
@@ -121,12 +118,11 @@ class Lossless:
             raise CodecError(f"{repeats} repeats of the sums: at least 1, the first time")
         kernels = kernels or load_kernels("auto")
         self.workers = workers
-        tries = f"{attempts} attempts, {repeats} repeats"
-        self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {tries}"
+        self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {repeats} repeats"
         """Options that ranks need to have in common, in words."""
         self.backend = kernels.name
         self.work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
-        self.sizing, self.index, self.repeats = Sizing(gamma, block_elements, attempts), index, repeats
+        self.sizing, self.index, self.repeats = Sizing(gamma, block_elements), index, repeats
 
     def start(
         self,

@@ -88,8 +88,6 @@ RANGE_BLOCK: Final = 1024
 EDGE_SHIFT: Final = 3
 """The place of the edge in an entry of `order`: edge << 3 | starts a round << 2 | third of the cell that it was alone
 in."""
-MAX_EDGES: Final = 1 << 24
-"""The most edges of one sketch."""
 
 
 class Bloom(NamedTuple):

@@ -35,7 +35,7 @@ import numpy as np
 from hopsum.codec.backends.threads import run_parallel
 from hopsum.codec.hashing import derive_key
 from hopsum.codec.interface import Bytes, CodecError, Doubles, Floats, Ints, Words, blocks_of
-from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, MAX_EDGES, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout
+from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -108,7 +108,7 @@ def _bloom_bits(elements: int, union: float, gamma: float, hashes: int) -> float
 
 GAMMA: Final = 1.25
 BLOCK_ELEMENTS: Final = 1024
-ATTEMPTS: Final = 4
+_ATTEMPTS: Final = 4
 SEGMENT_MEMBERS: Final = 1 << 16
 MOST_BLOCK_ELEMENTS: Final = 1 << 16
 _GROWTH: Final = 16
@@ -124,16 +124,12 @@ class Sizing:
     """Cells per member of the first attempt. 0 packs everything."""
     block_elements: int = BLOCK_ELEMENTS
     """Consecutive elements that share their hashes, a power of two. It is smaller in small sketches."""
-    attempts: int = ATTEMPTS
-    """Sizes to try per segment."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= _MOST_GAMMA:
             raise CodecError(f"gamma {self.gamma}: 0, or cells per non-zero element up to {_MOST_GAMMA}")
         if self.block_elements not in {1 << shift for shift in range(MOST_BLOCK_ELEMENTS.bit_length())}:
             raise CodecError(f"blocks of {self.block_elements} elements: a power of two up to {MOST_BLOCK_ELEMENTS}")
-        if self.attempts < 1:
-            raise CodecError(f"{self.attempts} attempts to size a sketch: at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +177,6 @@ def make_plan(kernels: SketchKernels, members: Words, sizing: Sizing, key: int, 
     return _lay_out([segment for segment in found if segment is not None])
 
 
-def unpeeled(kernels: SketchKernels, members: Words, gamma: float, *, block_elements: int = 1024, key: int = 0) -> int:
-    """Return how many members do not peel in one sketch of gamma cells per member.
-
-    This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
-    members stay, all at once. `make_plan` finds that out in time. This function is for measuring it.
-
-    Args:
-        members: uint32[members], ascending, at most 2^24.
-        gamma: more than 0.
-        block_elements: a power of two.
-        key: of the hash functions.
-    """
-    if members.size > MAX_EDGES:
-        raise CodecError(f"{members.size} members in one sketch: at most {MAX_EDGES}")
-    layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
-    return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
-
-
 def _bounds(members: int) -> list[slice]:
     # Segments peel in the second-level cache, each on a thread of its own.
     segments = max(1, members // SEGMENT_MEMBERS)
@@ -209,8 +187,7 @@ def _bounds(members: int) -> list[slice]:
 def _size_segment(kernels: SketchKernels, members: Words, run: slice, sizing: Sizing, key: int) -> Segment:
     part = members[run]
     order = np.empty(part.size, np.uint32)
-    attempts = sizing.attempts if sizing.gamma and part.size else 0
-    for attempt in range(attempts):
+    for attempt in range(_ATTEMPTS if sizing.gamma and part.size else 0):
         # A sixteenth of gamma more at each attempt, and other hash functions.
         third = ceil(sizing.gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
         layout = SketchLayout.of(third, sizing.block_elements, derive_key(key, attempt))
