@@ -6,7 +6,7 @@
 
 Ranks are numbered replica by replica, as torchrun numbers the ranks of a host: with --shards 2, ranks 0 and 1 are the
 first replica. Each shard index has a job of as many workers as replicas, so {shard} stands in --membership or --url.
-Without these, Gloo adds the codes: `hosts://` makes one job of all ranks.
+Without these, the ranks of each shard index make theirs by `hosts://`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     url = options.url.replace("%7Bshard%7D", str(shard)).replace("{shard}", str(shard))
     where: dict[str, Any] = {"url": url, "rank": replica}
     if url == "hosts://":
-        where = {"url": "collective://gloo", "group": mesh.get_group("replicate")}
+        where = {"url": url, "group": mesh.get_group("replicate")}
     with hopsum.connect(**where, codec=options.codec) as comm:  # HOPSUM
         state = register_all_reduce_hook(model, comm)  # HOPSUM
         optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []

@@ -48,8 +48,9 @@ def connect(
     Args:
         url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
         config_file: TOML file with further settings, HOPSUM_CONFIG by default.
-        group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
-            `deadline_s`. By default one of all ranks is made, so all ranks call this at the same point.
+        group: a torch process group. With hosts:// its ranks make a job of their own, as HSDP needs one for each shard
+            index; all ranks of the job call this at the same point. With collective:// nothing else uses it, and its
+            own timeout is in place of `deadline_s`. By default all ranks.
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
         trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
@@ -89,7 +90,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
         return _open(config, parts, hooks)
     # All ranks open this together: where one fails, or opens something else, the others hear of it.
     what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
-    meeting = _meeting(config.membership_wait_s, what)
+    meeting = _meeting(config.membership_wait_s, what, hooks.group)
     if meeting is None:
         return _open(config, parts, hooks)
     # Before a codec is made, which takes a rank up to a minute.
@@ -97,8 +98,8 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
         return _open(config, parts, hooks._replace(meeting=meeting))
 
 
-def _meeting(wait_s: float, what: str) -> Any:
-    """Return the `Meeting` of all ranks, None where torch or its process group is missing.
+def _meeting(wait_s: float, what: str, group: Any = None) -> Any:
+    """Return the `Meeting` of all ranks, or those of a group, None where torch or its process group is missing.
 
     Raises ConfigError where there are no ranks that could meet.
     """
@@ -107,7 +108,7 @@ def _meeting(wait_s: float, what: str) -> Any:
         from hopsum.connection.rank_store import meet_all_ranks
     except ModuleNotFoundError:
         return None
-    return meet_all_ranks(wait_s, what)
+    return meet_all_ranks(wait_s, what, group)
 
 
 def _tell_ranks(error: ConfigError) -> None:
@@ -120,11 +121,11 @@ def _tell_ranks(error: ConfigError) -> None:
 
 
 def _open(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    # A process group would be ignored elsewhere without a word.
+    if hooks.group is not None and (parts.scheme not in ("collective", "hosts") or config.local_group):
+        raise UrlError(f"URL {config.url!r}: only hosts:// and collective:// take a process group, without local_group")
     if config.local_group:
         return _open_local_group(config, hooks)
-    # A process group would be ignored elsewhere without a word.
-    if hooks.group is not None and parts.scheme != "collective":
-        raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
     if parts.scheme in ("memory", "collective") and (hooks.trace is not None or not config.overlap):
         raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
     if parts.scheme != "hopsum":  # whose job may record a codec

@@ -25,7 +25,7 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
     meeting: Meeting = hooks.meeting
-    if config.rank not in (None, meeting.rank):
+    if hooks.group is None and config.rank not in (None, meeting.rank):
         raise ConfigError(f"hosts://: rank={config.rank}, but torch says {meeting.rank}; leave rank out")
     config = replace(config, rank=meeting.rank)
     if meeting.workers > MAX_WORKERS:

@@ -22,6 +22,7 @@ class Hooks(NamedTuple):
     """The arguments of `connect` that no text can name."""
 
     group: Any = None
+    """The torch process group of hosts:// or collective://."""
     on_packet: Callable[[Any, bool], None] | None = None
     trace: Callable[[Span], None] | None = None
     meeting: Any = None

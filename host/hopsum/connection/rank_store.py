@@ -55,15 +55,23 @@ class RankStore:
         return self._store.get(key).decode() if self._store.check([key]) else None
 
 
-def meet_all_ranks(wait_s: float, what: str) -> Meeting | None:
+def meet_all_ranks(wait_s: float, what: str, group: Any = None) -> Meeting | None:
     """Return the meeting of all ranks that open `what`, None for collective:// without a process group.
 
-    Raises ConfigError as RankStore does.
+    Args:
+        group: a process group whose ranks meet by themselves. Several groups may do so at one time.
+
+    Raises:
+        ConfigError: as RankStore.
     """
     if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
         return None
     store = RankStore(wait_s, what)
-    return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
+    if group is None:
+        return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
+    ranks = dist.get_process_group_ranks(group)
+    name = f"{store.name}/{'.'.join(map(str, ranks))}"
+    return Meeting(store, name, ranks.index(store.rank), len(ranks), wait_s, what, ranks)
 
 
 def agree_on_round(store: KeyValueStore, rank: int, workers: int, wait_s: float, what: str) -> str:

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import Codec, job_tables
 from hopsum.communicator import Communicator
+from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
@@ -42,6 +43,8 @@ JOB: Final = "hosts"
 _log: Final = logging.getLogger(__name__)
 LEAVE_S: Final = 15.0
 """Rank 0 keeps its controller for so long for ranks that have not left."""
+_FAILED_S: Final = 3.0
+"""The same where the program fails: the others have heard the reason, and one that was killed never leaves."""
 _CONTROLLER_S: Final = 60.0
 _SWITCH_S: Final = 3.0
 """Seconds for a switch on another host to take a connection. It serves already."""
@@ -101,9 +104,13 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
             "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
         )
         # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
-        kept.callback(meeting.leave, LEAVE_S, waits=meeting.rank == 0)
+        kept.callback(_leave, meeting)
         address = replace(ControllerAddress.of(target, tls=False), host_rank=0)
         return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
+
+
+def _leave(meeting: Meeting) -> None:
+    meeting.leave(LEAVE_S if unhandled() is None else _FAILED_S, waits=meeting.rank == 0)
 
 
 def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float, bool]:

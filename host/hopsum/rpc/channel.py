@@ -303,6 +303,9 @@ class Channel:
                 "asked as it listens (ca_file, or tls=off in the URL)",
                 code.name,
             )
+        # The hints behind the semicolon are for jobs in which another worker may take a place.
+        if self.address.host_rank is not None:
+            told = f"{told.partition('; ')[0]}; start all ranks again"
         return ControllerError(f"{where}: {told}", code.name)
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
+from hopsum.connection import settings_of
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import Residuals, bare_names, norm_of, shared_out
 from hopsum.torch.tensors import within_range
@@ -31,6 +32,10 @@ if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor, Placement
 
+# hosts:// by itself makes one job of all ranks, which would add up different shards.
+_HOW: Final = (
+    "as hopsum.connect('hosts://', group=mesh.get_group('replicate')), or connect to each with the replica's number"
+)
 _VERSION: Final = 2
 
 
@@ -168,6 +173,8 @@ def register_all_reduce_hook(
             )
     _take_over([info for module in modules.values() for info in _replicated(module)], comm)
     _, shards = _shards(owners[0][2])
+    if shards > 1 and settings_of(comm).url.startswith("hosts:") and comm.workers == dist.get_world_size():
+        raise ValueError(f"hosts:// made one job of all {comm.workers} ranks: make one for each shard index, {_HOW}")
     shard = mesh.get_local_rank(mesh.ndim - 1) if shards > 1 else 0
     state = ReplicaState(comm, shard=shard, shards=shards, on_nonfinite=on_nonfinite, codec_on=codec_on)
     device = owners[0][2].to_local().device
@@ -211,7 +218,7 @@ def _take_over(infos: list[Any], comm: Communicator) -> None:
         if there != here:
             raise ValueError(
                 f"replica {there[0]} of {there[1]} in the mesh, but the communicator is rank {here[0]} of {here[1]}: "
-                "make a job of as many workers as replicas for each shard index, and connect with the replica's number"
+                f"make a job of as many workers as replicas for each shard index, {_HOW}"
             )
     if infos:
         # torch calls the hook after its own all-reduce, and has no public way to leave that out.

@@ -169,7 +169,7 @@ def test_settings_that_do_not_fit() -> None:
         hopsum.connect("memory://a?workers=1", codec="uhc", codec_options={"bit": 8})
     with pytest.raises(ConfigError, match="did you mean rank"):
         hopsum.connect("memory://a?workers=1", ranks=0)
-    with pytest.raises(ConfigError, match="only collective:// takes a process group"):
+    with pytest.raises(ConfigError, match="only hosts:// and collective:// take a process group"):
         hopsum.connect("memory://a?workers=1", group=object())
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         hopsum.conect  # noqa: B018

@@ -23,6 +23,7 @@ from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress, Controlle
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import ClusterController, JobRequest
+from hopsum_controlplane.errors import UnauthenticatedError
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
@@ -139,6 +140,16 @@ def test_a_controller_that_ended_with_its_rank_is_no_wait() -> None:
     with Channel(address) as channel, pytest.raises(ControllerError, match=r"^rank 0 has ended: nothing") as caught:
         MemberClient(channel, NAME, TOKEN).locate(WAIT_S)
     assert not isinstance(caught.value, ControllerUnreachableError)
+    with desk_service() as (desk, service):
+
+        def evict(_: str) -> None:
+            raise UnauthenticatedError("rank 1 was evicted", hint="close, and connect again")
+
+        desk.before = evict
+        for host_rank, hint in ((None, "close, and connect again"), (0, "start all ranks again")):
+            address = replace(ControllerAddress.of(service.address), host_rank=host_rank)
+            with Channel(address) as channel, pytest.raises(ControllerError, match=f"rank 1 was evicted; {hint}$"):
+                MemberClient(channel, NAME, TOKEN).locate(WAIT_S)
 
 
 def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
