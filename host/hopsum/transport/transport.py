@@ -166,7 +166,7 @@ class Transport:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
         places, used = places_for(op, chunks), min(chunks, shards)
         ready = chunks if coder is None else coder.encoded
-        each = None if counts is None else np.broadcast_to(np.asarray(counts), (chunks,))
+        each = np.asarray(0 if counts is None else counts)
         self._handles += 1
         spread = Spread(self._handles, places, coder, [], used)
         now = time.monotonic()
@@ -177,7 +177,7 @@ class Transport:
                     op,
                     payloads[number::shards],
                     now=now,
-                    counts=None if each is None else each[number::shards],
+                    counts=each[number::shards] if each.ndim else each,
                     ready=own_chunks(ready, number, shards),
                     places=places.of_shard(number, shards),
                 )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
 from hopsum.codec.interface import address_of
-from hopsum.protocol.retransmit_queue import Transmissions
+from hopsum.protocol.retransmit_queue import RetransmitQueue, Transmissions
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
@@ -63,8 +63,9 @@ class ShardMemory:
         self.fresh, self.pending = np.zeros(max(slots, train), np.int64), np.zeros(2 * slots, np.int64)
         self._vectors = np.zeros(2 * at.SEGMENTS_MAX, np.int64)
         self._socket = self._message_headers()
-        self._lent: tuple[NDArray[Any], ...] = ()
-        """The arrays whose addresses `lend` wrote last: to ask numpy for them again takes longer than a look."""
+        self._queue: RetransmitQueue | None = None
+        """The worker's queue and slots whose addresses `lend` wrote last. Another generation has others."""
+        self._open_position: NDArray[np.int64] | None = None
         words = self.words
         words[at.FD], words[at.WAKER] = link.fileno(), link.waker
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
@@ -116,11 +117,11 @@ class ShardMemory:
         clocks[at.MEASURED_AT], clocks[at.RTO], clocks[at.RTTVAR] = queue.measured_at, rtt.rto_s, rtt.rttvar_s
         clocks[at.SRTT] = rtt.srtt_s or 0.0
         clocks[at.HALVED_AT] = inf if window.halved_at is None else window.halved_at
-        own = (*queue.arrays, worker.open_position)
-        memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
-        arrays = (*self._job, *memory, self.link.buffer, self._socket, self._vectors)
-        if not self._lent or any(new is not old for new, old in zip(arrays, self._lent, strict=True)):
-            self._lent = arrays
+        if self._queue is not queue or self._open_position is not worker.open_position:
+            self._queue, self._open_position = queue, worker.open_position
+            own = (*queue.arrays, worker.open_position)
+            memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
+            arrays = (*self._job, *memory, self.link.buffer, self._socket, self._vectors)
             addresses[:] = [address_of(array) for array in arrays]
 
     def _places(self, reduce: AllReduce) -> tuple[int, ...]:
