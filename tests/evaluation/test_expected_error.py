@@ -8,8 +8,8 @@ import pytest
 
 from hopsum.codec import best_table, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum_evaluation.expected_error import expected_nmse_of
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 pytestmark = pytest.mark.system
 WORKERS = 4

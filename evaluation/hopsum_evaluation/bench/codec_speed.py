@@ -29,11 +29,12 @@ from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
 from hopsum_evaluation.command_options import figure_table
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import whole
 from hopsum_wire.payload import SHAPES
 

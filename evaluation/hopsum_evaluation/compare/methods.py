@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, CollectivePhase, best_table, make_codec
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
@@ -23,6 +22,7 @@ from hopsum_evaluation.baselines.suresh import Sk, Srk, Svk
 from hopsum_evaluation.baselines.thc_published import ThcPublished
 from hopsum_evaluation.baselines.two_shot import BITS, BLOCK, block_bytes, dequantise, padded, quantise
 from hopsum_evaluation.expected_error import expected_nmse_of
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire.payload import SHAPES
 
 ROTATIONS = 8

@@ -16,7 +16,6 @@ import numpy as np
 
 from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.compare.compare import as_json, error_plots
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
@@ -24,6 +23,7 @@ from hopsum_evaluation.compare.methods import CANDIDATES
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import figure
 from hopsum_wire import Op
 

@@ -3,22 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.interface import (
-    Bytes,
-    Codec,
-    CodecError,
-    CollectivePhase,
-    ErrorFeedback,
-    Flags,
-    Floats,
-    ReductionContext,
-)
+from hopsum.codec.interface import Bytes, CodecError, Flags
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
 
@@ -83,44 +74,3 @@ def simulate_switch(
     results = np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8)
     # The switch adds in 8-bit lanes, and packs 6 bits of each only into the RESULT.
     return pack_sums(results) if op == Op.LOOKUP_ADD6 else results, contributors
-
-
-def simulate_allreduce(
-    codec: Codec,
-    vectors: Sequence[Floats],
-    *,
-    seed: int,
-    step: int,
-    feedback: Sequence[ErrorFeedback] | None = None,
-    present: Flags | Callable[[int, CollectivePhase], Flags | None] | None = None,
-) -> list[Floats] | None:
-    """Return the mean as each rank decodes it, or None if the ranks skip.
-
-    Args:
-        codec: of a job with at least as many workers as there are vectors.
-        vectors: float32[elements], one per rank.
-        seed, step: of the `ReductionContext`.
-        feedback: one per rank, or None: the undelivered parts are lost.
-        present: contributions of the last phase that arrive, bool[ranks, chunks], or a function from a phase and its
-            number to those of that phase. The default is all.
-    """
-    reductions = [
-        codec.start(
-            x, ReductionContext(seed, step, rank), None if feedback is None else feedback[rank], on_nonfinite="skip"
-        )
-        for rank, x in enumerate(vectors)
-    ]
-    number = 0
-    while (phase := reductions[0].phase) is not None:
-        arrived = None
-        if callable(present):
-            arrived = present(number, phase)
-        elif phase.op != Op.MAX32:
-            arrived = present
-        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
-        results, contributors = simulate_switch(phase.op, payloads, codec.lookup, arrived, codec.code_group)
-        for reduction in reductions:
-            reduction.take(results, contributors)
-        number += 1
-    means = [reduction.mean for reduction in reductions if reduction.mean is not None]
-    return means or None

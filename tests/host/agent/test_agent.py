@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hopsum.agent import Agent
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, job_tables, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import AllReduceResult, SocketTraffic
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 from hopsum_wire.payload import up_bytes
 

@@ -12,9 +12,9 @@ import pytest
 
 import hopsum
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, make_codec
-from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, RankLeftError
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 from .ranks import CODECS, run_ranks, vectors
 

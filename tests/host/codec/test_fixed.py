@@ -22,8 +22,9 @@ from hopsum.codec import (
     make_codec,
 )
 from hopsum.codec.fixed import Fixed
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.protocol.worker import AllReduceDone, Membership, Worker
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 
 from .vectors import Floats, layered, normal

@@ -21,8 +21,9 @@ from hopsum.codec import (
 from hopsum.codec.interface import ReductionState
 from hopsum.codec.lookup_table import optimal_table
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import INFINITE, pack_ranges, read_ranges
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 
 from .conftest import NAMES, MakeCodec

@@ -25,10 +25,11 @@ from hopsum.codec.lookup_table import (
 )
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.registry import CODECS
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.solved_tables import SOLVED
 from hopsum.codec.thc import HUGE, MIN_BOUND, TINY, LookupTableCodec, uniform_table
 from hopsum.codec.vector_reduction import pack_ranges
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES, unpack_codes
 

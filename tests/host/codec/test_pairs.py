@@ -16,9 +16,10 @@ from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.interface import job_tables
 from hopsum.codec.lookup_table import LookupTable, best_table, expected_nmse, paired_table
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc, pair_payloads, pair_table, split_payloads, split_sums
 from hopsum_controlplane.lanes import check_lane_overflow
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import CODE_GROUPS, Op, pack_codes, unpack_codes
 from hopsum_wire.payload import pack_sums, unpack_sums
 

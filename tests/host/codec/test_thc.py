@@ -8,9 +8,10 @@ import pytest
 
 from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.lookup_table import best_table, expected_nmse, optimal_table, paired_table
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import HUGE, TINY, LookupTableCodec, Thc
 from hopsum.codec.vector_reduction import INFINITE
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 from .vectors import encode_alone, layered, nmse, normal, only
 

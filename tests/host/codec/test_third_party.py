@@ -13,7 +13,8 @@ import pytest
 import hopsum
 from hopsum.codec import CODECS, Codec, make_codec
 from hopsum.codec.interface import ErrorFeedback, ReductionContext
-from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.simulate import simulate_switch
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 from .vectors import Floats, normal
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.codec.simulate import simulate_allreduce
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 Floats = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from hopsum.codec.interface import ReductionState
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.lossless_codec import LosslessReduction
 from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout, places
-from hopsum.codec.simulate import simulate_allreduce
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 
 from .jobs import exact, run, start
