@@ -12,29 +12,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from hopsum.torch.diloco import DiLoCo
+from hopsum.torch.fsdp import ReplicaState
 from hopsum.torch.residuals import takes
+from hopsum.torch.state import HopsumState
+
+State = HopsumState | ReplicaState | DiLoCo
 
 
-class Loads(Protocol):
-    """A state of this rank: HopsumState, ReplicaState or DiLoCo."""
-
-    @property
-    def owner(self) -> str:
-        """The name of this rank in states."""
-
-    @property
-    def workers(self) -> int:
-        """The workers of the mean."""
-
-    def load_state_dict(self, saved: Any) -> None:
-        """Take over the saved states."""
-
-
-def load_checkpoint(state: Loads, folder: str | os.PathLike[str], key: str = "hopsum") -> None:
+def load_checkpoint(state: State, folder: str | os.PathLike[str], key: str = "hopsum") -> None:
     """Load a state from a distributed checkpoint that `torch.distributed.checkpoint.save` wrote on all ranks.
 
     With as many workers as before a rank reads its own residuals, else those of all, one rank's after the other.
@@ -49,7 +39,7 @@ def load_checkpoint(state: Loads, folder: str | os.PathLike[str], key: str = "ho
     state.load_state_dict(_states(state, folder, key))
 
 
-def _states(state: Loads, folder: str | os.PathLike[str], key: str) -> Iterator[dict[str, Any]]:
+def _states(state: State, folder: str | os.PathLike[str], key: str) -> Iterator[Any]:
     """Yield what ranks have in common, and then the states of the ranks whose residuals this one takes."""
     # Hundreds of modules, which only users of distributed checkpoints need.
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict  # of no public name

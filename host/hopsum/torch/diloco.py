@@ -41,7 +41,7 @@ from torch import nn
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
 from hopsum.communicator import AllReduceResult, Communicator, MismatchError
-from hopsum.torch.residuals import Residuals, bare_names, norm_of, own_names, shared_out
+from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -208,14 +208,9 @@ class DiLoCoSharedStateDict(TypedDict):
     outer_optimizer: dict[str, Any]
 
 
-class DiLoCoStateDict(DiLoCoSharedStateDict):
+class DiLoCoStateDict(DiLoCoSharedStateDict, RankStateDict):
     """The saved form of one rank's DiLoCo. Loads with `torch.load(..., weights_only=True)`."""
 
-    workers: int
-    norms: dict[str, float]
-    """The norm of the residuals by rank. Here and in `residuals` a state has its own rank."""
-    residuals: dict[str, dict[str, torch.Tensor]]
-    """float32[elements] by rank and parameter name, on the CPU."""
     sent: dict[str, Any] | None
     """The fragment that was sent and is not applied yet: its number, the step at which it is due, and its mean."""
 
@@ -269,6 +264,8 @@ class DiLoCo:
         error_feedback: bool = True,
     ) -> None:
         self.comm = comm
+        self.owner, self.workers = str(comm.rank), comm.workers
+        """This rank's name in states, and the number of replicas."""
         self.fragments = make_fragments(model, fragments)
         self.sync_every = sync_every
         self.fragment_sync_delay = fragment_sync_delay
@@ -461,16 +458,6 @@ class DiLoCo:
             residuals={self.owner: residuals},
             sent=sent,
         )
-
-    @property
-    def workers(self) -> int:
-        """Return the number of replicas."""
-        return self.comm.workers
-
-    @property
-    def owner(self) -> str:
-        """Return the name of this rank in states."""
-        return str(self.comm.rank)
 
     def load_state_dict(self, saved: DiLoCoStateDict | Iterable[DiLoCoStateDict]) -> None:
         """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.connection import settings_of
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, bare_names, norm_of, shared_out
+from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
 from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
@@ -39,17 +39,12 @@ _HOW: Final = (
 _VERSION: Final = 2
 
 
-class ReplicaStateDict(TypedDict):
+class ReplicaStateDict(RankStateDict):
     """The saved form of a ReplicaState. Loads with `torch.load(..., weights_only=True)`."""
 
     version: int
-    workers: int
-    """The replicas."""
     shards: int
-    norms: dict[str, float]
-    """The norm of the residuals by REPLICA/SHARD. Here and in `residuals` a state has its own rank."""
-    residuals: dict[str, dict[str, torch.Tensor]]
-    """float32[elements of a shard, padded] by REPLICA/SHARD and parameter name, on the CPU."""
+    """Residuals are of the elements of a shard, padded."""
 
 
 class ReplicaState:
@@ -59,6 +54,8 @@ class ReplicaState:
         self, comm: Communicator, *, shard: int, shards: int, on_nonfinite: OnNonfinite, codec_on: CodecOn = "auto"
     ) -> None:
         self.comm, self.shard, self.shards = comm, shard, shards
+        self.owner, self.workers = f"{comm.rank}/{shard}", comm.workers
+        """This rank's name in states, and the number of replicas."""
         self._device_codecs = DeviceCodecs(comm, codec_on)
         self.allreduces = 0
         self._on_nonfinite = on_nonfinite
@@ -100,16 +97,6 @@ class ReplicaState:
         # float32 was summed in place.
         elif x.data_ptr() != gradients.data_ptr():
             gradients.copy_(within_range(x, gradients.dtype))
-
-    @property
-    def workers(self) -> int:
-        """Return the number of replicas."""
-        return self.comm.workers
-
-    @property
-    def owner(self) -> str:
-        """Return the name of this rank in states: its replica and its shard."""
-        return f"{self.comm.rank}/{self.shard}"
 
     def state_dict(self) -> ReplicaStateDict:
         """Return a copy of this rank's residuals for a checkpoint."""

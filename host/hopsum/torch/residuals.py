@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import sqrt
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 import torch
 
@@ -26,10 +26,21 @@ Kept = TypeVar("Kept", ErrorFeedback, DeviceFeedback)
 Named = Mapping[str, torch.Tensor]
 """Residuals, float32[elements] on the CPU, by the parameter's name."""
 Saved = Mapping[str, Any]
-"""A rank's state for a checkpoint: `workers`, `norms` and `residuals` by rank, and other entries."""
+"""A `RankStateDict` with other entries."""
 _log: Final = logging.getLogger(__name__)
 WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"))
 """Attributes in which torch.compile, activation checkpointing, FSDP and Lightning keep the module that they wrap."""
+
+
+class RankStateDict(TypedDict):
+    """The part that states of all kinds have in common in a checkpoint. A rank's own state has that rank alone."""
+
+    workers: int
+    """The ranks of the mean; with FSDP2 the replicas."""
+    norms: dict[str, float]
+    """The norm of a rank's residuals, by the name of the rank."""
+    residuals: dict[str, dict[str, torch.Tensor]]
+    """float32[elements] on the CPU by the name of the rank, RANK or REPLICA/SHARD, and that of the parameter."""
 
 
 class _Place(NamedTuple):

@@ -17,7 +17,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,7 @@ from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import Residuals, bare_names, fitting, norm_of, shared_out, tell_lost
+from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, fitting, norm_of, shared_out, tell_lost
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
@@ -55,21 +55,16 @@ _OF_ONE_RANK: Final = ("error_feedback", "log_every", "codec_on")
 _log: Final = logging.getLogger(__name__)
 
 
-class StateDict(TypedDict):
+class StateDict(RankStateDict):
     """The saved form of a state. Loads with `torch.load(..., weights_only=True)`."""
 
     version: int
-    workers: int
     steps: int
     """The step at which the warm-up goes on."""
     allreduces: int
     """The number at which the randomness goes on."""
     scale: float
     """The scale of the residuals: the GradScaler's."""
-    norms: dict[str, float]
-    """The norm of the residuals by rank. Here and in `residuals` a state has its own rank."""
-    residuals: dict[str, dict[str, torch.Tensor]]
-    """float32[elements] by rank and parameter name, on the CPU."""
 
 
 class Scaler(Protocol):

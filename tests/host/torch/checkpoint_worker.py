@@ -22,13 +22,6 @@ from hopsum.torch import DiLoCo, ReplicaState, register_comm_hook
 STEPS = 3
 
 
-class Placed(ReplicaState):
-    """A rank of two replicas of two shards."""
-
-    workers = 2
-    owner = property(lambda self: f"{self.comm.rank // 2}/{self.shard}")  # type: ignore[assignment]
-
-
 def make_model() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False))
@@ -58,7 +51,9 @@ def main() -> None:
                 for each in local.parameters():
                     each += torch.randn(each.shape)
             diloco.step()
-        replica = Placed(comm, shard=rank % 2, shards=2, on_nonfinite="raise")
+        # As if it were a rank of two replicas of two shards.
+        replica = ReplicaState(comm, shard=rank % 2, shards=2, on_nonfinite="raise")
+        replica.owner, replica.workers = f"{rank // 2}/{rank % 2}", 2
         # Only shard 1 has residuals.
         replica._residuals.load({"0.bias": torch.full((2,), rank % 2 * (rank + 1.0))})
         states: dict[str, Any] = {"HopsumState": hook, "DiLoCo": diloco, "ReplicaState": replica}
