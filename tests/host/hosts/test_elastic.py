@@ -64,6 +64,7 @@ def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_
     for rank, missing in ((0, "1, 2"), (2, "0")):
         with pytest.raises(ConfigError, match=rf"x: rank {rank} has not heard of ranks {missing} within 0.2 s"):
             agree_on_round(store, rank, 3, 0.2, "x")
+    assert len(set(agree(store, 3))) == 1
 
 
 @contextmanager
