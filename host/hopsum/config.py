@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of one worker, from keyword arguments, a TOML file, the environment and defaults, in that order.
+"""Settings of one worker, from keyword arguments, the environment and defaults, in that order.
 
-The file's table [hopsum] has the settings. Its path is an argument or HOPSUM_CONFIG. A setting's environment variable
-is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else says it. Every setting is a field of
-`Config`, and whatever is refused is named with the place it came from.
+A setting's environment variable is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else
+says it. Every setting is a field of `Config`, and whatever is refused is named with the place it came from.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from hopsum.codec import CODECS
@@ -25,17 +23,15 @@ from hopsum.codec.interface import ON_NONFINITE, CodecError, OnNonfinite
 from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 
-FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
 # Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
 _SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
 _OTHERS: Final = (
-    FILE_VARIABLE, "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
+    "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
     "HOPSUM_NETWORK", "HOPSUM_TLS",
 )  # fmt: skip
-"""Variables that are no settings of `connect`: the file, what `hopsum.torch`, the compiled loops and
+"""Variables that are no settings of `connect`: what `hopsum.torch`, the compiled loops and
 `hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""
-_TABLE: Final = "hopsum"
 DEFAULT_CODEC: Final = "thc"
 """Codec of a job that records none, and of a worker whose settings name none."""
 CodecOn = Literal["auto", "device", "host"]
@@ -217,30 +213,22 @@ class _Found(NamedTuple):
 def resolve(
     arguments: Mapping[str, Any] | None = None,
     *,
-    file: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
     url: str = "",
 ) -> Config:
-    """Return the settings: keyword arguments before the TOML file before the environment before defaults.
+    """Return the settings: keyword arguments before the environment before defaults.
 
     Args:
         arguments: by name. A value None says nothing.
-        file: a TOML file that must be there. By default HOPSUM_CONFIG names it, and there is none where that is not
-            set.
         environment: instead of os.environ.
         url: the default of the setting.
 
     Raises:
-        ConfigError: an unknown name (the nearest one is said), a wrong type or range, or an unreadable file.
+        ConfigError: an unknown name (the nearest one is said), or a wrong type or range.
     """
     environment = os.environ if environment is None else environment
-    path = file or environment.get(FILE_VARIABLE)
     settings: dict[str, Any] = {}
-    for found in (
-        *_from_arguments(arguments or {}),
-        *(_from_file(Path(path)) if path else ()),
-        *_from_environment(environment),
-    ):
+    for found in (*_from_arguments(arguments or {}), *_from_environment(environment)):
         _require_fit(found)
         # Sources come in the order of their precedence: the first one stays.
         settings.setdefault(found.name, found.value)
@@ -286,18 +274,6 @@ def _from_arguments(arguments: Mapping[str, Any]) -> Iterator[_Found]:
     for name, value in arguments.items():
         if value is not None or name not in Config.__dataclass_fields__:
             yield _Found(name, value, f"argument {name}")
-
-
-def _from_file(path: Path) -> Iterator[_Found]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"settings file {path} cannot be read: {error}") from error
-    table = document.get(_TABLE)
-    if not isinstance(table, dict):
-        raise ConfigError(f"settings file {path} has no table [{_TABLE}]; it has {', '.join(document) or 'nothing'}")
-    for name, value in table.items():
-        yield _Found(name, value, f"{path}: {_TABLE}.{name}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:

@@ -22,5 +22,5 @@ def stack() -> Iterator[ExitStack]:
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what a shell or a launcher around the tests says of a job."""
-    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG", "HOPSUM_TOKEN"):
+    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_TOKEN"):
         monkeypatch.delenv(variable, raising=False)

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult
 
@@ -37,7 +36,6 @@ Opener = Callable[[Config, SplitResult, Hooks], Communicator]
 def connect(
     url: str | None = None,
     *,
-    config_file: str | Path | None = None,
     group: Any = None,
     on_packet: Callable[[Any, bool], None] | None = None,
     trace: Callable[[Span], None] | None = None,
@@ -47,7 +45,6 @@ def connect(
 
     Args:
         url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
-        config_file: TOML file with further settings, HOPSUM_CONFIG by default.
         group: a torch process group. With hosts:// its ranks make a job of their own, as HSDP needs one for each shard
             index; all ranks of the job call this at the same point. With collective:// nothing else uses it, and its
             own timeout is in place of `deadline_s`. By default all ranks.
@@ -55,7 +52,7 @@ def connect(
             of the network.
         trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
             thread.
-        settings: see `hopsum.config.Config`. They come before the file, the environment and defaults.
+        settings: see `hopsum.config.Config`. They come before the environment and defaults.
 
     Raises:
         ConfigError: an unknown or unfit setting. UrlError for the URL.
@@ -67,7 +64,7 @@ def connect(
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
         OSError: no socket at this rank's address, or the pcap file cannot be written.
     """
-    return open_resolved(lambda: resolve({"url": url, **settings}, file=config_file), Hooks(group, on_packet, trace))
+    return open_resolved(lambda: resolve({"url": url, **settings}), Hooks(group, on_packet, trace))
 
 
 def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008

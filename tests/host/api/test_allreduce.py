@@ -210,18 +210,11 @@ def test_another_operation_is_refused() -> None:
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "job.toml"
-    path.write_text('[hopsum]\nrank = 2\ncodec = "uhc"\ncodec_options = {bits = 8}\ndeadline_s = 7\n')
-    return path
-
-
 def test_defaults() -> None:
     assert resolve(environment={}) == Config()
 
 
-def test_arguments_come_before_the_file_before_the_environment_before_defaults(file: Path) -> None:
+def test_arguments_come_before_the_environment_before_defaults() -> None:
     environment = {
         "HOPSUM_RANK": "4",
         "HOPSUM_CODEC": "fixed",
@@ -229,18 +222,10 @@ def test_arguments_come_before_the_file_before_the_environment_before_defaults(f
         "HOPSUM_RETRANSMIT_S": "0.25",
         "RANK": "5",
     }
-    found = resolve({"rank": 1, "seed": None}, file=file, environment=environment)
-    assert (found.rank, found.codec, found.deadline_s) == (1, "uhc", 7)
-    assert found.codec_options == {"bits": 8}
+    found = resolve({"rank": 1, "seed": None}, environment=environment)
+    assert (found.rank, found.codec) == (1, "fixed")
     assert (found.seed, found.retransmit_s) == (11, 0.25)
     assert found.backend == "auto"
-
-
-def test_the_environment_names_the_file(file: Path) -> None:
-    assert resolve(environment={"HOPSUM_CONFIG": str(file)}).rank == 2
-    other = file.with_name("other.toml")
-    other.write_text("[hopsum]\nrank = 3\n")
-    assert resolve(file=other, environment={"HOPSUM_CONFIG": str(file)}).rank == 3
 
 
 def test_kubernetes_variables_for_services_are_no_settings() -> None:
@@ -349,26 +334,3 @@ def test_what_does_not_fit_in_arguments(arguments: dict[str, Any], message: str)
     with pytest.raises(ConfigError) as refused:
         resolve(arguments, environment={})
     assert message in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[hopsum]\nrnak = "a"\n', "hopsum.rnak: there is no setting 'rnak'; did you mean rank?"),
-        ('[hopsum]\nrank = "a"\n', "hopsum.rank is 'a': rank is an integer"),
-        ("[hopsun]\nrank = 1\n", "has no table [hopsum]; it has hopsun"),
-        ("rank = \n", "cannot be read: Invalid value"),
-    ],
-)
-def test_what_does_not_fit_in_the_file(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        resolve(file=path, environment={})
-    assert str(path) in str(refused.value)
-    assert message in str(refused.value)
-
-
-def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
-        resolve(environment={"HOPSUM_CONFIG": str(tmp_path / "none.toml")})

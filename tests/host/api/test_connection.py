@@ -189,14 +189,14 @@ def test_the_front_door_needs_numpy_only() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_settings_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text('[hopsum]\nurl = "memory://everywhere?workers=2"\ncodec = "fixed"\n')
+def test_settings_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSUM_URL", "memory://everywhere?workers=2")
+    monkeypatch.setenv("HOPSUM_CODEC", "fixed")
     monkeypatch.setenv("HOPSUM_SEED", "3")
     codecs = []
 
     def run(rank: int) -> None:
-        with hopsum.connect(config_file=path, rank=rank, backend="numpy") as job:
+        with hopsum.connect(rank=rank, backend="numpy") as job:
             hopsum.allreduce(np.ones(3), job)
             codecs.append((job.codec.name, job.workers, settings_of(job).seed))
 
