@@ -30,7 +30,7 @@ from hopsum.torch.tensors import within_range
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor, Placement
+    from torch.distributed.tensor import DTensor
 
 # hosts:// by itself makes one job of all ranks, which would add up different shards.
 _HOW: Final = (
@@ -159,7 +159,7 @@ def register_all_reduce_hook(
                 "over replicas of shards, fully_shard(model, mesh=mesh['replicate', 'shard'])"
             )
     _take_over([info for module in modules.values() for info in _replicated(module)], comm)
-    _, shards = _shards(owners[0][2])
+    shards = _shards(owners[0][2])
     if shards > 1 and settings_of(comm).url.startswith("hosts:") and comm.workers == dist.get_world_size():
         raise ValueError(f"hosts:// made one job of all {comm.workers} ranks: make one for each shard index, {_HOW}")
     shard = mesh.get_local_rank(mesh.ndim - 1) if shards > 1 else 0
@@ -214,18 +214,16 @@ def _take_over(infos: list[Any], comm: Communicator) -> None:
             info.replicate_process_group = alone
 
 
-def _shards(parameter: DTensor) -> tuple[Placement, int]:
-    """Return how FSDP shards a parameter, and over how many ranks."""
-    placement = parameter.placements[-1]
+def _shards(parameter: DTensor) -> int:
+    """Return over how many ranks FSDP shards a parameter: the last dimension of its mesh, if that is no replica's."""
     mesh = parameter.device_mesh
-    return placement, 1 if placement.is_replicate() else mesh.size(mesh.ndim - 1)
+    return 1 if parameter.placements[-1].is_replicate() else mesh.size(mesh.ndim - 1)
 
 
 def _shard_elements(parameter: DTensor) -> int:
     """Return the real numbers of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
-    placement, shards = _shards(parameter)
-    numbers = 2 if parameter.is_complex() else 1
-    if placement.is_shard(0):
+    shards, numbers = _shards(parameter), 2 if parameter.is_complex() else 1
+    if parameter.placements[-1].is_shard(0):
         # FSDP2 pads dimension 0 to a multiple of the shards before it reduces.
         return numbers * -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
     return numbers * parameter.numel() // shards

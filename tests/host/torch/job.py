@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,25 @@ def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
 
 def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:
     """Run `script ARGUMENTS RANK WORKERS MEMBERSHIP STORE` as every rank of a job; return what they print as JSON."""
-    path, environment = folder / "job.json", {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    path = folder / "job.json"
+    with serve_job(path, workers):
+        return run_processes(
+            script, [[*arguments, str(rank), str(workers), str(path)] for rank in range(workers)], folder
+        )
+
+
+def run_processes(script: Path, ranks: Sequence[Sequence[str]], folder: Path) -> list[dict[str, Any]]:
+    """Run `script ARGUMENTS FOLDER/store` with the arguments of each rank; return what the ranks print as JSON."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
-        stack.enter_context(serve_job(path, workers))
         processes = []
-        for rank in range(workers):
-            command = [sys.executable, str(script), *arguments, str(rank), str(workers), str(path)]
+        for rank, arguments in enumerate(ranks):
             process = subprocess.Popen(
-                [*command, str(folder / "store")],
+                [sys.executable, str(script), *arguments, str(folder / "store")],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env={**environment, "RANK": str(rank)},
             )
             stack.callback(_end, process)
             processes.append(process)

@@ -306,18 +306,11 @@ def registered(agent: Agent) -> dict[str, Any]:
     return {"digest": digest(gradients), "finite": all(bool(each.isfinite().all()) for each in gradients)}
 
 
-class Fabric(nn.Module):
-    """A wrapper as Lightning's."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self._forward_module = module
-
-
 def wrapped(agent: Agent) -> dict[str, Any]:
     """The hook is registered on a DDP in wrappers."""
     module = DistributedDataParallel(Model(), find_unused_parameters=True)
-    state = register_comm_hook(Fabric(torch.compile(module)), agent, uncompressed="left.bias", **OPTIONS)
+    fabric = nn.ModuleDict({"_forward_module": torch.compile(module)})  # as Lightning has it
+    state = register_comm_hook(fabric, agent, uncompressed="left.bias", **OPTIONS)
     backward(module, draw(agent.rank, 0))  # not by the wrappers: that would compile
     return {"names": sorted(residuals(state)), "drops_unused": state._require_sender().drops_unused}
 

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ...support.printed import parse_printed
 from ..api.ranks import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -29,6 +24,7 @@ from hopsum.connection.url import split_url  # noqa: E402
 from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 
 from .collective_worker import CODECS, SEED, SIZES, digest, vectors  # noqa: E402
+from .job import run_processes  # noqa: E402
 
 pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("collective_worker.py")
@@ -36,23 +32,7 @@ WORKER = Path(__file__).with_name("collective_worker.py")
 
 def run(scenario: str, folder: Path, workers: int) -> list[dict[str, Any]]:
     """Run a scenario of collective_worker.py on all ranks and return what they print."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with ExitStack() as stack:
-        processes = []
-        for rank in range(workers):
-            process = subprocess.Popen(
-                [sys.executable, str(WORKER), scenario, str(rank), str(workers), str(folder / "store")],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**environment, "RANK": str(rank)},
-            )
-            stack.callback(process.kill)
-            processes.append(process)
-        outputs = [process.communicate(timeout=600) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [parse_printed(printed) for printed, _ in outputs]
+    return run_processes(WORKER, [[scenario, str(rank), str(workers)] for rank in range(workers)], folder)
 
 
 def test_sums_have_the_bytes_of_memory(tmp_path: Path) -> None:

@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ...support.printed import parse_printed
+pytest.importorskip("torch", reason="torch is not installed")
+
+from . import embedded
 from .job import serve_job
 
 pytestmark = pytest.mark.system
-pytest.importorskip("torch", reason="torch is not installed")
-
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
 
 
 def run(example: str, folder: Path, steps: int) -> list[dict[str, Any]]:
@@ -31,11 +26,7 @@ def run(example: str, folder: Path, steps: int) -> list[dict[str, Any]]:
 
 
 def torchrun(example: str, *arguments: str) -> list[dict[str, Any]]:
-    command = [sys.executable, *TORCHRUN, str(EXAMPLES / example), *arguments]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
-    assert done.returncode == 0, done.stderr
-    figures: list[dict[str, Any]] = parse_printed(done.stdout)
+    figures, _ = embedded.torchrun(embedded.EXAMPLES / example, *arguments, ranks=2)
     assert figures[0]["parameters_sha256"] == figures[1]["parameters_sha256"]
     for rank in figures:
         assert rank["loss_first"] > 2

@@ -65,21 +65,13 @@ def test_loading_replaces_and_copies() -> None:
     assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"b": [1.0]}
 
 
-class Fabric(nn.Module):
-    """A wrapper as Lightning's."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._forward_module = model
-
-
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda model: model,
     "compile": torch.compile,
     "checkpoint": lambda model: nn.Sequential(model[0], checkpoint_wrapper(model[1])),
     "module": nn.DataParallel,
     "module of compile": lambda model: nn.DataParallel(torch.compile(model)),
-    "forward_module": Fabric,
+    "forward_module": lambda model: nn.ModuleDict({"_forward_module": model}),
 }
 
 
