@@ -147,7 +147,7 @@ def by_replicate(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
 def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
     world: Any = fully_shard(Model(), mesh=init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard")))
     split: Any = fully_shard(
-        parallelize_module(nn.Linear(4, 4), mesh["replicate"], ColwiseParallel()), mesh=mesh["shard"]
+        parallelize_module(nn.Linear(4, 4), mesh["shard"], ColwiseParallel()), mesh=mesh["replicate"]
     )
     foreign: Any = {**state.state_dict(), "shards": 7}
     texts = []
