@@ -97,16 +97,19 @@ class DeadlineProber:
             return ()
         return tuple(rank for rank in self._membership.local_ranks if not answer.contributors >> rank & 1)
 
-    def lacks_own(self, oldest: SlotRound) -> bool:
-        """Say whether the switch has said of a place that this worker's UPDATE is not there."""
+    def lost_kind(self, oldest: SlotRound) -> Kind | None:
+        """Return the kind of datagram that gets lost, by the switch's STATE about a place.
+
+        UPDATE: the switch lacks this worker's. RESULT: it has the sum. None: the sum waits for another rank.
+        """
         answer = self._answer_about(oldest)
-        if answer is None or answer.held > oldest.round:
-            return False
-        return (
-            answer.held < oldest.round
-            or answer.count == State.EMPTY
-            or (self._membership.rank in self.missing_ranks(oldest))
-        )
+        if answer is None or answer.held > oldest.round or answer.count == State.CLOSED:
+            return None
+        if answer.held < oldest.round or answer.count == State.EMPTY:
+            return Kind.UPDATE
+        if missing := self.missing_ranks(oldest):
+            return Kind.UPDATE if self._membership.rank in missing else None
+        return Kind.RESULT
 
     def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
         """Return the ranks that a place waits for: those missing at this switch, or all of the other racks (P3)."""

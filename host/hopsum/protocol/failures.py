@@ -9,7 +9,7 @@ from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError,
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.stream import NEW_GENERATION, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
-from hopsum_wire import Header
+from hopsum_wire import Header, Kind
 
 _REMEDIES: Final = {
     "EMSGSIZE": "raise the MTU of the way to the switch (ip link set dev INTERFACE mtu 1500)",
@@ -88,14 +88,18 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
     )
 
 
-def unheard(own: Membership, place: SlotRound, sent: int, size: int, lasted_s: float) -> AllReduceTimeoutError:
-    """Return the error of a worker whose PROBEs the switch answers, and whose UPDATEs, of `size` bytes, it lacks."""
+def long_ones_lost(own: Membership, place: SlotRound, kind: Kind, sent: int, lasted_s: float) -> AllReduceTimeoutError:
+    """Return the error of a worker whose PROBEs are answered, while its UPDATE or the RESULT of a place is lost."""
+    if kind is Kind.UPDATE:
+        found, lost = "the switch does not have this rank's UPDATE", "sent to the switch are lost"
+    else:
+        found, lost = "the switch has the sum, and its RESULT does not arrive here", "sent by the switch are lost"
     return AllReduceTimeoutError(
-        f"{own.switch} answers rank {own.rank}, but has lacked its UPDATE of slot {place.slot}, round {place.round} "
-        f"for {lasted_s:.3g} s, which was sent {sent} times: datagrams of {size} bytes do not reach the switch, and "
-        "short ones do. Look for a link on the way with a smaller MTU, also at the switch's host (ip link set dev "
-        f"INTERFACE mtu 1500). Or wait longer (unreachable_s). {NEW_GENERATION}",
-        (own.rank,),
+        f"{own.switch} has answered rank {own.rank} for {lasted_s:.3g} s, but {found}: slot {place.slot}, round "
+        f"{place.round}, UPDATE sent {sent} times. So long datagrams {lost}, and short ones are not. Look for a "
+        "smaller MTU on the way or at its ends (ip link set dev INTERFACE mtu 1500), and try without UDP_SEGMENT "
+        f"(HOPSUM_GSO=off here, --udp ...,gso=off at the switch). Or wait longer (unreachable_s). {NEW_GENERATION}",
+        (own.rank,) if kind is Kind.UPDATE else (),
     )
 
 

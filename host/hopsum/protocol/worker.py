@@ -60,11 +60,11 @@ from hopsum.protocol.failures import (
     fell_behind,
     finished_early,
     held_back,
+    long_ones_lost,
     no_answer,
     not_caught_up,
     round_lost,
     switch_gone,
-    unheard,
     unsent_remedy,
 )
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
@@ -129,8 +129,8 @@ class Worker:
         # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
         """The switch's absence, as the network tells it."""
-        self._unheard = Absence(self.timing, STATE_GAP_S)
-        self._unheard_position = -1
+        self._long_lost = Absence(self.timing, STATE_GAP_S)
+        self._lost_position = -1
         self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
         self._handles = 0
@@ -142,7 +142,7 @@ class Worker:
         # Packets of the generation before explain nothing about a wait in this one.
         self._ignored_packets.seen.clear()
         self.absence.end()
-        self._unheard.end()
+        self._long_lost.end()
         self._state.enter(decided)
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
@@ -305,7 +305,7 @@ class Worker:
             # P2: a STATE settles no sum.
             self._prober.take(header)
             self._require_company()
-            self._require_heard(now)
+            self._require_long_ones(now)
         else:
             self._on_stale(header, position, now)
 
@@ -498,24 +498,24 @@ class Worker:
         if left:
             self._fail(finished_early(self.membership, place, left))
 
-    def _require_heard(self, now: float) -> None:
-        """Fail if the switch answers, and has lacked this worker's UPDATE of the oldest position for too long (A3)."""
+    def _require_long_ones(self, now: float) -> None:
+        """Fail if the switch has answered for too long, while an UPDATE or RESULT is lost (A3)."""
         oldest, active = self.queue.oldest, self._state.active
-        if oldest is None or not active or not self._prober.lacks_own(self.stream.place(oldest)):
-            self._unheard.end()
+        kind = None if oldest is None else self._prober.lost_kind(self.stream.place(oldest))
+        if oldest is None or kind is None or not active or oldest != self._lost_position:
+            self._long_lost.end()
+            self._lost_position = -1 if oldest is None else oldest
+        if oldest is None or kind is None or not active:
             return
-        if oldest != self._unheard_position:
-            self._unheard.end()
-            self._unheard_position = oldest
-        self._unheard.note(now)
-        if self._unheard.is_over_limit:
+        self._long_lost.note(now)
+        if self._long_lost.is_over_limit:
             place, reduce = self.stream.place(oldest), active[0]
             if self._prober.other_op(place, reduce.op):
-                # The switch takes none of another operation: that is the cause, and no datagram's length.
+                # Neither side takes the other's operation: that is the cause, and no datagram's length.
                 self._fail(self._wait.error(reduce, now))
             else:
-                sent, size = self.queue.sent(oldest), reduce.datagrams.shape[1]
-                self._fail(unheard(self.membership, place, sent, size, self._unheard.lasted_s))
+                sent, lasted_s = self.queue.sent(oldest), self._long_lost.lasted_s
+                self._fail(long_ones_lost(self.membership, place, kind, sent, lasted_s))
 
     def _require_going(self) -> None:
         if self._failure is not None:
@@ -547,8 +547,9 @@ class Worker:
 #     A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the generation for this
 #         worker.
 #         So a single answer ends nothing, however long ago it was.
-#     A3  A series of STATEs that lack this worker's UPDATE of its oldest position is one too, and ends the generation
-#         for it: no two lie further apart than `STATE_GAP_S`. PROBEs are short and arrive. UPDATEs are long.
+#     A3  A series of STATEs about its oldest position that lack this worker's UPDATE, or have the sum, is one too, and
+#         ends the generation for it: no two lie further apart than `STATE_GAP_S`. PROBEs and STATEs are short and
+#         arrive. UPDATEs and RESULTs are long.
 
 
 GAP_LEAST_S = 5.0

@@ -82,11 +82,13 @@ def test_nobody_waits_nobody_fails() -> None:
     assert worker.next_event() is None, "that was long ago"
 
 
-def state(worker: Worker, now: float, contributors: int = 0b01, held: int = 1, op: int = 0) -> None:
+def state(
+    worker: Worker, now: float, contributors: int = 0b01, held: int = 1, op: int = 0, count: int = State.COLLECTING
+) -> None:
     """Have the switch asked, and let it answer about the first round of slot 0."""
     worker.probe()
     worker.datagrams_to_send(now)
-    count = State.COLLECTING if held else State.EMPTY
+    count = count if held else State.EMPTY
     about = {"worker": 1, "generation": 7, "slot": 0, "round": 1, "held": held, "contributors": contributors}
     worker.receive_datagram(Header(kind=Kind.STATE, count=count, op=op, **about).pack(), now)
 
@@ -102,7 +104,18 @@ def test_a_switch_that_answers_and_never_has_this_workers_part_is_an_error(held:
     assert isinstance(event, AllReduceFailed)
     assert isinstance(event.error, AllReduceTimeoutError)
     assert event.error.missing_ranks == (1,)
-    assert "datagrams of 1056 bytes do not reach the switch, and short ones do" in str(event.error)
+    assert "So long datagrams sent to the switch are lost, and short ones are not" in str(event.error)
+
+
+def test_a_switch_that_has_the_sum_and_whose_result_never_comes_is_an_error() -> None:
+    worker = make()
+    for now in (0.0, LIMIT_S):
+        state(worker, now, 0b11, count=State.FINAL)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceFailed)
+    assert "RESULT does not arrive here" in str(event.error)
+    assert "So long datagrams sent by the switch are lost" in str(event.error)
+    assert "--udp ...,gso=off at the switch" in str(event.error)
 
 
 def test_one_codec_on_a_rank_and_another_on_the_switch_are_no_matter_of_length() -> None:
