@@ -83,16 +83,13 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     parts = split_url(config)
     grouped = bool(config.local_group) and parts.scheme != "memory"
     together = grouped or parts.scheme == "hosts" or (parts.scheme == "collective" and hooks.group is None)
-    if hooks.meeting is not None or not together:
-        return _open(config, parts, hooks)
-    # All ranks open this together: where one fails, or opens something else, the others hear of it.
     what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
-    meeting = _meeting(config.membership_wait_s, what, hooks.group)
-    if meeting is None:
-        return _open(config, parts, hooks)
-    # Before a codec is made, which takes a rank up to a minute.
-    with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
-        return _open(config, parts, hooks._replace(meeting=meeting))
+    # All ranks open this together: where one fails, or opens something else, the others hear of it. They meet before a
+    # codec is made, which takes a rank up to a minute.
+    if together and hooks.meeting is None and (meeting := _meeting(config.membership_wait_s, what, hooks.group)):
+        with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
+            return _open(config, parts, hooks._replace(meeting=meeting))
+    return _open(config, parts, hooks)
 
 
 def _meeting(wait_s: float, what: str, group: Any = None) -> Any:
