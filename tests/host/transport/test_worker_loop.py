@@ -264,12 +264,13 @@ def test_a_train_by_the_kernel_is_its_datagrams_one_by_one(kind: str) -> None:
         for _ in range(STEPS):
             twins.step()
         met += twins.met
+        met["discarded"] += twins.book.discarded
         for name in COUNTED:
             met[name] += getattr(twins.fast.statistics, name)
         met.update({f"ignored {reason.name}": count for reason, count in twins.fast.statistics.ignored.items()})
     expected = {"made by the kernel", "read by the kernel", "read in Python"}
     expected |= {"AllReduceDone", "in a narrow window", "results", "duplicates", "retransmits", "flushes"}
-    expected |= {"AllReduceFailed"} if kind == "fail" else {"repaired", "served", "changes"}
+    expected |= {"AllReduceFailed"} if kind == "fail" else {"repaired", "served", "changes", "discarded"}
     reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_GENERATION", "UNKNOWN_WORKER", "BAD_SLOT",
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
     expected |= {"stale_ignored", *(f"ignored {reason}" for reason in reasons)}
