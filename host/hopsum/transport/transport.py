@@ -169,7 +169,7 @@ class Transport:
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
         spread = Spread(self._handles, places, coder, [], used)
-        now = time.monotonic()
+        at_shards, now = {}, time.monotonic()
         with self._locks:
             for number in range(used):
                 worker = self.shards[number].worker
@@ -183,7 +183,10 @@ class Transport:
                 )
                 last = worker.in_progress[-1] if worker.in_progress else None
                 spread.reduces.append(last if last is not None and last.handle == handle else None)
-                self._spreads.by_handle[spread.handle] = self._spreads.at_shards[number, handle] = spread
+                at_shards[number, handle] = spread
+        # Last: where a shard refuses, nobody has the handle, and what earlier shards took of the vector is nobody's.
+        self._spreads.by_handle[spread.handle] = spread
+        self._spreads.at_shards.update(at_shards)
         return spread.handle
 
     def step(self, wait_s: float) -> list[AllReduceEvent]:
@@ -203,7 +206,8 @@ class Transport:
             # A thread that wants a worker gets it before the loop waits for the network with it.
             runs = loop is not None and not self._locks.are_wanted and loop.is_plain(self._workers, self._spreads)
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
-            if work is not None:
+            # A vector may have ended in `submit`: its results came early, or it is void.
+            if work is not None or any(worker.has_events for worker in self._workers):
                 wait_s = 0.0
             if loop is not None and runs:
                 batches = loop.run(self._workers, self._spreads, min([*due, begun + wait_s]))

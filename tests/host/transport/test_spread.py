@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ import pytest
 
 pytest.importorskip("numba")
 
+from hopsum.errors import GenerationEndedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing
 from hopsum.protocol.worker_state import AllReduce, places_for
 from hopsum.transport.shard import Shard
 from hopsum.transport.spread import CodecWork, Spread, next_work
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
-from hopsum_wire import HOPSUM_BYTES, Op, up_bytes
+from hopsum_wire import HOPSUM_BYTES, Header, Op, up_bytes
 
 from .codes import Codes
 from .results import result_of
@@ -135,6 +137,37 @@ def test_a_coder_that_fails_ends_its_vector(stack: ExitStack, monkeypatch: pytes
     (event,) = transport.step(1.0)
     assert isinstance(event, AllReduceFailed)
     assert (event.handle, str(event.error)) == (handle, "no room for codes")
+
+
+def test_a_vector_that_one_shard_refuses_is_not_in_progress(stack: ExitStack) -> None:
+    """Shard 0 has taken it. What becomes of it there is no event: nobody has a handle of it."""
+    transport = transport_of(stack, 2, "refused", 0.0)
+    transport.shards[1].worker.seal()
+    with pytest.raises(GenerationEndedError):
+        transport.submit(Op.ADD32, codes_of(2, 1).source)
+    transport.shards[0].worker.handle_timer(time.monotonic() + 2 * WAIT_S)
+    assert transport.step(0.0) == []
+
+
+def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -> None:
+    """The other ranks are ahead: its result comes before it is submitted. An earlier vector is still in progress."""
+    switch = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    switch.bind(("127.0.0.1", 0))
+    link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
+    timing = Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
+    transport = stack.enter_context(Transport([Shard(link, Membership(7, 0, 1, SLOTS), timing)]))
+    source = codes_of(1, 1).source
+    transport.submit(Op.ADD32, source)
+    transport.step(0.0)
+    update = switch.recv(65535)
+    switch.sendto(replace(Header.unpack(result_of(update)), slot=1).pack() + update[HOPSUM_BYTES:], link.local)
+    while not transport.shards[0].worker._state.early:
+        assert transport.step(0.1) == []
+    second = transport.submit(Op.ADD32, source)
+    begun = time.monotonic()
+    (event,) = transport.step(WAIT_S)
+    assert event.handle == second
+    assert time.monotonic() - begun < WAIT_S / 2
 
 
 def spread_of(chunks: int, codes: Codes | None) -> Spread:
