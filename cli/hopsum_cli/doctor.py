@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hopsum.config import ConfigError, resolve
-from hopsum.diagnosis import DiagnosisReport, ObserverIdentity, Patience, Status, examine
+from hopsum_cli.diagnosis import DiagnosisReport, ObserverIdentity, Patience, Status, examine
 from hopsum_wire.membership import Endpoint
 
 _MARKS: Final = {Status.PASS: "[green]pass[/]", Status.FAIL: "[bold red]FAIL[/]", Status.SKIP: "[dim]skip[/]"}
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         # A job's URL has no membership file: the controller is asked first, as a worker asks it.
         if options.target.startswith("hopsum://"):
-            from hopsum.diagnosis.joining_side import examine_url  # here: gRPC, which other targets do not need
+            from hopsum_cli.diagnosis.joining_side import examine_url  # here: gRPC, which other targets do not need
 
             report = examine_url(resolve({"url": options.target, "rank": options.rank}), patience)
         else:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopsum.diagnosis import Patience
+from hopsum_cli.diagnosis import Patience
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Header

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Literal, TypeVar
 
-from hopsum.diagnosis.kernel import interface_of
+from hopsum.transport.interfaces import interface_of
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import WorkerEndpoint

@@ -23,11 +23,11 @@ import pytest
 from rich.console import Console
 
 from hopsum.config import resolve
-from hopsum.diagnosis.joining_side import examine_url
-from hopsum.diagnosis.worker_side import Patience
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
+from hopsum_cli.diagnosis.joining_side import examine_url
+from hopsum_cli.diagnosis.worker_side import Patience
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane.cluster import load_config

@@ -30,9 +30,10 @@ from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
 from hopsum.connection.membership_url import membership_at
-from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
-from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
+from hopsum.transport import interfaces
+from hopsum_cli.diagnosis import host_checks, switch_checks
+from hopsum_cli.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
+from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 from hopsum_wire.payload import LONGEST_BYTES
 
@@ -108,7 +109,7 @@ class _Examination:
     membership: JobMembership
     own: Endpoint
     switch: Endpoint
-    route: kernel.Route
+    route: interfaces.Route
 
     def __init__(
         self, location: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience,
@@ -150,7 +151,7 @@ class _Examination:
 
     def _rank(self) -> CheckRow:
         workers = self.membership.workers
-        here = [each.rank for each in workers if kernel.is_local(each.endpoint.ip)]
+        here = [each.rank for each in workers if interfaces.is_local(each.endpoint.ip)]
         if self.rank < 0 and len(here) == 1:
             self.rank = here[0]
         if not 0 <= self.rank < len(workers):
@@ -171,7 +172,7 @@ class _Examination:
     def _route(self) -> CheckRow:
         row = host_checks.check_route(self.own, self.switch)
         if row.status is Status.PASS:
-            self.route = kernel.route_to(self.switch.ip, self.own.ip)
+            self.route = interfaces.route_to(self.switch.ip, self.own.ip)
             self._open()
         return row
 

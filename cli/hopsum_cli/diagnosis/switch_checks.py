@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from hopsum.diagnosis.kernel import Route
-from hopsum.diagnosis.probe_client import Place, ProbeClient
-from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.errors import name_ranks
+from hopsum.transport.interfaces import Route
+from hopsum_cli.diagnosis.probe_client import Place, ProbeClient
+from hopsum_cli.diagnosis.rows import CheckRow, failed, passed
 from hopsum_wire import Header, State
 from hopsum_wire.membership import Endpoint, JobMembership
 

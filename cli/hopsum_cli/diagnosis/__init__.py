@@ -2,7 +2,6 @@
 """Diagnosis of a job that hangs or does not begin: checks that pass, or fail with a remedy.
 
 rows          the result of a check, and the report of several
-kernel        this machine's interfaces, routes and sockets, by its kernel
 probe_client  PROBEs to a switch, from an address that it admits
 worker_side   the checks of one worker, in their order
 joining_side  the checks of one worker of a controller's job, in their order
@@ -10,7 +9,7 @@ joining_side  the checks of one worker of a controller's job, in their order
 
 from __future__ import annotations
 
-from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status
-from hopsum.diagnosis.worker_side import ObserverIdentity, Patience, examine
+from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status
+from hopsum_cli.diagnosis.worker_side import ObserverIdentity, Patience, examine
 
 __all__ = ["CheckRow", "DiagnosisReport", "ObserverIdentity", "Patience", "Status", "examine"]

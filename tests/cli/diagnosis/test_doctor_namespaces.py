@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.diagnosis import DiagnosisReport, Patience, Status, examine, probe_client
+from hopsum_cli.diagnosis import DiagnosisReport, Patience, Status, examine, probe_client
 from hopsum_topologies import Namespace
 from hopsum_wire import HOPSUM_BYTES, Header, Kind
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from hopsum.diagnosis import kernel
-from hopsum.diagnosis.rows import CheckRow, failed, passed
+from hopsum.transport import interfaces
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import mtu_towards
+from hopsum_cli.diagnosis.rows import CheckRow, failed, passed
 from hopsum_wire.membership import Endpoint
 from hopsum_wire.payload import PACKET_BYTES
 
@@ -20,9 +20,9 @@ CHARGED_BYTES: Final = 2304
 
 def check_address(own: Endpoint) -> CheckRow:
     """Check that an interface of this host has a worker's address."""
-    check, found = "address", kernel.interface_of(own.ip)
+    check, found = "address", interfaces.interface_of(own.ip)
     if found is None:
-        here = ", ".join(f"{each.ip} ({each.name})" for each in kernel.interfaces())
+        here = ", ".join(f"{each.ip} ({each.name})" for each in interfaces.interfaces())
         return failed(
             check,
             f"{own.ip} is no address of this host, which has {here or 'none'}",
@@ -36,10 +36,10 @@ def check_address(own: Endpoint) -> CheckRow:
 
 def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
     """Check that datagrams to the switch leave through the interface of the worker's address."""
-    check, interface = "route", kernel.interface_of(own.ip)
+    check, interface = "route", interfaces.interface_of(own.ip)
     assert interface is not None, "after check_address"
     try:
-        route = kernel.route_to(switch.ip, own.ip)
+        route = interfaces.route_to(switch.ip, own.ip)
     except OSError as error:
         return failed(
             check,
@@ -52,7 +52,7 @@ def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
         way = "on this host" if route.local else f"through {route.interface}"
         by = f", by gateway {route.gateway}" if route.gateway else ""
         return passed(check, f"to {switch.ip} {way}{by}", {"interface": route.interface, "gateway": route.gateway})
-    others = " or ".join(each.ip for each in kernel.interfaces() if each.name == route.interface)
+    others = " or ".join(each.ip for each in interfaces.interfaces() if each.name == route.interface)
     return failed(
         check,
         f"to {switch.ip} goes out of {route.interface}, but {own.ip} is on {interface.name}",
@@ -63,14 +63,14 @@ def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
 
 def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckRow:
     """Check that the largest datagram passes in one piece: the way's MTU, or `path_bytes` where it was found out."""
-    check, route = "mtu", kernel.route_to(switch.ip, own.ip)
+    check, route = "mtu", interfaces.route_to(switch.ip, own.ip)
     mtu_bytes = mtu_towards(own.ip, switch.address) if path_bytes is None else path_bytes
     facts = {"mtu_bytes": mtu_bytes, "needed_bytes": PACKET_BYTES}
     told = f"{mtu_bytes} bytes for packets of up to {PACKET_BYTES}"
     if mtu_bytes >= PACKET_BYTES:
         return passed(check, told, facts)
     where = f"ip link set dev {route.interface} mtu 1500, also on the switch's side"
-    own_bytes = {each.name: each.mtu_bytes for each in kernel.interfaces()}.get(route.interface, mtu_bytes)
+    own_bytes = {each.name: each.mtu_bytes for each in interfaces.interfaces()}.get(route.interface, mtu_bytes)
     # Behind a gateway the narrow link is somewhere else, and this host can only say so.
     if route.gateway and own_bytes > mtu_bytes:
         where = f"raise the MTU of the links beyond gateway {route.gateway} to {PACKET_BYTES} or more"
@@ -88,8 +88,8 @@ def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:
             problem = error.strerror
         else:
             return passed(check, f"UDP {own} is free", {"held": False})
-    holder = kernel.udp_socket_at(*own.address)
-    owner = kernel.owner_of(holder.inode) if holder is not None else None
+    holder = interfaces.udp_socket_at(*own.address)
+    owner = interfaces.owner_of(holder.inode) if holder is not None else None
     who = f"process {owner[0]} ({owner[1]})" if owner else "a process that this user may not see"
     facts = {"held": True, "pid": owner[0] if owner else None}
     if holder is not None and holder.remote == switch.address:

@@ -19,15 +19,16 @@ from typing import Final
 
 from hopsum.config import Config, ConfigError
 from hopsum.connection.controller_url import controller_at
-from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.probe_client import ProbeSource, open_probe_client
-from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
-from hopsum.diagnosis.worker_side import Patience
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import CALL_S, Channel, ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum.rpc.controller_job import leaf_of, source_towards
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum.transport import interfaces
+from hopsum_cli.diagnosis import host_checks, switch_checks
+from hopsum_cli.diagnosis.probe_client import ProbeSource, open_probe_client
+from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
+from hopsum_cli.diagnosis.worker_side import Patience
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import Endpoint
 
@@ -118,7 +119,7 @@ def _member_here(channel: Channel, job: str, token: str, rank: int | None) -> tu
         return None, 1
     for member in found.members if found.state == pb.JOB_STATE_RUNNING else ():
         ip = member.endpoint.ip
-        if member.phase == pb.MEMBER_PHASE_IN and kernel.is_local(ip) and rank in (None, member.rank):
+        if member.phase == pb.MEMBER_PHASE_IN and interfaces.is_local(ip) and rank in (None, member.rank):
             source = ProbeSource(member.rank, found.generation, Endpoint(ip, member.endpoint.udp_port))
             return source, found.slots
     return None, found.slots
@@ -148,7 +149,7 @@ def _ask_switch(switch: Endpoint, own: Endpoint, source: ProbeSource | None, pat
         return skipped("switch", refusal, "run this as root")
     try:
         if source is not None:
-            return switch_checks.check_switch(client, switch, kernel.route_to(switch.ip, own.ip), patience.answer_s)
+            return switch_checks.check_switch(client, switch, interfaces.route_to(switch.ip, own.ip), patience.answer_s)
         # A switch answers no stranger: then silence means nothing, and only ICMP tells something.
         client.ask([(0, 1)], wait_s=patience.answer_s)
         told = (

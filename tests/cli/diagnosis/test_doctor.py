@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.diagnosis import DiagnosisReport, Status, examine
-from hopsum.diagnosis.host_checks import CHARGED_BYTES, judge_buffer
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import probe_offload
+from hopsum_cli.diagnosis import DiagnosisReport, Status, examine
+from hopsum_cli.diagnosis.host_checks import CHARGED_BYTES, judge_buffer
 from hopsum_oracle.aggregator import ParentConfig
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import Header, Kind, Op
@@ -150,7 +150,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("hopsum.diagnosis.probe_client.RawProbeTransport", refuse)
+    monkeypatch.setattr("hopsum_cli.diagnosis.probe_client.RawProbeTransport", refuse)
     job = make()
     with Agent(job.write(), 0, codec="fixed"):
         report = examine(job.write(), 0, patience=PATIENT)
