@@ -14,7 +14,7 @@ estimate; nothing of the slot protocol passes between shards.
     IN PROGRESS  a shard fails, its generation goes on     same    WorkersReplacedError: it is void on all ranks
     IN PROGRESS  the last shard ends after such a failure  over    AllReduceFailed
     IN PROGRESS  a shard fails otherwise                   over    AllReduceFailed at once: the generation is over here
-    IN PROGRESS  its coder fails                           same    AllReduceFailed: this rank lacks payloads or a mean
+    IN PROGRESS  its coder fails                           over    the same: this rank lacks payloads or a mean
 """
 
 from __future__ import annotations
@@ -58,12 +58,17 @@ class _Locks:
         self._locks = [shard.lock for shard in shards]
 
     def __enter__(self) -> None:
-        for lock in self._locks:
-            lock.acquire()
+        try:
+            for lock in self._locks:
+                lock.acquire()
+        except BaseException:  # of a signal handler: the threads of all shards would wait for ever
+            self.__exit__()
+            raise
 
     def __exit__(self, *raised: object) -> None:
         for lock in reversed(self._locks):
-            lock.release()
+            if lock._is_owned():
+                lock.release()
 
     @property
     def are_wanted(self) -> bool:
@@ -297,7 +302,7 @@ class Transport:
             first = spread.coder.encoded
             payloads = spread.coder.encode_part()
         except BaseException as error:  # of a signal handler too: only the caller of `submit` can end the all-reduce
-            spread.coder = None
+            self._end(spread)
             return AllReduceFailed(spread.handle, error)
         with self._locks:
             for number, reduce in enumerate(spread.reduces):
@@ -307,9 +312,8 @@ class Transport:
 
     def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
         """Note the end of an all-reduce at one shard. Return its end at all of them."""
-        at_shards = self._spreads.at_shards
-        spread = at_shards.pop((number, event.handle), None)
-        if spread is None:  # it has failed at another shard
+        spread = self._spreads.at_shards.pop((number, event.handle), None)
+        if spread is None:  # it has failed at another shard, or its coder has
             return None
         # Each shard ends its own part. The all-reduce is over when the last of them is.
         spread.left -= 1
@@ -317,14 +321,19 @@ class Transport:
             spread.error = event.error
         if spread.left and (spread.error is None or isinstance(spread.error, WorkersReplacedError)):
             return None
-        for where in [where for where, each in at_shards.items() if each is spread]:
-            del at_shards[where]
-        del self._spreads.by_handle[spread.handle]
+        self._end(spread)
         if spread.error is not None:
             return AllReduceFailed(spread.handle, spread.error)
         results, contributors, _ = spread.places
         results.flags.writeable = contributors.flags.writeable = False
         return AllReduceDone(spread.handle, results, contributors)
+
+    def _end(self, spread: Spread) -> None:
+        """Forget an all-reduce. What shards still have in progress of it is nobody's."""
+        at_shards = self._spreads.at_shards
+        for where in [where for where, each in at_shards.items() if each is spread]:
+            del at_shards[where]
+        del self._spreads.by_handle[spread.handle]
 
     def _poll_of_all(self) -> select.poll | None:
         """Return a poll of the sockets and wakers of all shards; None for one shard, and for other links."""

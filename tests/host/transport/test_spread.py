@@ -139,6 +139,29 @@ def test_a_coder_that_fails_ends_its_vector(stack: ExitStack, monkeypatch: pytes
     assert (event.handle, str(event.error)) == (handle, "no room for codes")
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_vector_whose_coder_failed_has_no_second_end(
+    stack: ExitStack, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network still has all payloads, and another vector behind them."""
+    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 16)
+    monkeypatch.setenv("HOPSUM_COMPILED", "0")
+    transport = transport_of(stack, shards, "fails", 0.0)
+    codes = codes_of(100, 1)
+    codes.stream.encoded = 100
+
+    def no_room(*given: Any) -> None:
+        raise MemoryError("no room for sums")
+
+    monkeypatch.setattr(codes, "take_part", no_room)
+    coder: Any = codes
+    handles = [transport.submit(Op.ADD32, codes.source, coder=coder), transport.submit(Op.ADD32, codes.source)]
+    ends: list[AllReduceDone | AllReduceFailed] = []
+    while not ends or ends[-1].handle != handles[1]:
+        ends += transport.step(1.0)
+    assert [(end.handle, type(end)) for end in ends] == [(handles[0], AllReduceFailed), (handles[1], AllReduceDone)]
+
+
 def test_a_vector_that_one_shard_refuses_is_not_in_progress(stack: ExitStack) -> None:
     """Shard 0 has taken it. What becomes of it there is no event: nobody has a handle of it."""
     transport = transport_of(stack, 2, "refused", 0.0)
@@ -168,6 +191,20 @@ def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -
     (event,) = transport.step(WAIT_S)
     assert event.handle == second
     assert time.monotonic() - begun < WAIT_S / 2
+
+
+def test_a_signal_between_two_locks_leaves_none_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = transport_of(stack, 2, "signal", 0.0)
+    first, second = (shard.lock for shard in transport.shards)
+
+    def interrupted(blocking: bool = True, timeout: float = -1) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(second, "acquire", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        transport.step(0.0)
+    monkeypatch.undo()
+    assert not first._is_owned()
 
 
 def spread_of(chunks: int, codes: Codes | None) -> Spread:
