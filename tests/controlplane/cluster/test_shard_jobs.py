@@ -284,20 +284,6 @@ def test_nobody_reaches_everybody(make_cluster: MakeCluster) -> None:
         switch_of(cluster, "job", 1)
 
 
-def test_slot_memory_is_full_and_then_not(cluster: Cluster) -> None:
-    for number in range(4):
-        switch_of(cluster, f"j{number}", 512)
-    with pytest.raises(
-        ResourceExhaustedError, match="largest free range has 0 of 2048 slots, 0 are free in all; delete a job"
-    ):
-        switch_of(cluster, "more", 1)
-    cluster.controller.delete_job("j1")
-    cluster.controller.delete_job("j3")
-    with pytest.raises(ResourceExhaustedError, match="largest free range has 512 of 2048 slots, 1024 are free in all"):
-        switch_of(cluster, "more", 513)
-    assert switch_of(cluster, "more", 512) == "s1"
-
-
 def test_64_jobs(cluster: Cluster) -> None:
     for number in range(64):
         switch_of(cluster, f"j{number}", 1)
@@ -308,14 +294,6 @@ def test_64_jobs(cluster: Cluster) -> None:
     assert cluster.controller.job("more").job_index == 17
     with pytest.raises(JobExistsError, match="a job 'more' exists, forming"):
         switch_of(cluster, "more", 1)
-
-
-def test_a_switch_that_cannot(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(switch_config(1, EVERYWHERE), switch_config(2, EVERYWHERE, slots=16))
-    cluster.devices["s1"].capabilities = Capabilities("fake", max_growth_bytes=512)
-    assert switch_of(cluster, "wide", 16, table16=TABLE) == "s2"
-    with pytest.raises(ResourceExhaustedError, match="s1: job 'wider': LOOKUP_ADD16 lets a frame grow by 768 bytes"):
-        switch_of(cluster, "wider", 16, table16=TABLE, switch="s1")
 
 
 @pytest.mark.parametrize(

@@ -236,10 +236,6 @@ def test_one_switch_is_enough_unless_a_tree_is_asked_for(make_cluster: MakeClust
     )
 
 
-def test_a_spine_without_workers_of_its_own_means_its_tree(tree: Cluster) -> None:
-    assert tree.controller.create_job(JobRequest("train", 4, 16, switch="s3")).switches == ["s1", "s2", "s3"]
-
-
 def test_without_links_there_is_no_tree(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     assert "no switch has leaves below it for a tree; configure links" in refused(

@@ -319,12 +319,6 @@ def test_only_listed_constructs_can_be_refused() -> None:
         refuse("something else", "thing")
 
 
-def test_the_program_itself_loads() -> None:
-    builder = build()
-    builder.primitives.append(assign(field("h", "a"), hexstr(1)))
-    builder.load()
-
-
 PACKAGE = Path(hopsum_switch.__file__).parent
 CORE = [PACKAGE / "engine.py", PACKAGE / "errors.py"]
 CORE += [path for folder in ("program", "interp", "state") for path in sorted((PACKAGE / folder).glob("*.py"))]

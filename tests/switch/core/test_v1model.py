@@ -130,19 +130,6 @@ def test_fields_of_invalid_headers_are_zero_in_copies() -> None:
     assert engine.process(0, FRAME) == [(1, b"\0\0payload")]
 
 
-@pytest.mark.parametrize(("where", "outputs"), [("ingress", []), ("egress", []), ("nowhere", [(1, FRAME)])])
-def test_the_drop_port_drops_in_both_controls(where: str, outputs: list[Output]) -> None:
-    builder = build()
-    engine = builder.engine()
-    drop = primitive("mark_to_drop", {"type": "header", "value": "standard_metadata"})
-    if where == "ingress":
-        builder.primitives.append(drop)
-    elif where == "egress":
-        builder.egress_primitives.append(drop)
-    engine = Engine(builder.load())
-    assert engine.process(0, FRAME) == outputs
-
-
 def test_egress_can_drop_single_copies() -> None:
     builder = multicasting()
     spec = expression("?", hexstr(511), hexstr(0), expression("==", meta("egress_rid"), hexstr(2)))

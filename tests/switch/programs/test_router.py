@@ -73,10 +73,6 @@ def test_what_is_dropped(router: Engine, bad: bytes) -> None:
     assert router.process(1, bad) == []
 
 
-def test_without_routes_everything_is_dropped(engine_of: Callable[[str], Engine]) -> None:
-    assert engine_of("router").process(1, frame("10.9.9.9")) == []
-
-
 def test_routes_change_while_packets_pass(router: Engine) -> None:
     routes = router.tables["Forward.routes"]
     handle = routes.find([Lpm(address("10.1.2.3"), 32)])

@@ -187,11 +187,6 @@ def test_errors_of_large_batches_still_arrive(primary: Controller) -> None:
     assert primary.refusals(*[l2(INSERT, b"")] * 60) == [code_pb2.OUT_OF_RANGE] * 60
 
 
-def test_a_full_table_says_so(primary: Controller) -> None:
-    primary.write(*[route(INSERT, bytes([n]) + bytes(3), 8) for n in range(1, 5)])
-    assert primary.refusals(route(INSERT, b"\x09\0\0\0", 8)) == [code_pb2.RESOURCE_EXHAUSTED]
-
-
 def test_other_atomicities_are_unimplemented_and_other_devices_unknown(primary: Controller) -> None:
     for fields, code in (
         ({"atomicity": 1}, grpc.StatusCode.UNIMPLEMENTED),
@@ -235,11 +230,6 @@ def test_default_entries_are_changed_reset_and_in_force(switch: SwitchServer, pr
     assert len(primary.read_tables(is_default_action=True)) == 4
     (constant,) = primary.read_tables(table_id=NAMES.tables["classes"], is_default_action=True)
     assert constant.is_const
-
-
-def test_constant_entries_are_shown_as_such(primary: Controller) -> None:
-    found = primary.read_tables(table_id=NAMES.tables["kinds"])
-    assert [(e.is_const, e.match[0].exact.value) for e in found] == [(True, b"\x88\xcc"), (True, b"\x08\x06")]
 
 
 def test_reads_can_be_filtered(primary: Controller) -> None:
