@@ -23,10 +23,10 @@ from hopsum.codec import (
 )
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.simulate import simulate_switch
-from hopsum.protocol.worker import AllReduceDone, Membership, Worker
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
-from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
+from hopsum_oracle.aggregator import Aggregator
 
+from ..protocol.jobs import job, update, worker
 from .vectors import Floats, layered, normal
 
 CONTEXT = ReductionContext(0, 0, 0)
@@ -156,36 +156,16 @@ def test_a_place_that_does_not_fit(out: np.ndarray) -> None:
         make_codec("thc", workers=1, backend="numpy").start(vectors()[0], ReductionContext(0, 0, 0), out=out)
 
 
-MEMBERS = tuple(
-    WorkerConfig(rank, 10 + rank, 0x020000000100 + rank, 0x0A000001 + rank, 5000) for rank in range(WORKERS)
-)
-
-
-class Rack:
-    """Workers and an aggregator that exchange datagrams without a network."""
-
-    def __init__(self, codec: Codec) -> None:
-        job = JobConfig(7, workers=MEMBERS, quorum=WORKERS, job_index=0, slot_base=0, slots=4, **job_tables(codec))
-        self.switch = Aggregator(jobs=[job])
-        self.workers = [Worker(Membership(7, rank, WORKERS, 4)) for rank in range(WORKERS)]
-
-    def allreduce(self, op: int, payloads: list[NDArray[np.uint8]]) -> list[AllReduceDone]:
-        for worker, own in zip(self.workers, payloads, strict=True):
-            worker.submit(op, own, now=0.0)
-        done: dict[int, AllReduceDone] = {}
-        while len(done) < WORKERS:
-            sent = [(rank, d) for rank, w in enumerate(self.workers) for d in w.datagrams_to_send(0.0)]
-            assert sent, "nobody sends and somebody waits"
-            for rank, datagram in sent:
-                member = MEMBERS[rank]
-                outcome = self.switch.receive(member.port, member.ip, member.udp_port, bytes(datagram))
-                for output in outcome.outputs:
-                    data = output.header.pack() + output.payload
-                    self.workers[output.worker.rank].receive_datagram(data, 0.0)
-            for rank, worker in enumerate(self.workers):
-                if isinstance(event := worker.next_event(), AllReduceDone):
-                    done[rank] = event
-        return [done[rank] for rank in range(WORKERS)]
+def sums_of_the_aggregator(codec: Codec, op: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return RESULT payloads of the oracle, which gets every chunk of all ranks in a slot of its own."""
+    switch = Aggregator(jobs=[job(workers=WORKERS, slots=64, **job_tables(codec))])
+    results = []
+    for slot in range(len(payloads[0])):
+        for rank, own in enumerate(payloads):
+            data = update(rank, op=op, slot=slot).pack() + own[slot].tobytes()
+            outcome = switch.receive(worker(rank).port, worker(rank).ip, worker(rank).udp_port, data)
+        results.append(np.frombuffer(outcome.outputs[0].payload, np.uint8))
+    return np.stack(results)
 
 
 @pytest.mark.parametrize(
@@ -203,12 +183,13 @@ class Rack:
 def test_all_reduce_through_the_aggregator(name: str, options: dict[str, Any]) -> None:
     codec = make_codec(name, workers=WORKERS, backend="numpy", **options)
     vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]
-    rack, kept = Rack(codec), [ErrorFeedback(9000) for _ in range(WORKERS)]
+    kept = [ErrorFeedback(9000) for _ in range(WORKERS)]
     reductions = [codec.start(x, ReductionContext(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
     while (phase := reductions[0].phase) is not None:
         payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
-        for reduction, done in zip(reductions, rack.allreduce(phase.op, payloads), strict=True):
-            reduction.take(done.results, done.contributors)
+        results = sums_of_the_aggregator(codec, phase.op, payloads)
+        for reduction in reductions:
+            reduction.take(results, np.full(len(results), (1 << WORKERS) - 1, np.uint64))
     means = [reduction.mean for reduction in reductions if reduction.mean is not None]
     assert len(means) == WORKERS
     simulated = simulate_allreduce(codec, vectors, seed=1, step=0)

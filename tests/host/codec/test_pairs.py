@@ -27,10 +27,18 @@ SIZES = (1, 1023, 1024, 1025, 2047, 2048, 2049, 3 * 1024, 5 * 1024 + 7)
 """Odd and even numbers of blocks, with a last block that is whole, nearly whole, or nearly empty."""
 
 
-def paired(workers: int, backend: str = "numpy", **options: Any) -> RangeCodec:
-    made = make_codec("thc", workers=workers, bits=2, backend=backend, **options)
-    assert isinstance(made, RangeCodec)
-    return made
+def made(spelled: str, workers: int, backend: str = "numpy", **options: Any) -> RangeCodec:
+    codec = make_codec(spelled, workers=workers, backend=backend, **options)
+    assert isinstance(codec, RangeCodec)
+    return codec
+
+
+def paired(workers: int, **options: Any) -> RangeCodec:
+    return made("thc", workers, bits=2, **options)
+
+
+def packed(workers: int, **options: Any) -> RangeCodec:
+    return made("thc", workers, result_bits=6, **options)
 
 
 def begin(codec: RangeCodec, vectors: list[NDArray[np.float32]], kept: list[ErrorFeedback]) -> list[RangeReduction]:
@@ -80,25 +88,6 @@ def test_seven_workers_are_the_most() -> None:
         paired(6, table=refused)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bits": 3}, "thc with codes of 3 bits: 2 or 4"),
-        ({"bits": 2, "lane_bits": 16}, "paired codes in lanes of 16 bits"),
-        ({"bits": 2, "table": LookupTable(tuple(range(8)), 0.1)}, "a table of 8 values up to 7 for paired codes"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(CodecError, match=message):
-        make_codec("thc", workers=2, backend="numpy", **options)
-
-
-def test_bits_4_is_thc_as_it_is_without() -> None:
-    plain, said = make_codec("thc", workers=4), make_codec("thc", workers=4, bits=4)
-    assert job_tables(plain) == job_tables(said)
-    assert plain.lookup != paired(4).lookup
-
-
 @pytest.mark.parametrize("elements", SIZES)
 def test_two_bits_an_element_up_and_four_down(elements: int) -> None:
     codec = paired(4)
@@ -120,13 +109,22 @@ def test_two_bits_an_element_up_and_four_down(elements: int) -> None:
     assert reductions[0].contributors.tolist() == [15] * -(-elements // 1024), "by block"
 
 
+@pytest.mark.parametrize("options", [{"bits": 4}, {"result_bits": 8}])
+def test_thc_is_as_it_is_without(options: dict[str, Any]) -> None:
+    plain, said = make_codec("thc", workers=4), make_codec("thc", workers=4, **options)
+    assert (job_tables(plain), plain.op) == (job_tables(said), said.op)
+    assert said.op is Op.LOOKUP_ADD8
+
+
+@pytest.mark.parametrize("spelled", ["thc:bits=2", "thc:result_bits=6", "uhc:result_bits=6"])
 @pytest.mark.parametrize("elements", SIZES)
-def test_backends_and_threads_give_equal_bytes(elements: int) -> None:
-    require_equal_backends(lambda backend, threads: paired(3, backend, threads=threads), elements)
+def test_backends_and_threads_give_equal_bytes(elements: int, spelled: str) -> None:
+    require_equal_backends(lambda backend, threads: made(spelled, 3, backend, threads=threads), elements)
 
 
-def test_long_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_equal_runs(lambda: paired(2), monkeypatch)
+@pytest.mark.parametrize("spelled", ["thc:bits=2", "thc:result_bits=6"])
+def test_long_vectors_are_done_run_by_run(spelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_equal_runs(lambda: made(spelled, 2), monkeypatch)
 
 
 @pytest.mark.parametrize("workers", [6, 7])
@@ -138,9 +136,9 @@ def test_three_values_serve_error_feedback_or_the_mean(workers: int) -> None:
         others = [LookupTable((0, 1, 2), 2.0 ** (-eighths / 8)) for eighths in range(1, 161)]
         least = min(expected_nmse(table, counted) for table in others)
         assert expected_nmse(found, counted) == pytest.approx(least, rel=1e-9)
-    made = paired(workers)
-    assert isinstance(made, Thc)
-    assert made.table == paired_table(workers, True)
+    codec = paired(workers)
+    assert isinstance(codec, Thc)
+    assert codec.table == paired_table(workers, True)
 
 
 def test_a_rank_that_is_missing_from_a_chunk_keeps_both_of_its_blocks() -> None:
@@ -160,15 +158,6 @@ def test_a_rank_that_is_missing_from_a_chunk_keeps_both_of_its_blocks() -> None:
     assert reductions[0].contributors.tolist() == [7, 7, 3, 3, 7]
 
 
-PACKED_SIZES = (1, 1023, 1024, 1025, 3 * 1024, 5 * 1024 + 7)
-
-
-def packed(workers: int, backend: str = "numpy", name: str = "thc", **options: Any) -> RangeCodec:
-    made = make_codec(name, workers=workers, result_bits=6, backend=backend, **options)
-    assert isinstance(made, RangeCodec)
-    return made
-
-
 @pytest.mark.parametrize(("workers", "entries"), [(1, 16), (4, 16), (5, 8), (9, 8), (10, 4), (21, 4), (22, 2), (63, 2)])
 def test_no_packed_sum_overflows_and_the_controller_can_prove_it(workers: int, entries: int) -> None:
     codec = packed(workers)
@@ -177,32 +166,7 @@ def test_no_packed_sum_overflows_and_the_controller_can_prove_it(workers: int, e
     check_lane_overflow(workers, max(table), lane_bits=6)
 
 
-@pytest.mark.parametrize(
-    ("workers", "name", "options", "message"),
-    [
-        (64, "thc", {}, "a lane of 6 bits holds the sum of at most 63 with codes of 1 bits .* take lane_bits=8"),
-        (4, "thc", {"bits": 2}, "result_bits=6 with paired codes: two sums of 4 bits fill a lane"),
-        (4, "thc", {"lane_bits": 16}, "result_bits=6 of lanes of 16 bits: take lanes of 8 bits"),
-        (4, "thc", {"result_bits": 5}, "results of 5 bits a lane: 6, or the 8 of the lane"),
-        (5, "thc", {"table": best_table(4, 6)}, r"5 workers \* granularity 15 = 75 overflows a lane, .* maximum is 63"),
-        (5, "uhc", {}, r"5 workers \* granularity 15 = 75 overflows a lane, whose maximum is 63"),
-        (2, "uhc", {"bits": 5}, "result_bits=6 with codes of 5 bits: the switch packs sums of codes that it looks up"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_numbers(
-    workers: int, name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(CodecError, match=message):
-        make_codec(name, workers=workers, backend="numpy", **{"result_bits": 6, **options})
-
-
-def test_result_bits_8_is_thc_as_it_is_without() -> None:
-    plain, said = make_codec("thc", workers=4), make_codec("thc:result_bits=8", workers=4)
-    assert job_tables(plain) == job_tables(said)
-    assert said.op is Op.LOOKUP_ADD8
-
-
-@pytest.mark.parametrize("elements", PACKED_SIZES)
+@pytest.mark.parametrize("elements", SIZES)
 def test_four_bits_an_element_up_and_six_down(elements: int) -> None:
     codec = packed(4)
     ranks = [codec.start(normal(elements, seed=rank), ReductionContext(1, 2, rank)) for rank in range(4)]
@@ -214,12 +178,6 @@ def test_four_bits_an_element_up_and_six_down(elements: int) -> None:
     assert phases[0].payloads.shape == (-(-elements // 1024), 512)
     assert results.shape == (-(-elements // 1024), 768)
     assert int(unpack_sums(results).max()) <= 60
-
-
-@pytest.mark.parametrize("name", ["thc", "uhc"])
-@pytest.mark.parametrize("elements", PACKED_SIZES)
-def test_packed_results_are_the_same_on_backends_and_threads(elements: int, name: str) -> None:
-    require_equal_backends(lambda backend, threads: packed(3, backend, name, threads=threads), elements)
 
 
 def test_packing_alone_changes_no_byte_of_the_mean() -> None:
@@ -236,13 +194,10 @@ def test_packing_alone_changes_no_byte_of_the_mean() -> None:
     assert found[0] == found[1]
 
 
-def test_long_packed_vectors_are_done_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_equal_runs(lambda: packed(2), monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("codec", "pack", "chunk", "lane", "message"),
     [
+        (made("thc", 2), lambda sums: sums, 2, 255, "chunk 2: a lane of 255 from 2 workers, but the table ends at"),
         # The lower half of a lane: the sum of 2 workers is at most 6.
         (paired(2), lambda sums: sums, 1, 7, "chunk 1: a lane of 7 from 2 workers, but the table ends at 3"),
         (packed(2, table=LookupTable(tuple(range(16)), 2.0**-8)), pack_sums, 3, 31,

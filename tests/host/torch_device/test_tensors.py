@@ -20,7 +20,7 @@ from hopsum.connection.open_agent import record_settings
 from hopsum.torch import device_reduction
 from hopsum.torch.device_codec import device_codec
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
-from hopsum.torch.streams import Staging, Streams, streams_of
+from hopsum.torch.streams import Staging, streams_of
 from hopsum.torch.tensors import _codecs
 
 from ..api.ranks import run_ranks
@@ -188,23 +188,6 @@ def test_each_wait_is_needed(monkeypatch: pytest.MonkeyPatch, forgotten: str) ->
         patched.setattr(CheckedStreams, "is_idle", True)
         train(streams, patched)
     assert streams.races
-
-
-def test_the_bytes_do_not_depend_on_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checked streams run what the CPU runs."""
-    found: list[torch.Tensor] = []
-    for streams in (CheckedStreams(), Streams()):
-        monkeypatch.setattr(device_reduction, "streams_of", lambda _, chosen=streams: chosen)
-        host = make_codec("thc", workers=1, backend="numpy")
-        held, x = DeviceFeedback(ELEMENTS, CPU), torch.linspace(-1, 1, ELEMENTS)
-        staging = Staging(streams)
-        reduction = DeviceReduction(device_codec(host, CPU).codec, staging, x, ReductionContext(0, 0, 0), held, out=x)
-        while (phase := reduction.phase) is not None:
-            sums = simulate_switch(phase.op, [phase.payloads], host.lookup)[0]
-            reduction.take(sums, np.ones(len(sums), np.uint64))
-        found += [x, held.residual]
-    assert torch.equal(found[0], found[2])
-    assert torch.equal(found[1], found[3])
 
 
 def test_streams_are_of_a_device() -> None:

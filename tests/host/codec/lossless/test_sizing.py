@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.codec import CodecError
-from hopsum.codec.hashing import block_keys
 from hopsum.codec.lossless.sketch_kernels import SketchLayout
 from hopsum.codec.lossless.sketch_plan import (
     CHUNK_BITS,
@@ -134,32 +133,6 @@ def test_the_threshold_is_sharp(gamma: float, fails: bool, block_elements: int) 
 )
 def test_structured_supports_peel_too(members: Members) -> None:
     assert sorted(left_over("numba", members, 1.3))[3] < 1e-3, "4 of 5 sets of hash functions"
-
-
-def aligned_left_over(members: Members, gamma: float, key: int) -> int:
-    """Peel with the published layout: a block of 1024 is three whole rows, an element keeps its column."""
-    rows = max(1, -(-int(gamma * members.size) // 3072))
-    bits = block_keys(key, 0, int(members[-1]) // 1024 + 1)[members // 1024]
-    row = [(bits >> np.uint64(20 * j) & np.uint64(0xFFFFF)).astype(np.int64) * rows >> 20 for j in range(3)]
-    cells = np.stack([(j * rows + row[j]) * 1024 + members % 1024 for j in range(3)])
-    left = np.ones(members.size, np.bool_)
-    while True:
-        degrees = np.bincount(cells[:, left].reshape(-1), minlength=3072 * rows)
-        alone = left & (degrees[cells] == 1).any(axis=0)
-        if not alone.any():
-            return int(left.sum())
-        left &= ~alone
-
-
-def test_shifted_blocks_peel_where_aligned_ones_do_not() -> None:
-    """1 M elements at 5 %: 51 elements in a column on average, so half of the columns have more than they can bear."""
-    members = random_members(1 << 20, 0.05)
-    aligned = aligned_left_over(members, 1.3, 3) / members.size
-    assert aligned > 0.1
-    assert max(left_over("numba", members, 1.3)) == 0
-    column = one_column(5000)
-    assert aligned_left_over(column, 1.3, 3) > 0.5 * column.size
-    assert max(left_over("numba", column, 1.3)) < 0.01
 
 
 @pytest.mark.parametrize("third", [1, 2, 31, 32, 63, 64, 1000, 40_000])
