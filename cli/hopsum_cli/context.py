@@ -23,7 +23,7 @@ KEYS: Final = ("controller", "admin_token_file", "ca_file", "certificate_file", 
 
 
 class ContextError(HopsumError):
-    """A variable of the context that does not fit. The message names the variable."""
+    """A variable of a command (HOPSUM_...) has a value that does not fit. The message names the variable."""
 
 
 def variable(key: str) -> str:

@@ -95,7 +95,7 @@ def allocator_from_records(
 
 
 def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
-    """Choose the switches of a new job. Its slots are taken from the switches' allocators.
+    """Choose the switches of a new job, and take its slots from the switches' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the

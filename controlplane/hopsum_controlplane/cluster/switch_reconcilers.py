@@ -88,7 +88,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return found
 
     def of(self, record: JobRecord) -> list[SwitchReconciler]:
-        """Return the reconcilers of a job: of its one switch, or of a spine, then its leaves."""
+        """Return the reconcilers of a job: of its switch; of its shards in order; or of spine, then leaves."""
         return [self._reconcilers[name] for name in record.switches]
 
     def follow(self, job: str, *, wait: bool = False) -> None:

@@ -149,9 +149,9 @@ class Network:
         *,
         coder: Reduction | None = None,
     ) -> bool:
-        """Append a phase to the stream, in parts that arrive each by itself. No generation ends between them.
+        """Append a phase to the stream, in parts, each with a handle and results of its own.
 
-        Return False, and do nothing, while the generation is sealed.
+        No generation ends between them. Return False, and do nothing, while the generation is sealed.
 
         Args:
             number: of its all-reduce.

@@ -187,7 +187,7 @@ class RangeCodec(ABC):
 
 
 class RangeReduction(BlockReduction):
-    """One all-reduce of one vector by a codec with ranges."""
+    """One all-reduce of one vector by a codec that first agrees on a range for each block."""
 
     codec: RangeCodec
 

@@ -33,7 +33,7 @@ WRAPPERS: Final = frozenset(("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_w
 
 
 class RankStateDict(TypedDict):
-    """The part that states of all kinds have in common in a checkpoint. A rank's own state has that rank alone."""
+    """The keys that saved states of all kinds have. One rank's own state has that rank's entries only."""
 
     workers: int
     """The ranks of the mean; with FSDP2 the replicas."""
@@ -151,7 +151,7 @@ def takes(own: str, owner: str, *, same_workers: bool) -> bool:
 def shared_out(
     saved: Saved | Iterable[Saved], own: str, workers: int, sizes: Mapping[str, int], **expected: int
 ) -> tuple[Saved, dict[str, torch.Tensor]]:
-    """Return one of the saved states of a job's ranks, and the residuals with which this rank continues.
+    """Return the last saved state, for what ranks have in common, and the residuals with which this rank continues.
 
     The mean over n workers owes `sum(r_i) / n`. With n workers again each takes its own residuals. With m workers each
     takes `sum(r_i) / n`, so `sum(r'_j) / m` owes the same. The log has a line where residuals of a rank are missing.
@@ -160,7 +160,7 @@ def shared_out(
         saved: every state that was saved, the same on all ranks. With n workers again, this rank's own is enough.
             Of an iterator one state after the other is held in memory.
         sizes: elements of this rank's parameters by name.
-        expected: numbers that states need to have, by name.
+        expected: numbers that every state must have, by name, such as its version.
 
     Raises:
         ValueError: no state, states with other numbers, of different checkpoints, of another model, or two of one rank.

@@ -195,7 +195,7 @@ class HopsumState:
     ) -> None:
         """Go on with another agent (a new generation, or after unpickling) and the same module.
 
-        Its rank and its number of workers may be others.
+        Its rank and its number of workers may be others: residuals are scaled to the new number.
 
         Raises:
             ValueError: as the constructor does; a residual that fits no parameter. Nothing was changed.

@@ -132,7 +132,7 @@ class Portion:
         return bool(values_of(self.x).isfinite().all())
 
     def nonfinite_error(self, rank: int) -> CollectiveError:
-        """Return the error for gradients of some rank that are not finite; it names the parameters of this one."""
+        """Return the error where some rank's gradients are not finite: it names those of this rank, if any are."""
         gradients = self.gather().to_dense().view(-1).to("cpu", torch.float32).numpy()
         return nonfinite_error(gradients, self.layout.tensors, rank)
 

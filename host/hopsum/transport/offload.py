@@ -139,7 +139,7 @@ class SegmentTrial:
         self._results = self._again = self._owed = self._window = 0
 
     def look(self, results: int, again: int, on_the_way: int) -> None:
-        """Take a worker's counts, often: results of the switch, retransmissions, and positions without a result."""
+        """Take a worker's counts since it began, often: results, retransmissions, positions without a result."""
         self._window = max(self._window, on_the_way)
         many = max(MANY, WINDOWS * self._window)
         arrived, lost = results - self._results, again - self._again

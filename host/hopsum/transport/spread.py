@@ -106,12 +106,14 @@ class CodecWork(NamedTuple):
 
 
 def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> CodecWork | None:
-    """Return the codec work that Python has to do next, or None.
+    """Return the codec work that Python does next, None: there is none.
+
+    To encode comes first where the payloads that are made may soon all be sent, else to read, else to encode.
 
     Args:
         spreads: in the order of the stream.
-        window: chunks that the network has on its way at most.
-        by_machine: the compiled loop does it where there is machine code.
+        window: chunks that may be on the way.
+        by_machine: leave out vectors that the compiled loop encodes and reads.
     """
     unfilled, readable = None, None
     for spread in spreads:

@@ -182,7 +182,7 @@ class ShardMemory:
         return list(segments_of(Transmissions(pending, np.zeros(len(pending), np.bool_)), worker.in_progress))
 
     def count(self) -> None:
-        """Count in the link's statistics what the kernel did at the socket, and what it met there."""
+        """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there."""
         words, counts = self.words, self.link.statistics
         counts.receives += int(words[at.RECEIVES])
         counts.datagrams_received += int(words[at.DATAGRAMS_RECEIVED])
@@ -204,7 +204,7 @@ class WorkerLoop:
 
     Args:
         kernel: the module `worker_kernel`.
-        ends: the link of each shard, and its slots.
+        ends: by shard, its link and its number of slots.
     """
 
     def __init__(self, kernel: Any, ends: Sequence[tuple[UdpLink, int]]) -> None:
