@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint, WriteError, artifacts
 from hopsum_controlplane.audit import read_installed
-from hopsum_controlplane.devices.bmv2 import Bmv2Device
-from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.devices.p4runtime_device import P4RuntimeDevice
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Delete, Insert, TableEntry
 from hopsum_controlplane.errors import NotPrimaryError
@@ -29,109 +26,6 @@ from .test_audit import STRANGERS, desired
 
 pytestmark = pytest.mark.system
 TABLES = ("jobs", "workers", "lookup", "rewrite")
-
-Start = Callable[..., P4RuntimeDevice]
-
-
-@pytest.fixture(params=["native", "bmv2"])
-def start(request: pytest.FixtureRequest, pipeline: PipelineConfig) -> Iterator[Start]:
-    """Start switches of one target, each running the compiled program."""
-    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
-        pytest.skip("simple_switch_grpc is not on PATH")
-    with ExitStack() as stack:
-
-        def start(device_id: int = 0) -> P4RuntimeDevice:
-            device: P4RuntimeDevice
-            if request.param == "bmv2":
-                switch = stack.enter_context(Bmv2Switch({}, device_id=device_id))
-                device = stack.enter_context(Bmv2Device(switch.address, device_id))
-            else:
-                native = stack.enter_context(NativeSwitch(*artifacts.compiled_program(), device_id=device_id))
-                device = stack.enter_context(NativeDevice(native.address, device_id))
-            ensure_pipeline(device, pipeline)
-            return device
-
-        yield start
-
-
-def installed_entries(device: P4RuntimeDevice) -> dict[str, list[TableEntry]]:
-    def by_key(entry: TableEntry) -> tuple[object, ...]:
-        return entry.key()
-
-    return {table: sorted(device.read_table(table), key=by_key) for table in TABLES}
-
-
-def expected(*jobs: Job) -> dict[str, list[TableEntry]]:
-    builders = {"jobs": admit.jobs, "workers": admit.workers, "lookup": lookup.lookup, "rewrite": reply.rewrite}
-    return {table: [entry for job in jobs for entry in build(job)] for table, build in builders.items()}
-
-
-def test_a_job_comes_and_goes(start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint) -> None:
-    device = start()
-    controller = SwitchController(device, switch_endpoint)
-    first = controller.create_job(make_spec("first", workers=12))
-    second = controller.create_job(make_spec("second", workers=64, table=None))
-    assert installed_entries(device) == expected(first, second)
-    assert device.read_groups() == [*reply.group(first), *reply.group(second)]
-    assert device.read_table("switch_address") == [address.switch_address(switch_endpoint)]
-    assert set(controller.job_counters(first).values()) == {0}
-    assert set(controller.drop_counters().values()) == {0}
-
-    controller.delete_job(first)
-    assert installed_entries(device) == expected(second)
-    controller.delete_job(second)
-    assert installed_entries(device) == expected()
-    assert device.read_groups() == []
-
-
-def test_a_write_error_names_the_update(start: Start) -> None:
-    device = start()
-    stations = forward.l2({f"02:00:00:00:01:{number:02x}": number for number in range(1, 4)})
-    device.write([Insert(stations[1])])
-    with pytest.raises(WriteError) as error:
-        device.write([Insert(entry) for entry in stations])
-    assert [(failure.position, failure.code) for failure in error.value.failures] == [(1, "ALREADY_EXISTS")]
-    assert error.value.may_be_installed() == [stations[0], stations[2]]
-    assert len(device.read_table("l2")) == 3
-    with pytest.raises(WriteError) as error:
-        device.write([Delete(entry) for entry in (*stations, stations[0])])
-    assert [(failure.position, failure.code) for failure in error.value.failures] == [(3, "NOT_FOUND")]
-
-
-def test_pushing_again_forgets_everything(
-    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, pipeline: PipelineConfig
-) -> None:
-    device = start()
-    SwitchController(device, switch_endpoint).create_job(make_spec())
-    assert not ensure_pipeline(device, pipeline), "the switch runs it already, and must not lose its jobs"
-    with pytest.raises(ControlPlaneError, match="another controller"):
-        SwitchController(device, switch_endpoint)
-    device.set_pipeline_config(pipeline)
-    assert installed_entries(device) == expected()
-    assert device.cookie() == pipeline.cookie
-    SwitchController(device, switch_endpoint).create_job(make_spec())
-
-
-def test_the_wrong_device_id(start: Start) -> None:
-    device = start()
-    address = device.where.rpartition(" ")[2]
-    # bmv2 lets anybody in, and then has no program for that device.
-    with pytest.raises(ControlPlaneError, match=f"switch 9 at {address}"), type(device)(address, 9) as wrong:
-        wrong.read_table("jobs")
-
-
-def test_a_second_controller_takes_over(start: Start) -> None:
-    device = start()
-    address = device.where.rpartition(" ")[2]
-    entry = Insert(forward.l2({"02:00:00:00:01:01": 1})[0])
-    with pytest.raises(ControlPlaneError, match=r"switch 0 at .*: .*election id"):
-        type(device)(address, election_id=(0, 5))
-    with type(device)(address, election_id=(2, 0)) as other:
-        other.write([entry])
-        with pytest.raises(ControlPlaneError, match=r"highest so far is 2;|another client is primary"):
-            device.write([entry])
-
-
 DEADLINE_S = 60.0
 SHORT_S = 5.0
 
@@ -152,13 +46,97 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield Rig(request.param, running.address)
 
 
+@pytest.fixture
+def device(rig: Rig, pipeline: PipelineConfig) -> Iterator[Device]:
+    """The switch, which runs the compiled program."""
+    with open_device(rig.target, rig.address) as device:
+        ensure_pipeline(device, pipeline)
+        yield device
+
+
+def installed_entries(device: Device) -> dict[str, list[TableEntry]]:
+    def by_key(entry: TableEntry) -> tuple[object, ...]:
+        return entry.key()
+
+    return {table: sorted(device.read_table(table), key=by_key) for table in TABLES}
+
+
+def expected(*jobs: Job) -> dict[str, list[TableEntry]]:
+    builders = {"jobs": admit.jobs, "workers": admit.workers, "lookup": lookup.lookup, "rewrite": reply.rewrite}
+    return {table: [entry for job in jobs for entry in build(job)] for table, build in builders.items()}
+
+
+def test_a_job_comes_and_goes(
+    device: Device, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
+) -> None:
+    controller = SwitchController(device, switch_endpoint)
+    first = controller.create_job(make_spec("first", workers=12))
+    second = controller.create_job(make_spec("second", workers=64, table=None))
+    assert installed_entries(device) == expected(first, second)
+    assert device.read_groups() == [*reply.group(first), *reply.group(second)]
+    assert device.read_table("switch_address") == [address.switch_address(switch_endpoint)]
+    assert set(controller.job_counters(first).values()) == {0}
+    assert set(controller.drop_counters().values()) == {0}
+
+    controller.delete_job(first)
+    assert installed_entries(device) == expected(second)
+    controller.delete_job(second)
+    assert installed_entries(device) == expected()
+    assert device.read_groups() == []
+
+
+def test_a_write_error_names_the_update(device: Device) -> None:
+    stations = forward.l2({f"02:00:00:00:01:{number:02x}": number for number in range(1, 4)})
+    device.write([Insert(stations[1])])
+    with pytest.raises(WriteError) as error:
+        device.write([Insert(entry) for entry in stations])
+    assert [(failure.position, failure.code) for failure in error.value.failures] == [(1, "ALREADY_EXISTS")]
+    assert error.value.may_be_installed() == [stations[0], stations[2]]
+    assert len(device.read_table("l2")) == 3
+    with pytest.raises(WriteError) as error:
+        device.write([Delete(entry) for entry in (*stations, stations[0])])
+    assert [(failure.position, failure.code) for failure in error.value.failures] == [(3, "NOT_FOUND")]
+
+
+def test_pushing_again_forgets_everything(
+    device: Device, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, pipeline: PipelineConfig
+) -> None:
+    SwitchController(device, switch_endpoint).create_job(make_spec())
+    assert not ensure_pipeline(device, pipeline), "the switch runs it already, and must not lose its jobs"
+    with pytest.raises(ControlPlaneError, match="another controller"):
+        SwitchController(device, switch_endpoint)
+    device.set_pipeline_config(pipeline)
+    assert installed_entries(device) == expected()
+    assert device.cookie() == pipeline.cookie
+    SwitchController(device, switch_endpoint).create_job(make_spec())
+
+
+def test_the_wrong_device_id(rig: Rig) -> None:
+    # bmv2 lets anybody in, and then has no program for that device.
+    with (
+        pytest.raises(ControlPlaneError, match=f"switch 9 at {rig.address}"),
+        open_device(rig.target, rig.address, 9) as wrong,
+    ):
+        wrong.read_table("jobs")
+
+
+def test_a_second_controller_takes_over(rig: Rig, device: Device) -> None:
+    entry = Insert(forward.l2({"02:00:00:00:01:01": 1})[0])
+    with pytest.raises(ControlPlaneError, match=r"switch 0 at .*: .*election id"):
+        open_device(rig.target, rig.address, election_id=(0, 5))
+    with open_device(rig.target, rig.address, election_id=(2, 0)) as other:
+        other.write([entry])
+        with pytest.raises(ControlPlaneError, match=r"highest so far is 2;|another client is primary"):
+            device.write([entry])
+
+
 def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
     rig: Rig, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
     with closing(SilentProxy("127.0.0.1", rig.address)) as way:
 
-        def connect() -> P4RuntimeDevice:
+        def connect() -> Device:
             return open_device(rig.target, way.address, owner=7, rpc_timeout_s=SHORT_S, connect_timeout_s=DEADLINE_S)
 
         device = ReconnectingDevice(connect, pipeline.cookie)

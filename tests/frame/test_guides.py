@@ -32,10 +32,8 @@ PATIENCE_S = 120
 
 def blocks(page: str, language: str, word: str) -> list[str]:
     """Return the blocks of a page that have a word."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    return [
-        block for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if word in block
-    ]
+    text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+    return [each for each in re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if word in each]
 
 
 def run(code: str, names: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +68,7 @@ class Model:
 
 
 def test_the_first_sum_of_the_guide() -> None:
-    (code,) = blocks("host", "python", "what the controller wrote")
+    (code,) = blocks("docs/host", "python", "what the controller wrote")
     code = code.replace("file:///run/job.json", "memory://guide-first?workers=2").replace("rank=0", "rank=rank")
     gradient = np.linspace(-1, 1, 1000, dtype=np.float32)
     for names in on_two_ranks(lambda rank: run(code, {"rank": rank, "gradient": gradient, "other": -gradient})):
@@ -79,7 +77,7 @@ def test_the_first_sum_of_the_guide() -> None:
 
 def test_the_loop_that_survives_lost_workers_trains() -> None:
     """Here no worker is lost: tests/host/rpc and tests/host/torch replace workers of such loops."""
-    (code,) = blocks("host", "python", "except WorkersReplacedError")
+    (code,) = blocks("docs/host", "python", "except WorkersReplacedError")
     code = code.replace("hopsum://10.0.0.1:4790/digits?token_file=digits.token", "memory://guide-loop?workers=2")
 
     def work(rank: int) -> Model:
@@ -96,7 +94,7 @@ def test_the_loop_that_survives_lost_workers_trains() -> None:
 
 def test_the_recovery_of_state_dicts_trains() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    (code,) = blocks("host", "python", "StateDictRecovery(")
+    (code,) = blocks("docs/host", "python", "StateDictRecovery(")
     assert code.rstrip().endswith("...")
     code = code.replace("        ...", "        train()")
 
@@ -166,10 +164,10 @@ def test_packets_are_sent_captured_and_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("scapy", reason="scapy is not installed")
-    (sending,) = blocks("packets", "sh", "hopsum packet send")
-    (capturing,) = blocks("packets", "sh", "--pcap captures")
-    (reading,) = blocks("packets", "python", "rdpcap")
-    (dissector,) = blocks("packets", "sh", "hopsum.lua")
+    (sending,) = blocks("docs/packets", "sh", "hopsum packet send")
+    (capturing,) = blocks("docs/packets", "sh", "--pcap captures")
+    (reading,) = blocks("docs/packets", "python", "rdpcap")
+    (dissector,) = blocks("docs/packets", "sh", "hopsum.lua")
     switch, worker = (free_port(socket.SOCK_DGRAM) for _ in range(2))
     with switch_of(capturing, tmp_path, switch) as process:
         grpc_address(process)
@@ -192,7 +190,7 @@ def test_packets_are_sent_captured_and_read(
 
 @pytest.mark.shell
 def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> None:
-    (block,) = blocks("getting-started", "sh", "hopsum shell")
+    (block,) = blocks("docs/getting-started", "sh", "hopsum shell")
     with switch_of(block, tmp_path, free_port(socket.SOCK_DGRAM)) as process:
         address = grpc_address(process)
         line = block.splitlines()[-1].replace("127.0.0.1:9559", address)
@@ -205,7 +203,7 @@ def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> Non
 def test_a_control_command_reads_the_network_and_pushes_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = blocks("topologies", "python", "HOPSUM_NETWORK")
+    (code,) = blocks("docs/topologies", "python", "HOPSUM_NETWORK")
     program, p4info = compiled_program()
     with NativeSwitch(program, p4info) as switch:
         described = {
@@ -224,18 +222,12 @@ def test_a_control_command_reads_the_network_and_pushes_the_program(
     assert int(done.stdout.split()[-1]) > 5
 
 
-README = (ROOT / "README.md").read_text()
-GETTING_STARTED = (ROOT / "docs" / "getting-started.md").read_text()
 WORKERS = 4
-
-
-def readme_blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    (code,) = [block for block in readme_blocks(README, "python") if "hosts://" in block]
+    (code,) = blocks("README", "python", "hosts://")
     script = tmp_path / "sum.py"
     script.write_text(code)
     # torchrun runs ranks unbuffered: in one pipe, the words of their lines mix. So each rank has a file.
@@ -253,7 +245,7 @@ def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: 
 def test_the_first_lines_of_the_readme_run_as_they_stand(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = [block for block in readme_blocks(README, "python") if "memory://" in block]
+    (code,) = blocks("README", "python", "memory://")
     means, allreduce = [], hopsum.allreduce
 
     def note(mine: Any, comm: Any, **options: Any) -> Any:
@@ -272,8 +264,8 @@ def test_the_first_lines_of_the_readme_run_as_they_stand(
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
 def test_the_job_made_by_hand_sums(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [block for block in readme_blocks(GETTING_STARTED, "python") if "create_job" in block]
-    (command,) = [block for block in readme_blocks(GETTING_STARTED, "sh") if "hopsum switch" in block]
+    (code,) = blocks("docs/getting-started", "python", "create_job")
+    (command,) = blocks("docs/getting-started", "sh", "hopsum switch")
     udp = re.search(r"--udp 1=127\.0\.0\.1:24677,(as=\S+)", command)
     assert udp is not None
     monkeypatch.chdir(tmp_path)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -252,32 +252,19 @@ def test_statistics_are_checked(cluster: Cluster) -> None:
             first.beat(**odd)
 
 
-def test_waiting_ends_with_the_generation(cluster: Cluster) -> None:
-    first, second = cluster.make()
-    first.join()
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(first.membership(timeout_s=60.0)))
-    thread.start()
-    second.join()
-    thread.join(60.0)
-    assert isinstance(found[0], dict)
-
-
-def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
-    first, _ = cluster.make()
-    first.join()
-    refused: list[str] = []
-
-    def wait() -> None:
-        with pytest.raises(UnknownJobError) as error:
-            first.membership(timeout_s=60.0)
-        refused.append(str(error.value))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    cluster.controller.delete_job("job")
-    thread.join(60.0)
-    assert len(refused) == 1
+def test_waiting_ends_with_the_generation_and_with_the_job(cluster: Cluster) -> None:
+    for name in ("begun", "deleted"):
+        first, second = cluster.make(name)
+        first.join()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(first.membership, timeout_s=60.0)
+            if name == "begun":
+                second.join()
+                assert isinstance(found.result(60.0), dict)
+            else:
+                cluster.controller.delete_job(name)
+                with pytest.raises(UnknownJobError):
+                    found.result(60.0)
 
 
 NOBODY_NEW = {"start": None, "start_generation": 0, "allreduces": None, "replaced": []}

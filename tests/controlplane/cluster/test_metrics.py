@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
-from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
@@ -140,12 +139,8 @@ def test_a_condition_has_a_reason(
 
 def test_sessions_show_reconnects(make_cluster: MakeCluster) -> None:
     switch = FakeDevice()
-
-    def connect() -> Device:
-        return switch
-
     cluster = make_cluster()
-    cluster.devices = {"s1": ReconnectingDevice(connect, 0)}
+    cluster.devices = {"s1": ReconnectingDevice(lambda: switch, 0)}
     switch.cookie = lambda: 0  # type: ignore[method-assign]
     cluster.start()
     assert values_of(cluster.controller)['switch_sessions_total{switch="s1"}'] == 1

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,11 @@ from hopsum_controlplane.errors import (
     ResourceExhaustedError,
     UnknownJobError,
 )
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 
+from .conftest import MakeCluster
 from .test_shard_jobs import join, run, three  # noqa: F401
-from .world import TREE_LINKS, Cluster, Worker, device_of, expected, switch_config, tree_configs
+from .world import Cluster, Worker, device_of, expected, switch_config
 
 
 def standing(cluster: Cluster, name: str) -> bool:
@@ -165,30 +165,23 @@ def test_moves_that_cannot_be_are_refused_and_change_nothing(three: Cluster) -> 
     assert record(three) == before
 
 
-def test_a_switch_that_lacks_a_workers_network_is_refused(tmp_path: Path) -> None:
-    configs = (switch_config(1), switch_config(2, {1: "10.7.0.0/16"}))
-    cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs})
-    cluster.start()
+def test_a_switch_that_lacks_a_workers_network_is_refused(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.7.0.0/16"}))
     cluster.run("train", 2, 16, switch="s1")
     with pytest.raises(InvalidRequestError, match=r"10\.0\.1\.1 is of no network of switch 's2'"):
         cluster.controller.mover.move("train", to="s2")
     assert record(cluster).state is JobState.RUNNING
 
 
-def test_a_switch_of_another_kind_is_refused(tmp_path: Path) -> None:
-    configs = (switch_config(1), switch_config(2))
-    devices = {"s1": FakeDevice(), "s2": FakeDevice(capabilities=Capabilities("small", max_window=8))}
-    cluster = Cluster(tmp_path, configs, devices)
-    cluster.start()
+def test_a_switch_of_another_kind_is_refused(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(switch_config(1), switch_config(2))
+    device_of(cluster, "s2").capabilities = Capabilities("small", max_window=8)
     cluster.run("train", 2, 16, switch="s1")
     with pytest.raises(InvalidRequestError, match=r"at most any packets, and switch 's2' .* at most 8 packets"):
         cluster.controller.mover.move("train", to="s2")
 
 
-def test_a_job_over_a_tree_is_refused(tmp_path: Path) -> None:
-    configs = tree_configs()
-    cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs}, TREE_LINKS)
-    cluster.start()
-    cluster.make("train", 4, 16, tree=True)
+def test_a_job_over_a_tree_is_refused(tree: Cluster) -> None:
+    tree.make("train", 4, 16, tree=True)
     with pytest.raises(InvalidRequestError, match="is over a tree of switches"):
-        cluster.controller.mover.move("train", "s1")
+        tree.controller.mover.move("train", "s1")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from hopsum_controlplane.errors import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 
@@ -30,12 +29,9 @@ from .world import TABLE, TREE_LINKS, Cluster, Worker, device_of, enter, state_o
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Cluster:
+def three(make_cluster: MakeCluster) -> Cluster:
     """Three switches that reach all workers, the second one with few slots."""
-    configs = tuple(switch_config(number, slots=64 if number == 2 else 2048) for number in (1, 2, 3))
-    cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs})
-    cluster.start()
-    return cluster
+    return make_cluster(*(switch_config(number, slots=64 if number == 2 else 2048) for number in (1, 2, 3)))
 
 
 def places(rank: int, shards: int) -> tuple[ShardEndpoint, ...]:
@@ -116,10 +112,8 @@ def test_what_makes_no_sense_is_refused_with_the_values(three: Cluster, options:
     assert not three.controller.jobs()
 
 
-def test_a_spine_is_no_shard(tmp_path: Path) -> None:
-    configs = tree_configs()
-    cluster = Cluster(tmp_path, configs, {config.name: FakeDevice() for config in configs}, TREE_LINKS)
-    cluster.start()
+def test_a_spine_is_no_shard(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(*tree_configs(), links=TREE_LINKS)
     with pytest.raises(InvalidRequestError, match="no worker stands at switch 's3'; a shard is one switch, not"):
         cluster.controller.create_job(JobRequest("train", 4, 16, shards=2, shard_switches=("s1", "s3")))
     assert not cluster.controller.jobs()
@@ -132,25 +126,18 @@ def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> N
     assert {each.slots_used for each in three.controller.switches()} == {0}
 
 
-@pytest.mark.parametrize(("op", "options"), [(Op.LOOKUP_ADD6, {"table6": tuple(range(16))})])
-def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(
-    tmp_path: Path, op: Op, options: dict[str, Any]
-) -> None:
-    lacking = Capabilities("fake", ops=tuple(each for each in Op if each is not op))
-    configs = tuple(switch_config(number) for number in (1, 2, 3))
-    devices = {config.name: FakeDevice(capabilities=lacking if config.name == "s2" else None) for config in configs}
-    cluster = Cluster(tmp_path, configs, devices)
-    cluster.start()
-    why = rf"s2: job 'train': the program of fake has no {op.name}"
+def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(three: Cluster) -> None:
+    others = tuple(each for each in Op if each is not Op.LOOKUP_ADD6)
+    device_of(three, "s2").capabilities = Capabilities("fake", ops=others)
+    table6 = tuple(range(16))
     for asked in ({"shards": 2, "shard_switches": ("s1", "s2")}, {"shards": 3}):
-        with pytest.raises(ResourceExhaustedError, match=why):
-            cluster.controller.create_job(JobRequest("train", 2, 16, **asked, **options))
-    assert not cluster.controller.jobs()
-    assert {each.slots_used for each in cluster.controller.switches()} == {0}
-    crew = run(cluster, 2, **options)
-    assert cluster.controller.job("train").switches == ["s1", "s3"]
-    (name, given) = next(iter(options.items()))
-    assert [getattr(shard, name) for shard in membership(cluster, crew[0]).shards] == [given, given]
+        with pytest.raises(ResourceExhaustedError, match="s2: job 'train': the program of fake has no LOOKUP_ADD6"):
+            three.controller.create_job(JobRequest("train", 2, 16, table6=table6, **asked))
+    assert not three.controller.jobs()
+    assert {each.slots_used for each in three.controller.switches()} == {0}
+    crew = run(three, 2, table6=table6)
+    assert three.controller.job("train").switches == ["s1", "s3"]
+    assert [shard.table6 for shard in membership(three, crew[0]).shards] == [table6, table6]
 
 
 def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:
@@ -330,13 +317,6 @@ def test_a_switch_with_fewer_slots_than_before(make_cluster: MakeCluster) -> Non
         cluster.start()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
-    made.start()
-    return made
-
-
 def newcomer(cluster: Cluster, crew: list[Worker], token: str) -> Worker:
     return Worker(cluster, crew[1].job, token, 1, lives=crew[1].lives + 1)
 
@@ -367,7 +347,6 @@ def test_two_tokens_are_valid_until_the_earlier_one_is_revoked(cluster: Cluster,
         newcomer(cluster, crew, old).join()
     with pytest.raises(InvalidRequestError, match="has no token but the present one"):
         cluster.controller.revoke_earlier_token("train")
-    cluster.stop()
 
 
 def test_who_has_joined_with_a_revoked_token_goes_on_from_generation_to_generation(cluster: Cluster) -> None:
@@ -381,7 +360,6 @@ def test_who_has_joined_with_a_revoked_token_goes_on_from_generation_to_generati
     assert state_of(cluster.controller.job("train")) is JobState.RUNNING
     with pytest.raises(UnauthenticatedError, match="wrong token"):
         crew[0].start_again()  # another life is another worker
-    cluster.stop()
 
 
 def test_a_job_that_is_none_has_no_token(cluster: Cluster) -> None:
@@ -394,7 +372,6 @@ def test_a_job_that_is_none_has_no_token(cluster: Cluster) -> None:
     cluster.run("train")  # begins without an earlier token
     with pytest.raises(InvalidRequestError):
         cluster.controller.revoke_earlier_token("train")
-    cluster.stop()
 
 
 def test_a_creation_whose_answer_was_lost_is_repeated(cluster: Cluster) -> None:

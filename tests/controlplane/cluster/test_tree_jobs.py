@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, 
 from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, SwitchUnavailableError
 from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.tables import forward
-from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Event
 
 from .conftest import MakeCluster
@@ -310,11 +309,9 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     assert [values[f'switch_jobs{{switch="{name}",state="running"}}'] for name in ("s1", "s2", "s3")] == [1, 1, 1]
 
 
-def test_switches_forward_between_the_racks(tmp_path: Path) -> None:
+def test_switches_forward_between_the_racks(make_cluster: MakeCluster) -> None:
     """Frames of workers for each other find their way over the spine."""
-    configs = tree_configs(l2_forwarding=True)
-    cluster = Cluster(tmp_path, configs, {each.name: FakeDevice() for each in configs}, TREE_LINKS)
-    cluster.start()
+    cluster = make_cluster(*tree_configs(l2_forwarding=True), links=TREE_LINKS)
     crew = cluster.make("train", 3, 16)
     for worker in crew:
         worker.join(mac=f"02:00:00:00:02:{worker.rank:02x}")
@@ -327,7 +324,6 @@ def test_switches_forward_between_the_racks(tmp_path: Path) -> None:
         floods[name] = {replica.port for replica in flood.replicas}
     assert ports == {"s1": {0: 1, 1: 2, 2: 9}, "s2": {0: 9, 1: 9, 2: 1}, "s3": {0: 1, 1: 1, 2: 2}}
     assert floods == {"s1": {1, 2, 9}, "s2": {1, 2, 9}, "s3": {1, 2}}
-    cluster.stop()
 
 
 NETWORKS = {1: "10.0.1.1/32", 2: "10.0.1.2/32"}

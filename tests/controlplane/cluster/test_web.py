@@ -221,7 +221,7 @@ def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
         WebServer(cluster.controller, address)
 
 
-def test_values_have_rates_and_who_is_behind(cluster: Cluster, server: WebServer) -> None:
+def test_values_have_rates_and_who_comes_last(cluster: Cluster, server: WebServer) -> None:
     crew = cluster.run("train", 3)
     device = device_of(cluster)
     first = json.loads(ask(server, "/api/state").body)
@@ -230,22 +230,11 @@ def test_values_have_rates_and_who_is_behind(cluster: Cluster, server: WebServer
     device.counters["job_events"] = {Event.COMPLETED: 50}
     device.counters["drops"] = {Drop.SIMULATED: 20}
     for worker in crew:
-        worker.beat(
-            **{"allreduces": 4, "seconds": 0.4, "retransmits": 1, "codes_add16": 512, "error_squares": 1},
-            **{"vector_squares": 50, "steps": 2, "step_seconds": 2.0, "wait_seconds": 0.5},
-        )
+        worker.beat(allreduces=4, seconds=0.04 if worker.rank == 0 else 0.4)
     cluster.clock.sleep(1)
-    crew[0].beat(allreduces=4, seconds=0.04, error_squares=2, vector_squares=50)
     (job,) = (found := json.loads(ask(server, "/api/state").body))["jobs"]
-    assert found["seconds"] == 6
-    assert job["rates"]["completed"] == 50 / 6
-    assert job["codes"] == {"add16": 2 * 512 / 5}  # from the first heartbeat to the last
-    assert job["nmse"] == pytest.approx(4 / 150)
-    assert job["latency_s"] == pytest.approx(0.84 / 12)
-    assert (job["wait_share"], job["ring_share"]) == (0.25, None)
+    assert (found["seconds"], job["rates"]["completed"]) == (6, 50 / 6)
     assert (job["late"], job["behind"], job["state"]) == ([0], [], "running")
-    assert [member["silent_s"] for member in job["members"]] == [0, 1, 1]
-    assert [member["nmse"] for member in job["members"]] == [0.04, 0.02, 0.02]
     assert found["switches"][0]["drops"]["simulated"] == 20
 
 

@@ -34,8 +34,9 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.service_manager import ServiceManager
 
 from ...support.pages import blocks
+from ...support.reader import await_end
 from ..cluster.world import Cluster, switch_config
-from .test_controller import NOBODY, START_S, exit_status, start, write_config
+from .test_controller import NOBODY, START_S, start, write_config
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,6 +112,8 @@ def test_the_service_manager_is_told(tmp_path: Path, stack: ExitStack, what: str
     if what == "controller":
         hears("RELOADING=1")
         hears("READY=1", 2)
+    else:
+        process.wait_for(lambda: "SIGHUP: the switch has nothing to read" in process.log_text(), "the line", START_S)
     assert process.stop() == 0
     assert manager.listen()[-1] == "STOPPING=1"
 
@@ -285,7 +288,7 @@ def test_the_command_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
     os.kill(first.process.pid, signal.SIGKILL)
     standby.wait_for(lambda: "ready listen=" in standby.log_text(), "that it serves", START_S)
     os.kill(standby.pid, signal.SIGTERM)
-    assert exit_status(standby) == 0
+    assert await_end(standby) == 0
 
 
 def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
@@ -297,5 +300,5 @@ def test_a_signal_ends_a_standby(tmp_path: Path, stack: ExitStack) -> None:
     stack.callback(standby.stop)
     standby.wait_for(lambda: "\nstandby\n" in f"\n{standby.log_text()}", "that it waits", START_S)
     os.kill(standby.pid, signal.SIGTERM)
-    assert exit_status(standby) == 0
+    assert await_end(standby) == 0
     assert "SIGTERM: the standby ends" in standby.log_text()

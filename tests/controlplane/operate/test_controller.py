@@ -117,15 +117,6 @@ def test_it_pushes_the_program_and_finds_its_jobs_again(
     assert (seen.slots_used, seen.condition) == (16, "")
 
 
-def exit_status(process: ManagedProcess) -> int:
-    pause = threading.Event()
-    for _ in range(int(START_S / 0.05)):
-        if not process.running():
-            return process.stop()
-        pause.wait(0.05)
-    raise AssertionError(process.log_text())
-
-
 @pytest.mark.parametrize(
     ("more", "why"),
     [

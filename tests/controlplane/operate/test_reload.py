@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,12 +37,12 @@ from hopsum_controlplane.service.credentials import Tls
 from hopsum_controlplane.service.grpc_service import Service, safeguards
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.web.page_state import PageState
-from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.watch.rates import document
 
 from ...support.pages import blocks
+from ...support.reader import await_end
 from ..cluster.world import Cluster
-from .test_controller import NOBODY, START_S, Controller, exit_status, start, write_config
+from .test_controller import NOBODY, START_S, Controller, start, write_config
 
 pytestmark = pytest.mark.system
 OPENSSL = shutil.which("openssl")
@@ -116,7 +115,7 @@ def test_certificates_tokens_and_level_are_read_again_and_connections_go_on(tmp_
     assert controller.process.log_text().count("SIGHUP: read ") == 1
 
     os.kill(controller.process.pid, signal.SIGTERM)
-    assert exit_status(controller.process) == 0
+    assert await_end(controller.process) == 0
 
 
 @needs_openssl
@@ -286,27 +285,4 @@ def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: E
         os.kill(controller.process.pid, signal.SIGHUP)
     hang_up(controller, "SIGHUP: read ")
     os.kill(controller.process.pid, signal.SIGINT)
-    assert exit_status(controller.process) == 0
-
-
-def test_hanging_up_ends_no_switch(tmp_path: Path, stack: ExitStack) -> None:
-    log = tmp_path / "switch.log"
-    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
-    switch = ManagedProcess(command, log)
-    stack.callback(switch.stop)
-    switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
-    os.kill(switch.pid, signal.SIGHUP)
-    switch.wait_for(lambda: "SIGHUP: the switch has nothing to read" in switch.log_text(), "the line", START_S)
-    os.kill(switch.pid, signal.SIGINT)
-    assert exit_status(switch) == 0
-
-
-def test_a_port_that_is_taken_is_status_1(
-    tmp_path: Path, stack: ExitStack, quiet: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    place = f"127.0.0.1:{taken.getsockname()[1]}"
-    config = write_config(tmp_path, NOBODY)
-    config.write_text(config.read_text().replace('metrics_listen = "127.0.0.1:0"', f'metrics_listen = "{place}"'))
-    assert main(["--config", str(config)]) == 1
-    assert place in capsys.readouterr().err
+    assert await_end(controller.process) == 0
