@@ -6,6 +6,7 @@ Datagrams are tried short, as long as a job's, and several sent together (UDP_SE
 
 from __future__ import annotations
 
+import random
 import secrets
 import select
 import socket
@@ -32,6 +33,9 @@ _LEAST_S: Final = 1e-3
 _NUMBER_BYTES: Final = 4
 _TOGETHER: Final = 4
 """Datagrams that are sent together."""
+# A socket has room for some ninety long datagrams by default. All ranks of a large job ask at one time.
+_RANKS_AT_ONCE: Final = 8
+"""Ranks that one question goes to, if it is sent several times."""
 _ASKS: Final = b"hopsum?"
 """The beginning of a question. The rest of it comes back behind the nonce."""
 
@@ -125,7 +129,9 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
 
 def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> bool:
     """Say whether datagrams that this host sends together reach all ranks, which are reachable."""
-    trips_s, asked = _ask(own_ip, others, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)
+    # Every rank in an order of its own: else all would ask the same few first.
+    mixed = dict(random.sample(list(others.items()), len(others)))
+    trips_s, asked = _ask(own_ip, mixed, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)
     # Any network may lose some.
     return all(4 * len(found) >= 3 * _TOGETHER * asked[rank] for rank, found in trips_s.items())
 
@@ -146,10 +152,11 @@ def _ask(
     trips_s: dict[int, list[float]] = {rank: [] for rank in others}
     ranks = {bytes.fromhex(place.nonce): rank for rank, place in others.items()}
     asked_at: list[float] = []
-    until = time.monotonic() + try_s
+    until, at_once = time.monotonic() + try_s, _RANKS_AT_ONCE if together > 1 else len(others)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.bind((own_ip, 0))
-        while time.monotonic() < until and (asked := [rank for rank in others if len(trips_s[rank]) < answers]):
+        while time.monotonic() < until and (lacking := [rank for rank in others if len(trips_s[rank]) < answers]):
+            asked = lacking[:at_once]
             question = (_ASKS + len(asked_at).to_bytes(_NUMBER_BYTES, "big")).ljust(size, b"\0")
             cut = [(SOL_UDP, UDP_SEGMENT, len(question).to_bytes(2, sys.byteorder))] if together > 1 else []
             asked_at.append(time.monotonic())
@@ -166,10 +173,10 @@ def _ask(
                 trips_s[rank].append(trip_s)
         # A machine that stood still has asked more often than it has heard: what is late is not lost.
         while together > 1 and time.monotonic() < until:
-            lacking = together * counts.total() - sum(map(len, trips_s.values()))
-            if not lacking:
+            late = together * counts.total() - sum(map(len, trips_s.values()))
+            if not late:
                 break
-            for rank, trip_s in _answers(asker, asked_at, ranks, lacking):
+            for rank, trip_s in _answers(asker, asked_at, ranks, late):
                 trips_s[rank].append(trip_s)
     return trips_s, counts
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import select
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.slot_count import slots_for
-from hopsum.transport.offload import mtu_towards, probe_offload
+from hopsum.transport.offload import mtu_towards, probe_offload, udp_socket
 from hopsum_wire.payload import PACKET_BYTES
 
 from ...support.trains import loses
@@ -263,6 +264,18 @@ def test_a_way_for_short_datagrams_only_and_one_for_single_ones_only() -> None:
         assert arrive_together("127.0.0.1", {2: well.place}, try_s=60)
         assert arrive_together("127.0.0.1", {}, try_s=60)
         assert mtu_towards("127.0.0.1", (well.place.ip, well.place.udp_port)) >= PACKET_BYTES
+
+
+@pytest.mark.skipif(not probe_offload().segment, reason="this kernel has no UDP_SEGMENT")
+def test_datagrams_sent_together_go_to_a_few_ranks_at_one_time() -> None:
+    # 63 ranks that ask the same one together fill its socket, and take that for datagrams which do not arrive.
+    with ExitStack() as kept:
+        silent = [kept.enter_context(udp_socket()) for _ in range(40)]
+        for each in silent:
+            each.bind(("127.0.0.1", 0))
+        others = {rank: Responder(*each.getsockname(), 0, f"{rank:032x}") for rank, each in enumerate(silent)}
+        assert not arrive_together("127.0.0.1", others, try_s=0.5)
+        assert 0 < len(select.select(silent, [], [], 0)[0]) <= 8
 
 
 @pytest.mark.parametrize(
