@@ -103,8 +103,9 @@ def drops_unused(module: nn.Module) -> bool:
 
 def sparse_parameters(module: nn.Module) -> list[torch.Tensor]:
     """Return the parameters that will have sparse gradients, by the rule of DistributedDataParallel."""
-    tables = [each for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
-    return [each.weight for each in tables if each.sparse and each.weight.requires_grad]
+    tables = [each for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.sparse]
+    # `weight` is no parameter where it is computed (torch.nn.utils.parametrize).
+    return [each for table in tables for each in table.parameters(recurse=False) if each.requires_grad]
 
 
 def names_of(

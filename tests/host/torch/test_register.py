@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from hopsum.torch import HopsumState, register_comm_hook
 from hopsum.torch.step_times import COUNTED_STEPS, SETTLING_STEPS
@@ -179,6 +180,7 @@ def test_without_a_process_group() -> None:
             ValueError, match=r"sparse gradients \(sparse=True of 0\.weight\), small.* init_process_group"
         ):
             HopsumState(agent, table)
+        HopsumState(agent, weight_norm(nn.Embedding(9, 2, sparse=True)))  # whose weight is computed
         with pytest.raises(ValueError, match=r"uncompressed='\*\.norm' fits no parameter; the module has bias, weight"):
             HopsumState(agent, module, uncompressed=["*.norm"])
         with pytest.raises(ValueError, match="start_iter=-1: 0 is the least"):
