@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -187,25 +186,6 @@ def test_the_front_door_needs_numpy_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_settings_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPSUM_URL", "memory://everywhere?workers=2")
-    monkeypatch.setenv("HOPSUM_CODEC", "fixed")
-    monkeypatch.setenv("HOPSUM_SEED", "3")
-    codecs = []
-
-    def run(rank: int) -> None:
-        with hopsum.connect(rank=rank, backend="numpy") as job:
-            hopsum.allreduce(np.ones(3), job)
-            codecs.append((job.codec.name, job.workers, settings_of(job).seed))
-
-    threads = [Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert codecs == [("fixed", 2, 3)] * 2
 
 
 def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -64,6 +64,13 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
         return list(pool.map(one, range(workers)))
 
 
+def open_hosts(meeting: Meeting, slots: int | None = 16, **settings: Any) -> Any:
+    """Open hosts:// on a rank of two, as far as a test lets it."""
+    codec = make_codec("fixed", workers=2, backend="numpy")
+    own = Config(codec="fixed", ip="127.0.0.1", **settings)
+    return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, open_job=lambda *_: None)
+
+
 def test_all_ranks_hear_what_each_tells() -> None:
     assert meet(3, lambda each: each.exchange("x", lambda: each.rank * 2)) == [[0, 2, 4]] * 3
     assert meet(3, lambda each: each.exchange("x", lambda: each.rank, [1])) == [[1]] * 3
@@ -90,10 +97,8 @@ def test_ranks_that_do_not_fit_together_start_nothing(
     monkeypatch.setattr(job_over_hosts, "start_switch", nothing)
 
     def what(meeting: Meeting) -> Any:
-        own = Config(codec="fixed", ip="127.0.0.1", seed=1 + meeting.rank * (difference == "seed"))
-        codec = make_codec("fixed", workers=2, backend="numpy")
         slots = 16 + meeting.rank * (difference == "slots")
-        return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, open_job=nothing)
+        return open_hosts(meeting, slots, seed=1 + meeting.rank * (difference == "seed"))
 
     first, second = meet(2, what)
     assert str(first) == str(second)
@@ -291,13 +296,8 @@ def test_the_switch_of_a_host_has_the_setting_of_its_rank(
         raise ConfigError(f"started with gso={gso}")
 
     monkeypatch.setattr(job_over_hosts, "start_switch", start)
-
-    def what(meeting: Meeting) -> Any:
-        own = Config(codec="fixed", ip="127.0.0.1", gso=setting)
-        codec = make_codec("fixed", workers=2, backend="numpy")
-        return job_over_hosts.open_hosts(own, meeting, codec, slots=16, open_job=lambda *_: None)
-
-    assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: started with gso={used}"}
+    found = meet(2, lambda meeting: open_hosts(meeting, gso=setting))
+    assert {str(each) for each in found} == {f"hosts://: rank 0: started with gso={used}"}
     told = "do not arrive, since packets have 1084 bytes and the MTU of the way is 900" in caplog.text
     assert told is (setting == "auto" and not arrive)
 
@@ -349,14 +349,8 @@ def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.Monk
         raise ConfigError(f"made with {arguments[-1]} slots")
 
     monkeypatch.setattr(job_over_hosts, "_start_job", start_job)
-
-    def what(meeting: Meeting) -> Any:
-        codec = make_codec("fixed", workers=2, backend="numpy")
-        return job_over_hosts.open_hosts(
-            Config(codec="fixed", ip="127.0.0.1"), meeting, codec, slots=None, open_job=lambda *_: None
-        )
-
-    assert {str(each) for each in meet(2, what)} == {f"hosts://: rank 0: made with {slots_for(1e9, 0.02)} slots"}
+    found = meet(2, lambda meeting: open_hosts(meeting, None))
+    assert {str(each) for each in found} == {f"hosts://: rank 0: made with {slots_for(1e9, 0.02)} slots"}
 
 
 def test_the_ranks_controller_has_the_lease_of_the_setting_and_several_heartbeats_in_it() -> None:

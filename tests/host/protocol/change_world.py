@@ -26,7 +26,7 @@ from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume, Sealed
 
 from .early import EarlyBook, Unfilled
-from .jobs import job, worker
+from .jobs import job
 from .network import Network, Weather
 from .repair_world import PEER_DELAY_S, POLICY, STEPS_MAX, TIMING, UNION
 
@@ -297,10 +297,7 @@ class ChangeWorld:
         return np.full(256, number, np.uint32)
 
     def _at_switch(self, rank: int, data: bytes) -> None:
-        where = worker(rank)
-        for output in self.switch.receive(where.port, where.ip, where.udp_port, data).outputs:
-            reply = output.header.pack() + output.payload
-            self.network.send(partial(self._at_host, output.worker.rank, reply))
+        self.network.through(self.switch, rank, data, self._at_host)
 
     def _at_host(self, rank: int, reply: bytes) -> None:
         seat = self.seats[rank]

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Worker
 from hopsum_oracle.aggregator import JobConfig, WorkerConfig
 from hopsum_wire import Event, Header, Kind, Op, up_bytes
 from hopsum_wire.payload import SHAPES
 
+Error = TypeVar("Error", bound=BaseException)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
 TABLE6 = (*range(7), *9 * (7,))
@@ -49,3 +51,24 @@ def words(*values: int) -> NDArray[np.uint8]:
     lanes = np.zeros(256, ">u4")
     lanes[: len(values)] = values
     return lanes.view(np.uint8)
+
+
+def done(worker: Worker) -> AllReduceDone:
+    """Return the next event, an all-reduce that is done."""
+    event = worker.next_event()
+    assert isinstance(event, AllReduceDone)
+    return event
+
+
+def failed(worker: Worker) -> AllReduceFailed:
+    """Return the next event, an all-reduce that failed."""
+    event = worker.next_event()
+    assert isinstance(event, AllReduceFailed)
+    return event
+
+
+def error_of(worker: Worker, kind: type[Error]) -> Error:
+    """Return the error of the next event, which is of a kind."""
+    error = failed(worker).error
+    assert isinstance(error, kind)
+    return error

@@ -59,6 +59,12 @@ class Network:
             delay = rng.uniform(0, 1.0 if rng.random() < weather.straggle else weather.delay_s)
             self.later(self.now + delay, deliver)
 
+    def through(self, switch: Aggregator, rank: int, data: bytes, at_host: Callable[[int, bytes], None]) -> None:
+        """Hand a worker's datagram to a switch, and send its replies."""
+        where = worker(rank)
+        for output in switch.receive(where.port, where.ip, where.udp_port, data).outputs:
+            self.send(partial(at_host, output.worker.rank, output.header.pack() + output.payload))
+
     def later(self, time: float, deliver: Callable[[], None]) -> None:
         """Let `deliver` happen at a time, for certain."""
         heapq.heappush(self._in_flight, (time, self._sent, deliver))
@@ -139,10 +145,7 @@ class Generation:
         return each.get_timer()
 
     def _at_switch(self, rank: int, data: bytes) -> None:
-        where = worker(rank)
-        for output in self.switch.receive(where.port, where.ip, where.udp_port, data).outputs:
-            reply = output.header.pack() + output.payload
-            self.network.send(partial(self._at_host, output.worker.rank, reply))
+        self.network.through(self.switch, rank, data, self._at_host)
 
     def _at_host(self, rank: int, reply: bytes) -> None:
         self.network.hosts[rank].receive_datagram(reply, self.network.now)

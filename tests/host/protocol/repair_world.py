@@ -21,7 +21,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, R
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
-from .jobs import job, worker
+from .jobs import job
 from .network import Network, Weather
 
 TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=600.0, retransmit_min_s=0.01)
@@ -138,7 +138,7 @@ class RepairGeneration:
             each.repair.leave(finished=True)
             self._leaves_at[rank] = now + LEAVE_EVERY_S
         for datagram in each.datagrams_to_send(now):
-            self.network.send(partial(self._at_switch, rank, bytes(datagram)))
+            self.network.send(partial(self.network.through, self.switch, rank, bytes(datagram), self._at_host))
         for to, message in each.messages_to_peers():
             self._say(to, message)
         # What may be told later has half a chance only: then the next DONE takes its place, or a question brings it.
@@ -148,12 +148,6 @@ class RepairGeneration:
                     self._say(to, done)
         timer = each.get_timer()
         return [*([] if timer is None else [timer]), *([self._leaves_at[rank]] if leaves else [])]
-
-    def _at_switch(self, rank: int, data: bytes) -> None:
-        where = worker(rank)
-        for output in self.switch.receive(where.port, where.ip, where.udp_port, data).outputs:
-            reply = output.header.pack() + output.payload
-            self.network.send(partial(self._at_host, output.worker.rank, reply))
 
     def _at_host(self, rank: int, reply: bytes) -> None:
         if not self.stands(rank):

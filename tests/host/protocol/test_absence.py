@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
-from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
+from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_wire import Header, Kind, Op, State
+
+from .jobs import error_of, failed
 
 LIMIT_S = 10.0
 
@@ -32,10 +34,8 @@ def test_an_absence_that_lasts_is_the_error() -> None:
     answers(worker, 0.0, LIMIT_S - 1)
     assert worker.next_event() is None
     worker.note_unreachable(LIMIT_S)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, AllReduceTimeoutError)
-    assert str(event.error).startswith(
+    error = error_of(worker, AllReduceTimeoutError)
+    assert str(error).startswith(
         "switch 192.0.2.1:24677 is not there: all that rank 1 sent to it for 10 s came back as 'port unreachable' (11 "
         "times), and nothing came from the switch."
     )
@@ -68,9 +68,8 @@ def test_without_a_limit_the_deadline_is_the_error() -> None:
     assert worker.next_event() is None
     assert worker.absence.lasted_s == 299.0
     worker.handle_timer(300.0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert "300 x 'port unreachable'" in str(event.error)
+    error = failed(worker).error
+    assert "300 x 'port unreachable'" in str(error)
 
 
 def test_nobody_waits_nobody_fails() -> None:
@@ -100,31 +99,27 @@ def test_a_switch_that_answers_and_never_has_this_workers_part_is_an_error(held:
         state(worker, now, 0b01 if held else 0, held)
     assert worker.next_event() is None
     state(worker, LIMIT_S, 0b01 if held else 0, held)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, AllReduceTimeoutError)
-    assert event.error.missing_ranks == (1,)
-    assert "So long datagrams sent to the switch are lost, and short ones are not" in str(event.error)
+    error = error_of(worker, AllReduceTimeoutError)
+    assert error.missing_ranks == (1,)
+    assert "So long datagrams sent to the switch are lost, and short ones are not" in str(error)
 
 
 def test_a_switch_that_has_the_sum_and_whose_result_never_comes_is_an_error() -> None:
     worker = make()
     for now in (0.0, LIMIT_S):
         state(worker, now, 0b11, count=State.FINAL)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert "RESULT does not arrive here" in str(event.error)
-    assert "So long datagrams sent by the switch are lost" in str(event.error)
-    assert "--udp ...,gso=off at the switch" in str(event.error)
+    error = failed(worker).error
+    assert "RESULT does not arrive here" in str(error)
+    assert "So long datagrams sent by the switch are lost" in str(error)
+    assert "--udp ...,gso=off at the switch" in str(error)
 
 
 def test_one_codec_on_a_rank_and_another_on_the_switch_are_no_matter_of_length() -> None:
     worker = make()
     for now in (0.0, LIMIT_S):
         state(worker, now, op=Op.MAX32)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert "codecs differ" in str(event.error)
+    error = failed(worker).error
+    assert "codecs differ" in str(error)
 
 
 @pytest.mark.parametrize(

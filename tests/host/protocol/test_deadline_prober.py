@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hopsum.errors import AllReduceTimeoutError
-from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
+from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Header, Kind, Op, State, split_datagram
 
-from .jobs import job, update, worker
+from .jobs import error_of, failed, job, update, worker
 from .trees import jobs_of
 
 TIMING = Timing(retransmit_s=40.0, retransmit_max_s=40.0, deadline_s=100.0)
@@ -58,10 +58,7 @@ def run(subject: Worker, switch: Aggregator | None = None, **state: Any) -> tupl
         now = subject.get_timer()
         if now is not None:
             subject.handle_timer(now)
-    event = subject.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, AllReduceTimeoutError)
-    return event.error, asked
+    return error_of(subject, AllReduceTimeoutError), asked
 
 
 def test_the_missing_ranks_are_named() -> None:
@@ -173,10 +170,9 @@ def test_only_the_oldest_position_is_asked_about_and_its_answer_counts_for_nothi
     (again,) = (header for header in headers(subject, 99.5) if header.kind == Kind.PROBE)
     assert again.slot == 1
     subject.handle_timer(100.0)
-    event = subject.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert "had no answer" in str(event.error)
-    assert "missing" not in str(event.error), "the answer was about another slot"
+    error = failed(subject).error
+    assert "had no answer" in str(error)
+    assert "missing" not in str(error), "the answer was about another slot"
 
 
 def test_an_answer_that_was_not_asked_for_is_nothing() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, State
+
+from .jobs import done, error_of, failed
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
 EVERYBODY = 0b1111
@@ -42,6 +44,13 @@ def from_switch(
     worker.datagrams_to_send(now)
 
 
+def submit_and_sum(worker: Worker, *positions: int, contributors: int = EVERYBODY) -> None:
+    """Have all-reduces of one chunk summed, one after the other."""
+    for position in positions:
+        submit(worker)
+        from_switch(worker, position, contributors=contributors)
+
+
 def stale(worker: Worker, position: int, held: int, contributors: int, now: float = 0.1) -> None:
     worker.receive_datagram(about(worker, position, Kind.STALE, held=held, contributors=contributors).pack(), now)
 
@@ -69,12 +78,6 @@ def said(worker: Worker) -> list[Said]:
         (to, message.kind, message.slot, message.value if message.kind is PeerKind.DONE else message.round)
         for to, message in worker.messages_to_peers()
     ]
-
-
-def done(worker: Worker) -> AllReduceDone:
-    event = worker.next_event()
-    assert isinstance(event, AllReduceDone)
-    return event
 
 
 def test_a_named_worker_is_asked_for_all_that_is_lacking_of_the_slot() -> None:
@@ -163,8 +166,7 @@ def test_gone_everywhere_ends_the_generation() -> None:
     assert asked == [3, 0, 2], "those named first"
     assert worker.next_event() is None
     hear(worker, 2, PeerKind.GONE, 0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
+    event = failed(worker)
     assert (event.handle, type(event.error)) == (handle, FellBehindError)
     assert (
         "rank 1 fell behind in generation 7: neither the switch nor any of its peers still has the result of slot 0"
@@ -194,8 +196,7 @@ def test_what_a_worker_answers() -> None:
 
 def test_results_go_when_everybody_says_to_hold_them() -> None:
     worker = make()
-    submit(worker)
-    from_switch(worker, 0)
+    submit_and_sum(worker, 0)
     assert said(worker) == [(rank, PeerKind.DONE, 0, 1) for rank in (0, 2, 3)]
     for rank in (0, 2, 3):
         hear(worker, 0, PeerKind.FETCH, 0)
@@ -210,8 +211,7 @@ def test_results_go_when_later_ones_of_the_slot_prove_it() -> None:
     worker = make(unproved_max=9)
     kept = []
     for position, contributors in enumerate([0b1111, 0b1111, 0b0111, 0b1111, 0b1010]):
-        submit(worker)
-        from_switch(worker, position, contributors=contributors)
+        submit_and_sum(worker, position, contributors=contributors)
         assert worker.repair is not None
         kept.append(len(worker.repair.store))
     assert kept == [1, 2, 3, 4, 3], "0 by 2 and 4, then 1 by 3; 2 lacks proof of ranks 0 and 2"
@@ -242,8 +242,7 @@ def test_done_is_told_seldom_and_before_anybody_waits_for_it() -> None:
     worker = make(unproved_max=8)
     told = []
     for position in range(8):
-        submit(worker)
-        from_switch(worker, position)
+        submit_and_sum(worker, position)
         told.append((len(said(worker)), worker.done_for_peers()))
     at_once = [number for number, _ in told]
     assert at_once == [0, 0, 0, 3, 0, 0, 0, 3]
@@ -280,9 +279,7 @@ def test_no_done_waits_while_a_peer_is_held_back() -> None:
 def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
     worker = make(slots=64, unproved_max=6, unproved_bytes=8 << 10, unproved_least=3)
     assert worker.repair is not None
-    for position in range(6):
-        submit(worker)
-        from_switch(worker, position)
+    submit_and_sum(worker, *range(6))
     submit(worker)
     assert (len(worker.repair.store), worker.statistics.updates) == (6, 6), "the seventh is one too many"
     for rank in (0, 2, 3):
@@ -291,8 +288,7 @@ def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
     submit(worker, 8)
     for position in range(7, 15):
         from_switch(worker, position)
-    submit(worker)
-    from_switch(worker, 15)
+    submit_and_sum(worker, 15)
     submit(worker)
     assert worker.repair.store.kept_bytes == 10 << 10
     assert (len(worker.repair.store), worker.statistics.updates) == (3, 16), (
@@ -302,18 +298,14 @@ def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
 
 def test_a_result_may_come_while_it_is_held_back() -> None:
     worker = make(slots=4)
-    for position in range(3):
-        submit(worker)
-        from_switch(worker, position, contributors=0b0101)
+    submit_and_sum(worker, 0, 1, 2, contributors=0b0101)
     assert [done(worker).handle for _ in range(3)] == [1, 2, 3]
     assert worker.statistics.updates == 2
 
 
 def test_stragglers_are_given_up_on_and_may_come_back() -> None:
     worker = make(slots=4, straggler_s=5.0)
-    for position in range(2):
-        submit(worker)
-        from_switch(worker, position)
+    submit_and_sum(worker, 0, 1)
     submit(worker, now=1.0)
     for rank in (0, 2):
         hear(worker, rank, PeerKind.DONE, value=2)
@@ -335,9 +327,7 @@ def test_stragglers_are_given_up_on_and_may_come_back() -> None:
 
 def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
     worker = make(slots=4, straggler_s=5.0)
-    for position in range(2):
-        submit(worker)
-        from_switch(worker, position)
+    submit_and_sum(worker, 0, 1)
     submit(worker, now=1.0)
     for rank in (0, 2):
         hear(worker, rank, PeerKind.DONE, value=2)
@@ -358,18 +348,14 @@ def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
 
 def test_held_back_until_the_deadline() -> None:
     worker = make(slots=4, timing=Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=4.0))
-    for position in range(2):
-        submit(worker)
-        from_switch(worker, position)
-        done(worker)
+    submit_and_sum(worker, 0, 1)
+    assert [done(worker).handle for _ in range(2)] == [1, 2]
     hear(worker, 0, PeerKind.DONE, value=2)
     submit(worker)
     worker.handle_timer(4.0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, AllReduceTimeoutError)
-    assert event.error.missing_ranks == (2, 3)
-    assert "did not begin an all-reduce of generation 7 within 4 s: ranks 2, 3 did not say" in str(event.error)
+    error = error_of(worker, AllReduceTimeoutError)
+    assert error.missing_ranks == (2, 3)
+    assert "did not begin an all-reduce of generation 7 within 4 s: ranks 2, 3 did not say" in str(error)
     said(worker)
     hear(worker, 2, PeerKind.FETCH, 0)
     assert said(worker) == [(2, PeerKind.FOUND, 0, 1)], "it still serves"
@@ -377,8 +363,7 @@ def test_held_back_until_the_deadline() -> None:
 
 def test_a_sum_that_waits_for_a_worker_that_has_left_fails_at_once() -> None:
     worker = make()
-    submit(worker)
-    from_switch(worker, 0)
+    submit_and_sum(worker, 0)
     done(worker)
     hear(worker, 2, PeerKind.DONE, value=1)
     submit(worker)
@@ -388,11 +373,9 @@ def test_a_sum_that_waits_for_a_worker_that_has_left_fails_at_once() -> None:
     hear(worker, 2, PeerKind.LEAVE, value=2)
     assert worker.statistics.probes == probes + 1, "the switch is asked at once"
     state(worker, 1, 0b1011)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, RankLeftError)
-    assert event.error.ranks == (2,)
-    assert "rank 1 waits for rank 2, which has finished and closed: slot 1, round 1" in str(event.error)
+    error = error_of(worker, RankLeftError)
+    assert error.ranks == (2,)
+    assert "rank 1 waits for rank 2, which has finished and closed: slot 1, round 1" in str(error)
 
 
 def test_a_worker_that_has_left_is_waited_for_as_long_as_its_update_may_be_there() -> None:
@@ -425,16 +408,13 @@ def test_a_worker_of_another_rack_that_has_left_is_not_waited_for() -> None:
     assert worker.next_event() is None, "rank 0 is missing, and has not left"
     worker.probe()
     state(worker, 0, 0b0011, State.CLOSED)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, RankLeftError)
-    assert event.error.ranks == (3,)
+    error = error_of(worker, RankLeftError)
+    assert error.ranks == (3,)
 
 
 def test_leaving() -> None:
     worker = make()
-    submit(worker)
-    from_switch(worker, 0)
+    submit_and_sum(worker, 0)
     said(worker)
     assert worker.repair is not None
     worker.repair.leave(finished=True)

@@ -10,9 +10,11 @@ import pytest
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, GenerationEndedError, WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, split_datagram
 from hopsum_wire.generations import Decided, Resume, Sealed
+
+from .jobs import error_of
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=100.0)
 EVERYBODY = 0b1111
@@ -147,12 +149,8 @@ def test_no_source_is_left() -> None:
     worker.resume(8, resume(0, Decided(0, 1, (0,))), 0.0)
     hear(worker, 0, PeerKind.NOTYET, 0)
     worker.handle_timer(100.0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, AllReduceTimeoutError)
-    assert "lacks 1 results that were decided when generation 8 began, the first of them slot 0, round 1" in str(
-        event.error
-    )
+    error = error_of(worker, AllReduceTimeoutError)
+    assert "lacks 1 results that were decided when generation 8 began, the first of them slot 0, round 1" in str(error)
     with pytest.raises(GenerationEndedError, match="generation 8 is over"):
         worker.seal()
     worker = make()
@@ -161,9 +159,7 @@ def test_no_source_is_left() -> None:
     worker.resume(8, resume(0, Decided(0, 1, (0,))), 0.0)
     for rank in (0, 2, 3):
         hear(worker, rank, PeerKind.GONE, 0)
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    assert isinstance(event.error, FellBehindError)
+    error_of(worker, FellBehindError)
 
 
 def test_what_is_kept_is_served_by_its_new_number() -> None:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, ResultLostError
 from hopsum.protocol.stream import MAX_ROUND
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
+from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
+
+from .jobs import done, error_of, failed
 
 TIMING = Timing(retransmit_s=1.0, backoff=2.0, retransmit_max_s=5.0, deadline_s=100.0)
 MEMBERSHIP = Membership(generation=7, rank=1, workers=3, slots=2, switch="switch 192.0.2.1:24677")
@@ -53,18 +55,6 @@ def sent(worker: Worker, now: float = 0.0) -> list[tuple[int, int]]:
     """Send what there is: (slot, round) of each datagram."""
     headers = [split_datagram(view)[0] for view in worker.datagrams_to_send(now)]
     return [(header.slot, header.round) for header in headers]
-
-
-def done(worker: Worker) -> AllReduceDone:
-    event = worker.next_event()
-    assert isinstance(event, AllReduceDone)
-    return event
-
-
-def gone(worker: Worker) -> AllReduceFailed:
-    event = worker.next_event()
-    assert isinstance(event, AllReduceFailed)
-    return event
 
 
 def test_an_update_on_the_wire() -> None:
@@ -239,7 +229,7 @@ def test_stale_about_the_round_awaited_ends_the_generation() -> None:
     second = worker.submit(Op.ADD32, payloads(1), now=0.0)
     sent(worker)
     worker.receive_datagram(stale(1, 1, 3), 0.0)
-    failures = [gone(worker), gone(worker)]
+    failures = [failed(worker), failed(worker)]
     assert [failure.handle for failure in failures] == [first, second]
     assert isinstance(failures[0].error, ResultLostError)
     assert str(failures[0].error) == (
@@ -254,7 +244,7 @@ def test_a_generation_that_is_over() -> None:
     worker.submit(Op.ADD32, payloads(1), now=0.0)
     sent(worker)
     worker.receive_datagram(stale(0, 1, 3), 0.0)
-    gone(worker)
+    failed(worker)
     worker.receive_datagram(result(0, 1), 0.0)
     worker.handle_timer(1000.0)
     assert (worker.next_event(), sent(worker), worker.get_timer()) == (None, [], None)
@@ -270,9 +260,7 @@ def no_answer(worker: Worker) -> str:
         now = worker.get_timer()
         if now is not None:
             worker.handle_timer(now)
-    error = gone(worker).error
-    assert isinstance(error, AllReduceTimeoutError)
-    return str(error)
+    return str(error_of(worker, AllReduceTimeoutError))
 
 
 def test_silence_at_the_deadline() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from hopsum.rpc.channel import Channel, Replies
+from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.cluster.answers import Pending, state_number
 from hopsum_controlplane.cluster.decision import decide
@@ -23,6 +25,7 @@ from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
 
@@ -244,6 +247,19 @@ class Desk:
     def _know(self, job: str, rank: int, secret: bytes) -> None:
         if job != NAME or rank not in self.members or self.members[rank][1] != secret:
             raise UnauthenticatedError(f"rank {rank} is not with this secret in job {job!r}", hint="join again")
+
+
+def join(channel: Channel, rank: int = 0) -> MemberClient:
+    """Join the desk's job as a rank."""
+    member = MemberClient(channel, NAME, TOKEN)
+    member.join(("127.0.0.1", 5000 + rank), 30.0, rank=rank)
+    return member
+
+
+def attend(channel: Channel, member: MemberClient, job: str = NAME, rank: int = 0, generation: int = 0) -> Replies:
+    """Return what a stream tells a member of its generation."""
+    request = pb.AttendRequest(job=job, rank=rank, generation=generation)
+    return channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
 
 
 @contextmanager

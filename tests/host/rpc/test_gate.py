@@ -26,7 +26,7 @@ from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE
 from hopsum_wire.generations import Sealed
 
 from ...controlplane.cluster.world import LEASE_S, Cluster
-from .desk import ADMIN, NAME, TOKEN, Desk, desk_service
+from .desk import ADMIN, NAME, TOKEN, Desk, attend, desk_service, join
 
 WAIT_S = 30.0
 CALLS = 40
@@ -101,9 +101,7 @@ def test_tokens_that_nobody_has_are_few_at_a_time(served: tuple[Desk, Service]) 
     path = methods(MEMBERSHIP_SERVICE)["Heartbeat"].path
     with mute(service, path, "ab" * 32) as crowd, Channel(ControllerAddress.of(service.address)) as us:
         assert crowd.codes(CALLS - few)["RESOURCE_EXHAUSTED"] == CALLS - few
-        member = MemberClient(us, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
-        assert member.heartbeat(0, {}).reason == ""
+        assert join(us).heartbeat(0, {}).reason == ""
         assert JobsClient(us, ADMIN).jobs() == []
 
 
@@ -120,9 +118,7 @@ def test_who_holds_one_token_cannot_take_the_calls_of_another(served: tuple[Desk
     _, service = served
     with ExitStack() as stack:
         channel = stack.enter_context(Channel(ControllerAddress.of(service.address)))
-        members = [MemberClient(channel, NAME, TOKEN) for _ in range(2)]
-        for rank, member in enumerate(members):
-            member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
+        members = [join(channel, rank) for rank in range(2)]
         most = member_service._CALLS_OF_MEMBER
         secret = members[0].registration.secret
         crowd = stack.enter_context(mute(service, methods(MEMBERSHIP_SERVICE)["Heartbeat"].path, secret))
@@ -207,10 +203,8 @@ class Crew:
         )
 
     def attend(self, rank: int = 0, generation: int | None = None) -> Replies:
-        request = pb.AttendRequest(
-            job="train", rank=rank, generation=self.generation if generation is None else generation
-        )
-        return self.channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=self.members[rank].registration.secret)
+        told = self.generation if generation is None else generation
+        return attend(self.channel, self.members[rank], "train", rank, told)
 
 
 @pytest.fixture
@@ -275,8 +269,7 @@ def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
 
 def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew: Crew, channel: Channel) -> None:
     with Channel(channel.address) as own:
-        request = pb.AttendRequest(job="train", rank=1, generation=crew.generation)
-        next(own.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=crew.members[1].registration.secret))
+        next(attend(own, crew.members[1], "train", 1, crew.generation))
     short = threading.Event()
     for _ in range(int(WAIT_S / 0.05)):
         left_s = cluster.controller.job("train", counters=False).members[1].lease_left_s
@@ -292,20 +285,11 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
 def test_only_the_last_stream_of_a_member_counts_and_no_end_of_a_stream_does() -> None:
     with desk_service() as (desk, service), ExitStack() as stack:
         channels = [stack.enter_context(Channel(ControllerAddress.of(service.address))) for _ in range(3)]
-        members = [MemberClient(channels[0], NAME, TOKEN) for _ in range(2)]
-        for rank, member in enumerate(members):
-            member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
-
-        def attend(channel: Channel, rank: int) -> Replies:
-            secret = members[rank].registration.secret
-            replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", pb.AttendRequest(job=NAME, rank=rank), secret=secret)
-            next(replies)
-            return replies
-
-        attend(channels[1], 0)
-        second = attend(channels[2], 0)
+        members = [join(channels[0], rank) for rank in range(2)]
+        next(attend(channels[1], members[0]))
+        next(second := attend(channels[2], members[0]))
         channels[1].close()  # its stream ends, and the other one is there
-        leaver = attend(channels[0], 1)
+        next(leaver := attend(channels[0], members[1], rank=1))
         members[1].leave()
         assert list(leaver) == []
         second.cancel()
@@ -315,10 +299,7 @@ def test_only_the_last_stream_of_a_member_counts_and_no_end_of_a_stream_does() -
 
 def test_a_controller_that_ends_says_so_and_thinks_nobody_gone() -> None:
     with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
-        member = MemberClient(channel, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
-        request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
+        replies = attend(channel, join(channel))
         next(replies)
         service.close()
         with pytest.raises(ControllerUnreachableError):

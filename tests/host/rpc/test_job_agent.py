@@ -32,6 +32,8 @@ SEALED = Sealed(70, 3, 9, ((4, 6),))
 class Around:
     """Agent, member and lease at once; what happens stands in `log`."""
 
+    switch_patience_s = 9.0
+
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.log: list[tuple[Any, ...]] = []
@@ -65,6 +67,13 @@ class Around:
         self.note("join", sealed, begun, wait_s)
         self.join()
 
+    def enter(self, membership: JobMembership) -> None:
+        self.membership = membership
+        self.note("enter", membership.generation)
+
+    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
+        self.note("do without", generation, ranks)
+
 
 class Lessee:
     """The same names mean other things to a lease."""
@@ -90,20 +99,9 @@ class Asking:
         return self._around.next(known_generation)
 
 
-class Entering(Around):
-    switch_patience_s = 9.0
-
-    def enter(self, membership: JobMembership) -> None:
-        self.membership = membership
-        self.note("enter", membership.generation)
-
-    def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        self.note("do without", generation, ranks)
-
-
 @pytest.fixture
-def made() -> Iterator[tuple[Entering, GenerationChange]]:
-    around = Entering()
+def made() -> Iterator[tuple[Around, GenerationChange]]:
+    around = Around()
     change = GenerationChange(
         1,
         around,
@@ -125,13 +123,13 @@ def ended(around: Around) -> HopsumError:
     return error
 
 
-def test_the_agent_hears_whom_its_generation_goes_on_without(made: tuple[Entering, GenerationChange]) -> None:
+def test_the_agent_hears_whom_its_generation_goes_on_without(made: tuple[Around, GenerationChange]) -> None:
     around, _ = made
     around.without([2])
     assert around.wait_for("do without") == ("do without", FIRST.generation, [2])
 
 
-def test_one_change_after_the_other(made: tuple[Entering, GenerationChange]) -> None:
+def test_one_change_after_the_other(made: tuple[Around, GenerationChange]) -> None:
     around, _ = made
     for generation in (70, 71):
         around.log.clear()
@@ -147,7 +145,7 @@ def test_one_change_after_the_other(made: tuple[Entering, GenerationChange]) -> 
 
 
 def test_ranks_that_are_gone_are_waited_for_no_longer_than_a_switch_that_is_gone_too(
-    made: tuple[Entering, GenerationChange],
+    made: tuple[Around, GenerationChange],
 ) -> None:
     around, _ = made
     for around.switch_patience_s in (9.0, 0.25):
@@ -180,7 +178,7 @@ def missing(known: int) -> JobMembership:
     ],
 )  # fmt: skip
 def test_how_it_ends(
-    made: tuple[Entering, GenerationChange], join: Any, following: Any, kind: type[HopsumError], message: str
+    made: tuple[Around, GenerationChange], join: Any, following: Any, kind: type[HopsumError], message: str
 ) -> None:
     around, _ = made
     around.join, around.next = join or around.join, following or around.next
@@ -190,7 +188,7 @@ def test_how_it_ends(
     assert ("enter", 71) not in around.log
 
 
-def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, GenerationChange]) -> None:
+def test_a_place_that_is_lost_is_the_end(made: tuple[Around, GenerationChange]) -> None:
     around, _ = made
     around.told[1]("rank 1 was evicted: nothing was heard of it for 15 s")
     with pytest.raises(
@@ -200,7 +198,7 @@ def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, GenerationChange]
     assert ("seal",) not in around.log
 
 
-def test_without_side_channels_a_generation_is_the_last(made: tuple[Entering, GenerationChange]) -> None:
+def test_without_side_channels_a_generation_is_the_last(made: tuple[Around, GenerationChange]) -> None:
     around, _ = made
     around.membership = replace(FIRST, workers=tuple(replace(seat, side_port=None) for seat in SEATS))
     around.told[0]("over")
@@ -208,7 +206,7 @@ def test_without_side_channels_a_generation_is_the_last(made: tuple[Entering, Ge
         raise ended(around)
 
 
-def test_stopped_in_the_middle_it_says_nothing_more(made: tuple[Entering, GenerationChange]) -> None:
+def test_stopped_in_the_middle_it_says_nothing_more(made: tuple[Around, GenerationChange]) -> None:
     around, change = made
     waiting, gone = threading.Event(), threading.Event()
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,24 @@ import pytest
 
 from hopsum.communicator import Communicator
 from hopsum.errors import GenerationEndedError
-from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress, ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import (
+    MISSED_MAX,
+    Channel,
+    ControllerAddress,
+    ControllerError,
+    ControllerUnreachableError,
+    Replies,
+)
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 from hopsum_controlplane.errors import UnauthenticatedError
-from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
 from ...support.processes import await_that
 from ...support.restartable_controller import SLOTS, RestartableController, close_all
 from ...support.restartable_controller import controller as controller
 from ...system.drills.silent_proxy import SilentProxy
-from .desk import NAME, TOKEN, desk_service
+from .desk import NAME, TOKEN, attend, desk_service, join
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
@@ -106,17 +111,22 @@ WAIT_S = 30.0
 SHORT_S = 0.5
 
 
-def test_after_two_missed_answers_there_is_another_connection() -> None:
+@contextmanager
+def attending() -> Iterator[tuple[SilentProxy, Channel, MemberClient, Replies]]:
+    """Yield a way to a desk whose connections can die, a member beyond it, and the stream that the member attends."""
     with (
         desk_service() as (_, service),
         closing(SilentProxy("127.0.0.1", service.address)) as way,
         Channel(ControllerAddress.of(way.address)) as channel,
     ):
-        member = MemberClient(channel, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
-        request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
+        member = join(channel)
+        replies = attend(channel, member)
         next(replies)
+        yield way, channel, member, replies
+
+
+def test_after_two_missed_answers_there_is_another_connection() -> None:
+    with attending() as (way, _, member, replies):
         way.kill_connections()
         for _ in range(MISSED_MAX):
             with pytest.raises(ControllerUnreachableError):
@@ -154,8 +164,7 @@ def test_a_controller_that_ended_with_its_rank_is_no_wait() -> None:
 
 def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
     with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
-        member = MemberClient(channel, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        member = join(channel)
         before, go_on = channel._channel, threading.Event()
         desk.before = lambda _: assert_true(go_on.wait(WAIT_S))
         for _ in range(2 * MISSED_MAX):
@@ -170,8 +179,7 @@ def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
 
 def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard() -> None:
     with desk_service(workers=1) as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
-        member = MemberClient(channel, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        member = join(channel)
         go_on, before = threading.Event(), channel._channel
         lease = Lease(member)
         try:
@@ -195,16 +203,7 @@ def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard()
 
 def test_a_dead_connection_is_noticed_without_a_call() -> None:
     """By keepalive: the worker's stream ends, on which nothing was to come."""
-    with (
-        desk_service() as (_, service),
-        closing(SilentProxy("127.0.0.1", service.address)) as way,
-        Channel(ControllerAddress.of(way.address)) as channel,
-    ):
-        member = MemberClient(channel, NAME, TOKEN)
-        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
-        request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
-        next(replies)
+    with attending() as (way, _, _, replies):
         way.kill_connections()
         with pytest.raises(ControllerUnreachableError):
             next(replies)

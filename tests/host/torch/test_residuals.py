@@ -225,20 +225,31 @@ class OneBucket:
         return True
 
 
-@pytest.mark.parametrize("plain", [(), ("bias",)])
-def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple[str, ...]) -> None:
-    module, residuals = nn.Linear(3, 1), Residuals()
-    residuals.load({"weight": torch.full((3,), 2.0), "bias": torch.full((1,), 5.0)})
-    sender = Sender(
-        communicator=InstantAgent(),  # type: ignore[arg-type]
-        names={parameter: name for name, parameter in module.named_parameters()},
+def make_sender(
+    agent: InstantAgent,
+    names: dict[nn.Parameter, str],
+    plain: tuple[str, ...],
+    residuals: Residuals,
+    drops_unused: bool,
+) -> Sender:
+    return Sender(
+        communicator=agent,  # type: ignore[arg-type]
+        names=names,
         plain=frozenset(plain),
         group=InstantGroup(),  # type: ignore[arg-type]
-        drops_unused=True,
+        drops_unused=drops_unused,
         residuals=residuals,
         error_feedback=True,
         on_nonfinite="raise",
     )
+
+
+@pytest.mark.parametrize("plain", [(), ("bias",)])
+def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple[str, ...]) -> None:
+    module, residuals = nn.Linear(3, 1), Residuals()
+    residuals.load({"weight": torch.full((3,), 2.0), "bias": torch.full((1,), 5.0)})
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    sender = make_sender(InstantAgent(), names, plain, residuals, drops_unused=True)
     gradients, step = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear)
     portions = sender.send(OneBucket(module, gradients), step, number=0, compress=True)
     step.complete()
@@ -255,16 +266,7 @@ def two_buckets(*, together: bool, plain: tuple[str, ...] = ()) -> tuple[HeldAge
     agent, residuals, told = HeldAgent(), Residuals(), list[str]()
     layers = {"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)}
     named = {each: f"{name}.{own}" for name, layer in layers.items() for own, each in layer.named_parameters()}
-    sender = Sender(
-        communicator=agent,  # type: ignore[arg-type]
-        names=named,
-        plain=frozenset(plain),
-        group=InstantGroup(),  # type: ignore[arg-type]
-        drops_unused=False,
-        residuals=residuals,
-        error_feedback=True,
-        on_nonfinite="raise",
-    )
+    sender = make_sender(agent, named, plain, residuals, drops_unused=False)
     step = Step(residuals.clear, together=together)
     for name, layer in layers.items():
         portions = sender.send(OneBucket(layer, torch.ones(3)), step, number=0, compress=True)
