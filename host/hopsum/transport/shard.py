@@ -217,9 +217,11 @@ class Shard:
         said = self.link.statistics
         for _ in range(said.unreachable - self._unreachable):
             self.worker.note_unreachable(now)
-        for name in (said.failures - self._failures).elements():
-            self.worker.note_failed_send(name)
-        self._unreachable, self._failures = said.unreachable, Counter(said.failures)
+        self._unreachable = said.unreachable
+        if said.failures != self._failures:
+            for name in (said.failures - self._failures).elements():
+                self.worker.note_failed_send(name)
+            self._failures = Counter(said.failures)
         if isinstance(self.link, UdpLink):
             counts = self.worker.statistics
             self.link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way)

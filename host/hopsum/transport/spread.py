@@ -77,11 +77,12 @@ class Spread:
 
     def read_again(self) -> None:
         """Take back what was read, where a change of generation has discarded some of it."""
-        if not any(reduce is not None and reduce.discarded for reduce in self.reduces):
-            return
+        is_discarded = False
         for reduce in self.reduces:
-            if reduce is not None:
-                reduce.discarded = False
+            if reduce is not None and reduce.discarded:
+                is_discarded, reduce.discarded = True, False
+        if not is_discarded:
+            return
         if self.taken and self.coder is not None and self.coder.phase is not None:
             self.coder.take_part(0, self.places.results[:0], self.places.contributors[:0])
         self.taken = 0

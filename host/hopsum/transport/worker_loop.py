@@ -261,7 +261,7 @@ class WorkerLoop:
         row = (spread.missing, spread.chunks, spread.ready, 1)
         stream = spread.stream
         if stream is None or stream.memory is None or stream.encoder is None:
-            return (*row, *[0] * (at.STREAM_WORDS - len(row)))
+            return (*row, 0, 0, 0, 0, 0, 0, 0, 0)
         decode_at = 0
         # What the coder did not read, though it was asked to, it reads in the end.
         if stream.decoder is not None and stream.taken == spread.taken:
