@@ -89,24 +89,25 @@ def test_seven_workers_are_the_most() -> None:
 
 
 @pytest.mark.parametrize("elements", SIZES)
-def test_two_bits_an_element_up_and_four_down(elements: int) -> None:
-    codec = paired(4)
-    reductions = begin(codec, [normal(elements)] * 4, [ErrorFeedback(elements) for _ in range(4)])
-    ranges, everybody = summed(reductions)
-    for each in reductions:
-        each.take(ranges, everybody)
-    phase = reductions[0].phase
+@pytest.mark.parametrize(
+    ("spelled", "chunk_elements", "down_bytes", "sum_max"),
+    [("thc:bits=2", 2048, 1024, 255), ("thc:result_bits=6", 1024, 768, 60)],
+)
+def test_bytes_up_and_down(elements: int, spelled: str, chunk_elements: int, down_bytes: int, sum_max: int) -> None:
+    """Two bits an element up and four down, or four up and six down; contributors are by block."""
+    vectors = [normal(elements, seed=rank) for rank in range(4)]
+    ranks = begin(made(spelled, 4), vectors, [ErrorFeedback(elements) for _ in range(4)])
+    for _ in range(2):
+        phase, (results, everybody) = ranks[0].phase, summed(ranks)
+        for each in ranks:
+            each.take(results, everybody)
     assert phase is not None
-    chunks = -(-elements // 2048)
-    assert phase.payloads.shape == (chunks, 512)
-    in_use = phase.counts()
-    assert in_use[:-1].tolist() == [1024] * (chunks - 1)
-    assert in_use[-1] == min(1024, elements - 2048 * (chunks - 1))
-    results, everybody = summed(reductions)
-    assert results.shape == (chunks, 1024)
-    for each in reductions:
-        each.take(results, everybody)
-    assert reductions[0].contributors.tolist() == [15] * -(-elements // 1024), "by block"
+    chunks = -(-elements // chunk_elements)
+    assert (phase.payloads.shape, results.shape) == ((chunks, 512), (chunks, down_bytes))
+    assert phase.counts()[:-1].tolist() == [1024] * (chunks - 1)
+    assert phase.counts()[-1] == min(1024, elements - chunk_elements * (chunks - 1))
+    assert int((unpack_sums(results) if down_bytes == 768 else results).max()) <= sum_max
+    assert ranks[0].contributors.tolist() == [15] * -(-elements // 1024)
 
 
 @pytest.mark.parametrize("options", [{"bits": 4}, {"result_bits": 8}])
@@ -164,20 +165,6 @@ def test_no_packed_sum_overflows_and_the_controller_can_prove_it(workers: int, e
     ((name, table),) = job_tables(codec).items()
     assert (codec.op, name, len(set(table))) == (Op.LOOKUP_ADD6, "table6", entries)
     check_lane_overflow(workers, max(table), lane_bits=6)
-
-
-@pytest.mark.parametrize("elements", SIZES)
-def test_four_bits_an_element_up_and_six_down(elements: int) -> None:
-    codec = packed(4)
-    ranks = [codec.start(normal(elements, seed=rank), ReductionContext(1, 2, rank)) for rank in range(4)]
-    for _ in range(2):
-        phases = [each.phase for each in ranks if each.phase is not None]
-        results, everybody = simulate_switch(phases[0].op, [each.payloads for each in phases], codec.lookup)
-        for each in ranks:
-            each.take(results, everybody)
-    assert phases[0].payloads.shape == (-(-elements // 1024), 512)
-    assert results.shape == (-(-elements // 1024), 768)
-    assert int(unpack_sums(results).max()) <= 60
 
 
 def test_packing_alone_changes_no_byte_of_the_mean() -> None:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs that other packages add: by a call, and by an entry point."""
+"""Codecs that other packages add by a call (by an entry point: test_third_party), and names with options."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,8 @@ from hopsum.config import ConfigError, resolve
 
 @pytest.fixture(autouse=True)
 def _restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("mine", "theirs"):
-        monkeypatch.setitem(CODECS, name, Fixed)
-        del CODECS[name]
+    monkeypatch.setitem(CODECS, "mine", Fixed)
+    del CODECS["mine"]
 
 
 class Mine(Fixed):
@@ -70,16 +67,3 @@ def test_a_name_is_registered_once() -> None:
     with pytest.raises(CodecError, match="'thc' is registered already"):
         register_codec("thc", Mine)
     assert CODECS["thc"] is not Mine
-
-
-def test_an_installed_package_offers_a_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "their_codec-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-codec\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hopsum.codecs]\ntheirs = their_codec:Theirs\n")
-    source = "from hopsum.codec.fixed import Fixed\n\n\nclass Theirs(Fixed):\n    name = 'theirs'\n"
-    (tmp_path / "their_codec.py").write_text(source)
-    with pytest.raises(CodecError, match="theirs"):
-        make_codec("theirs", workers=2)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert make_codec("theirs", workers=2).name == "theirs"

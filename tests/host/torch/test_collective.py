@@ -57,8 +57,6 @@ def test_what_all_ranks_learn_alike(tmp_path: Path) -> None:
     assert first["lengths"] == second["lengths"]
     assert "rank 0 has all-reduce 0 of 3 elements" in first["lengths"]
     assert "rank 1 has all-reduce 0 of 4 elements" in first["lengths"]
-    assert "another rank's vector is not finite" in first["nan"]
-    assert "rank 1: 1 of 2 elements are NaN" in second["nan"]
     assert first["mean"] == second["mean"] == [0.5, 0.5]
     words = r"rank 0 has codec uhc\(\), seed 77.*; rank 1 has codec thc\(\), seed 77.*: all ranks need the same"
     assert re.search(words, first["settings"])

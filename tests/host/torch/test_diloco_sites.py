@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -17,10 +16,10 @@ import torch
 
 from hopsum.torch import DiLoCo, StateDictRecovery
 
-from ..rpc.desk import desk_service
 from ..rpc.test_generations import WAIT_S, Served, connect, vanish
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 from .test_diloco import EVERY, flat, inner_step, make_model
+from .test_recovery import served as served
 
 pytestmark = pytest.mark.system
 STEPS = 100
@@ -38,12 +37,6 @@ def test_the_example(tmp_path: Path) -> None:
         assert rank["allreduces"] == 2 * STEPS / 20 + 1, "two fragments, and one that had steps at the end"
         assert rank["ddp_ring_fp32_bytes_per_step"] > 20 * rank["bytes_per_step"]
         assert rank["delivered"] == 1
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    with desk_service() as served:
-        yield served
 
 
 class Site:

@@ -26,6 +26,7 @@ from hopsum_evaluation.bench.timing import overlap_s
 from hopsum_wire import Op
 
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
+from .test_residuals import InstantGroup
 
 torch.set_num_threads(1)
 
@@ -52,15 +53,6 @@ class Bucket:
 
     def is_last(self) -> bool:
         return self._last
-
-
-class NoGroup:
-    """A process group of one rank."""
-
-    def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result([x])
-        return future
 
 
 class Ranks:
@@ -152,7 +144,7 @@ def test_a_promise_that_ddp_does_not_keep_is_taken_back(stack: ExitStack, ended_
     future = hopsum_hook(state, Bucket(module, LAST, torch.ones(310), 0, False))  # type: ignore[arg-type]
     if ended_by == "uncompressed bucket":
         state.start_iter = 9
-        state._sender = replace(state._sender, group=NoGroup())  # type: ignore[type-var, arg-type]
+        state._sender = replace(state._sender, group=InstantGroup())  # type: ignore[type-var, arg-type]
         hopsum_hook(state, Bucket(module, FIRST, torch.ones(1230), 1, True)).wait()  # type: ignore[arg-type]
         torch.testing.assert_close(future.wait(), torch.ones(310))
     else:
