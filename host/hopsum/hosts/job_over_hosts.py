@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import Codec, job_tables
 from hopsum.communicator import Communicator
-from hopsum.communicator.allreduce_results import unhandled
+from hopsum.communicator.allreduce_results import unhandled, why_unfinished
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
@@ -110,7 +111,9 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
 
 
 def _leave(meeting: Meeting) -> None:
-    meeting.leave(LEAVE_S if unhandled() is None else _FAILED_S, waits=meeting.rank == 0)
+    # An error that leaves the `with` of a communicator is not unhandled yet.
+    failed = why_unfinished(sys.exc_info()[1] or unhandled())
+    meeting.leave(_FAILED_S if failed else LEAVE_S, waits=meeting.rank == 0)
 
 
 def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float, bool]:

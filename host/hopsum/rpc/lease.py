@@ -207,7 +207,8 @@ class Lease:
 
         `news` is a stream that was opened already, in the place of `before`, which ends when `news` is heard.
         """
-        pause_s = _FIRST_AGAIN_S
+        # At once: a worker that ends before it has a stream is missed after its lease only.
+        pause_s = 0.0
         while True:
             try:
                 if news is None and (news := self._opened_news(pause_s)) is None:
@@ -228,7 +229,7 @@ class Lease:
                 self._roused.set()
                 if not isinstance(error, ControllerUnreachableError) and error.code != "RESOURCE_EXHAUSTED":
                     return  # no place any more, which the heartbeat hears as well
-            news, pause_s = None, min(2 * pause_s, _LONGEST_AGAIN_S)
+            news, pause_s = None, min(max(2 * pause_s, _FIRST_AGAIN_S), _LONGEST_AGAIN_S)
 
     def _take_over(self, news: Replies, before: Replies) -> None:
         try:

@@ -15,7 +15,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,6 +300,21 @@ def test_the_switch_of_a_host_has_the_setting_of_its_rank(
     assert {str(each) for each in found} == {f"hosts://: rank 0: started with gso={used}"}
     told = "do not arrive, since packets have 1084 bytes and the MTU of the way is 900" in caplog.text
     assert told is (setting == "auto" and not arrive)
+
+
+def test_rank_0_waits_less_for_ranks_that_did_not_leave_where_its_program_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("last_exc", "last_value"):  # pytest sets them when a test fails
+        monkeypatch.delattr(sys, name, raising=False)
+    waits_s: list[float] = []
+    made: Any = SimpleNamespace(rank=0, leave=lambda wait_s, waits: waits_s.append(wait_s))
+    for ends_by in (None, ConfigError("another rank was killed"), SystemExit(0)):
+        with suppress(ConfigError, SystemExit), ExitStack() as communicator:
+            communicator.callback(job_over_hosts._leave, made)
+            if ends_by is not None:
+                raise ends_by
+    assert waits_s == [15, 3, 15]
 
 
 @contextmanager

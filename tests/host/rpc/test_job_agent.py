@@ -317,6 +317,23 @@ def test_ranks_that_the_generation_goes_on_without(quick: tuple[Told, Lease]) ->
     assert {tuple(ranks) for ranks in without} == {(2, 0)}
 
 
+def test_news_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The controller misses a worker by the end of this stream. A worker may be killed in the moment in which it joined.
+    monkeypatch.setattr("hopsum.rpc.lease._FIRST_AGAIN_S", 3600.0)
+    told, asked = Told(3600.0), threading.Event()
+
+    def news(generation: int) -> Any:
+        asked.set()
+        return no_news(generation)
+
+    told.news = news
+    lease = Lease(told)  # type: ignore[arg-type]
+    try:
+        assert asked.wait(WAIT_S)
+    finally:
+        lease.stop()
+
+
 def test_a_place_that_is_lost(quick: tuple[Told, Lease]) -> None:
     told, lease = quick
     told.enter(lease, 70)
