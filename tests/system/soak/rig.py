@@ -127,16 +127,15 @@ class Soak:
         arrived = 0
         members = self.bench.members
         for member in self.rng.sample(members, len(members)):
-            now = time.monotonic()
             submitted = member.worker.stream.end // CHUNKS
             if submitted < self.opened or (more and submitted < self.settled + AHEAD):
-                self._submit(member, submitted, now)
+                self._submit(member, submitted)
             arrived += member.turn()
         return arrived
 
-    def _submit(self, member: Member, number: int, now: float) -> None:
+    def _submit(self, member: Member, number: int) -> None:
         op = OPS[number % len(OPS)]
-        member.worker.submit(op, self.payloads.sent(op, member.rank, number * CHUNKS, CHUNKS), now=now)
+        member.transport.submit(op, self.payloads.sent(op, member.rank, number * CHUNKS, CHUNKS))
         self.opened = max(self.opened, number + 1)
 
     def settle(self) -> None:
