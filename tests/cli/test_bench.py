@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +16,7 @@ from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
 from ..support.printed import usage_error
+from ..support.processes import run_hopsum
 
 pytestmark = pytest.mark.system
 FRAME_BYTES = 1538
@@ -25,13 +24,7 @@ FRAME_BYTES = 1538
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hopsum_cli.main", "bench", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    done = run_hopsum("bench", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert {"machine", "versions", "commit", "seed", "runs"} <= set(report)

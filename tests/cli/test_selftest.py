@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,16 @@ from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum, read_hopsum
 
+from ..support.processes import run_hopsum
+
 pytestmark = pytest.mark.system
-COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
-DEADLINE_S = 300.0
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
 def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
     if target == "bmv2" and (reason := bmv2_unavailable()):
         pytest.skip(reason)
-    done = run("selftest", "--target", target, "--workers", "3", "--elements", "5000", "--json")
+    done = run_hopsum("selftest", "--target", target, "--workers", "3", "--elements", "5000", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["equal"], report["replicas_equal"], report["counters_agree"]) == (True, True, True)
@@ -52,7 +46,7 @@ def test_a_capture_of_scapy_packets_has_the_counts_of_the_switch(target: str, tm
     if target == "bmv2" and (reason := bmv2_unavailable()):
         pytest.skip(reason)
     options = ("--workers", "2", "--elements", "2000", "--json", "--link", "scapy", "--pcap", str(tmp_path), "--show")
-    done = run("selftest", "--target", target, *options)
+    done = run_hopsum("selftest", "--target", target, *options)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     layers: list[tuple[int, Any]] = []
@@ -71,17 +65,17 @@ def test_a_capture_of_scapy_packets_has_the_counts_of_the_switch(target: str, tm
 
 
 def test_only_scapy_packets_can_be_shown(tmp_path: Path) -> None:
-    done = run("selftest", "--show")
+    done = run_hopsum("selftest", "--show")
     assert done.returncode == 2
     assert "only --link scapy has packets to show; add --link scapy" in done.stderr
     (tmp_path / "file").touch()
-    done = run("selftest", "--link", "scapy", "--pcap", str(tmp_path / "file"))
+    done = run_hopsum("selftest", "--link", "scapy", "--pcap", str(tmp_path / "file"))
     assert done.returncode == 2
     assert "File exists" in done.stderr
 
 
 def test_sum_refuses_more_workers_than_a_lane_holds() -> None:
-    done = run("selftest", "--workers", "16")
+    done = run_hopsum("selftest", "--workers", "16")
     assert done.returncode == 2
     assert "argument --workers: '16': a whole number of 1 to 15" in done.stderr
 

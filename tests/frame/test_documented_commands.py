@@ -17,6 +17,7 @@ import pytest
 from google.protobuf import text_format
 
 from hopsum_cli.main import COMMANDS, GROUPS
+from hopsum_controlplane.prometheus_metrics import CONDITION_REASONS
 from hopsum_wire.p4runtime import p4info_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,3 +232,16 @@ def test_the_truth_table_is_the_programs() -> None:
     expected = [[classes[kind], *(bits[bit] for bit in cells), f"`{action}`"] for kind, *cells, action in found]
     assert [row[:6] for row in section("The decision table")] == expected
     assert len(expected) == 8
+
+
+def test_every_exception_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    reference_parts = import_module("reference_parts")
+    remedies, internal = reference_parts.remedies()
+    assert reference_parts.exceptions().keys() == set(remedies) | set(internal), "docs/reference/error_remedies.toml"
+    assert set(remedies).isdisjoint(internal)
+
+
+def test_every_reason_of_a_condition_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert set(CONDITION_REASONS) <= set(re.findall(r"^\| `(\w+)` \| [a-z]", page, re.MULTILINE))

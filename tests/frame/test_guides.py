@@ -25,6 +25,8 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
 
+from ..support.processes import run_hopsum
+
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
@@ -146,16 +148,8 @@ def grpc_address(process: subprocess.Popen[str]) -> str:
 
 
 def command(words: str, folder: Path, typed: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "hopsum_cli.main", *shlex.split(words)[1:]],
-        cwd=folder,
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb"},
-    )
+    environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb"}
+    done = run_hopsum(*shlex.split(words)[1:], cwd=folder, input=typed, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

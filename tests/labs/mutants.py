@@ -225,15 +225,8 @@ _RACKS = (
     ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "two_racks"),
     ("racks_of_two", "count == meta.below", "count == 2", "unequal_racks"),
 )
-_BY_LEVEL = {
-    "ethernet": _ETHERNET,
-    "udp": _UDP_EVERYWHERE,
-    "loss": _LOSS,
-    "slots": _SLOTS,
-    "floats": _FLOATS,
-    "racks": _RACKS,
-}
-MUTANTS = tuple(Mutant(level, *row) for level, rows in _BY_LEVEL.items() for row in rows)
+_BY_LEVEL = zip(LEVELS, (_ETHERNET, _UDP_EVERYWHERE, _LOSS, _SLOTS, _FLOATS, _RACKS), strict=True)
+MUTANTS = tuple(Mutant(level, *row) for level, rows in _BY_LEVEL for row in rows)
 SKELETON = "skeleton"
 RENAMED = "udp/renamed"
 """The solution of level 2 with parameters and headers of other names, which is as right."""

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a killed command leaves no process and no namespace."""
+"""Commands that run to their end, and checks that a killed one leaves no process and no namespace."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 DEADLINE_S = 300.0
+
+
+def run_hopsum(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `hopsum` with these words to its end; options are those of subprocess.run."""
+    command = [sys.executable, "-m", "hopsum_cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=3 * DEADLINE_S, **options)
 
 
 def assert_killed_leaves_nothing(

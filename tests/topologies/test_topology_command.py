@@ -34,8 +34,9 @@ from hopsum_topologies.description import (
 from hopsum_topologies.mininet_network import plan_of
 from hopsum_topologies.network_control import losses, routes, stations
 
+from ..support.processes import run_hopsum
+
 pytestmark = pytest.mark.system
-DEADLINE_S = 600.0
 PROGRAM = str(LEVELS["ethernet"].solution / "aggregate.json")
 CHUNKS = -(-6000 // 256)
 """Of the vector below."""
@@ -49,10 +50,7 @@ with hopsum.connect(membership_wait_s=0, deadline_s=60) as job:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        (sys.executable, "-m", "hopsum_cli.main", "topology", "run", *arguments),
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False, env={**os.environ, "HOPSUM_BACKEND": "numpy"},
-    )  # fmt: skip
+    return run_hopsum("topology", "run", *arguments, env={**os.environ, "HOPSUM_BACKEND": "numpy"})
 
 
 def run_counted(path: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:

@@ -72,13 +72,8 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     said = send(capsys, bed, 0, "slot=3", "lanes=100,0x10,3", answers=0)
     assert said["answers"] == []
     sent = said["sent"]
-    assert (sent["kind"], sent["op"], sent["flags"], sent["count"], sent["length"]) == (
-        "UPDATE",
-        "ADD32",
-        [],
-        256,
-        1024,
-    )
+    assert (sent["kind"], sent["op"], sent["flags"]) == ("UPDATE", "ADD32", [])
+    assert (sent["count"], sent["length"]) == (256, 1024)
     assert sent["lanes"] == [100, 16, 3] + [0] * 253
 
     (state,) = send(capsys, bed, 0, "kind=PROBE", "slot=3")["answers"]

@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_ptf.fake_device import FakeDevice
 
-from .world import LEASE_S, Cluster, Worker, phase_of, state_of, switch_config
+from .world import LEASE_S, Cluster, Worker, enter, phase_of, state_of, switch_config
 
 SEED_0 = {"codec": "thc()", "seed": "0"}
 SEED_1 = {"codec": "thc()", "seed": "1"}
@@ -29,10 +29,7 @@ def phases(cluster: Cluster) -> dict[int, MemberPhase]:
 
 
 def test_ranks_with_the_same_settings_run(cluster: Cluster) -> None:
-    crew = cluster.make()
-    for worker in crew:
-        worker.join(settings=SEED_0)
-    assert not any(isinstance(worker.membership(), Pending) for worker in crew)
+    enter(cluster.make(), settings=SEED_0)
 
 
 def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
@@ -66,10 +63,7 @@ def test_a_late_rank_is_not_told_of_what_is_long_over(cluster: Cluster) -> None:
 
 def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
     crew = cluster.make()
-    for worker in crew:
-        worker.join(settings=SEED_0)
-    for worker in crew:
-        worker.membership()
+    enter(crew, settings=SEED_0)
     generation = crew[0].generation
     crew[1].lives += 1
     with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job continues without this worker"):
@@ -80,10 +74,7 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
 
 def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None:
     crew = cluster.make()
-    for worker in crew:
-        worker.join(settings=SEED_0)
-    for worker in crew:
-        worker.membership()
+    enter(crew, settings=SEED_0)
     cluster.clock.sleep(LEASE_S - 1)
     crew[0].beat()
     cluster.clock.sleep(2)

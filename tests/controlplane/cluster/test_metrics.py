@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
@@ -18,6 +17,7 @@ from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import JOB_EVENTS, Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES
 
+from ...support.printed import Values, parse_metrics
 from .conftest import MakeCluster
 from .world import LEASE_S, Cluster, Worker, device_of, switch_config
 
@@ -178,25 +178,9 @@ def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> No
             assert {*sample.labels} - {"le"} == {*labels}, sample
 
 
-Values = dict[str, float]
 _LABELS = {PREFIX + name.removesuffix("_total"): labels for name, _, _, labels in FAMILIES}
 
 
 def parse(text: str) -> Values:
-    """Return the values by name with labels in the order of their declaration, without the prefix.
-
-    Fails where the text is not as the format says, or has a family or a value twice.
-    """
-    values: Values = {}
-    families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families)
-    for family in families:
-        for sample in family.samples:
-            assert (family.type == "counter") == sample.name.endswith("_total")
-            names = [each for each in (*_LABELS.get(family.name, ()), "le") if each in sample.labels]
-            assert len(names) == len(sample.labels), sample
-            shown = ",".join(f'{each}="{sample.labels[each]}"' for each in names)
-            name = sample.name.removeprefix(PREFIX) + (f"{{{shown}}}" if shown else "")
-            assert name not in values, f"{name} twice"
-            values[name] = sample.value
-    return values
+    """Return the values by name with labels in the order of their declaration, without the prefix."""
+    return {name.removeprefix(PREFIX): value for name, value in parse_metrics(text, _LABELS).items()}

@@ -52,15 +52,8 @@ def store(path: Path) -> Iterator[StateStore]:
 def many() -> list[JobRecord]:
     lost = life.lose(running(), 1, "silence")
     odd = replace(record(observers=3).request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
-    states = [
-        record(),
-        forming(),
-        installing(),
-        running(),
-        lost,
-        life.delete_job(running()),
-        life.join(lost, member(0, 1)),
-    ]
+    states = [record(), forming(), installing(), running(), lost, life.delete_job(running())]
+    states.append(life.join(lost, member(0, 1)))
     states.append(replace(record(), request=odd))
     waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
     states += [waits, life.start_generation(waits, job_of(waits, 9)), begun(waits, 9)]

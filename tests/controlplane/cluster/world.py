@@ -223,9 +223,9 @@ def expected(switch: SwitchConfig, jobs: Iterable[Job]) -> dict[tuple[object, ..
     return {entity.key(): entity for entity in entities}
 
 
-def enter(crew: list[Worker]) -> None:
+def enter(crew: list[Worker], **changes: Any) -> None:
     for worker in crew:
-        worker.join()
+        worker.join(**changes)
     for worker in crew:
         assert not isinstance(worker.membership(), Pending)
 

@@ -9,8 +9,6 @@ import json
 import logging
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +29,7 @@ from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
 
-from ...support.pages import blocks
+from ...support.pages import blocks, type_in
 from ..cluster.world import Cluster, switch_config
 from .conftest import Terminal
 from .test_controller import NOBODY, write_config
@@ -128,9 +126,7 @@ def test_the_commands_on_the_page(tmp_path: Path) -> None:
     log.write("DeleteJob", job="other", identity="bob", peer="ipv4:10.0.0.8:4000")
     log.close()
     (tmp_path / "controller.pid").write_text("")
-    done = subprocess.run(["bash", "-euc", block], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    (found,) = done.stdout.splitlines()
+    (found,) = type_in(tmp_path, block).splitlines()
     assert "DeleteJob" in found
     assert "bob" in found
 
@@ -157,9 +153,7 @@ def test_backup_the_commands_on_the_page(cluster: Cluster, tmp_path: Path) -> No
     (tmp_path / "state.sqlite").write_bytes(b"what was there before")
     with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=[AdminToken(ADMIN)])) as service:
         for block in (taking.replace("--admin", f"--controller {service.address} --admin"), restoring):
-            script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
-            done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-            assert (done.returncode, done.stderr) == (0, "")
+            type_in(tmp_path, block)
     assert stat.S_IMODE((tmp_path / "state-backup.sqlite").stat().st_mode) == 0o600
     store = StateStore(tmp_path / "state.sqlite")
     assert cluster.store is not None

@@ -77,13 +77,17 @@ def start(stack: ExitStack, config: Path, *more: str, before: Sequence[str] = ()
 
 
 def start_native(folder: Path, stack: ExitStack) -> str:
-    """Start an embedded switch without a program; return where its P4Runtime server is."""
-    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0"]
+    return start_switch(folder, stack, "--udp", "1=127.0.0.1:0")[1]
+
+
+def start_switch(folder: Path, stack: ExitStack, *options: str) -> tuple[ManagedProcess, str]:
+    """Start an embedded switch without a program; return it, and where its P4Runtime server is."""
+    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", *options]
     switch = ManagedProcess(command, folder / "switch.log")
     stack.callback(switch.stop)
     switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
     (address,) = re.findall(r"^ready grpc=(\S+)", switch.log_text(), re.MULTILINE)
-    return str(address)
+    return switch, str(address)
 
 
 def start_bmv2(folder: Path, stack: ExitStack) -> str:
@@ -195,11 +199,6 @@ def test_check_says_what_links_mean(tmp_path: Path, capsys: pytest.CaptureFixtur
         "tree of leaf1, then spine",
         "  leaf1 port 9 to spine port 4",
     ]
-    path.write_text(path.read_text().replace('leaf = "leaf1"', 'leaf = "lead1"'))
-    assert main(["--config", str(path), "--check"]) == 1
-    assert "cluster.toml: link lead1 port 9 to spine port 4: no switch 'lead1'; did you mean leaf1" in (
-        capsys.readouterr().err.replace("error: ", "")
-    )
 
 
 class Stumbling:

@@ -8,8 +8,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -21,6 +19,8 @@ import pytest
 
 from hopsum_controlplane.service.log_format import log_to
 from hopsum_wire.log_writer import LINES_MAX
+
+from ...support.processes import run_hopsum
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("quiet")]
 _log = logging.getLogger("hopsum_controlplane.of_a_test")
@@ -95,9 +95,8 @@ def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
             '[[switch]]\nname = "leaf1"\ndriver = "native"\naddress = "127.0.0.1:1"\nmac = "02:00:00:00:00:fe"\n'
             'ip = "10.0.0.254"\nports = [{port = 1, network = "127.0.0.0/8"}]\n'
         )
-        command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config), "--log", "json"]
         clean = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+        done = run_hopsum("controller", "--config", str(config), "--log", "json", env=clean)
     assert done.returncode == 1
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert "cannot listen" in lines[-1]["message"]

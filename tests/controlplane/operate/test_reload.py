@@ -39,7 +39,8 @@ from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.web.page_state import PageState
 from hopsum_wire.watch.rates import document
 
-from ...support.pages import blocks
+from ...support.pages import blocks, type_in
+from ...support.processes import run_hopsum
 from ...support.reader import await_end
 from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, Controller, start, write_config
@@ -260,8 +261,7 @@ def test_check_names_tokens_and_certificates(tmp_path: Path) -> None:
     more = 'tls_certificate = "server.pem"\ntls_key = "server.key"\nadmin_token_file = "admin.token"\n'
     more += 'log_level = "warning"'
     path = write_config(tmp_path, NOBODY, more)
-    command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(path), "--check"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    told = run_hopsum("controller", "--config", str(path), "--check", cwd="/").stdout
     assert f"with TLS, as {tmp_path}/server.pem; who makes jobs needs a token in" in told
     assert "(2: alice, administrator)" in told
     assert "logs from level warning" in told
@@ -276,10 +276,7 @@ def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: E
     (block,) = blocks("administration", "Signals, files and exit statuses")
     controller = start(stack, write_config(tmp_path, NOBODY))
     (tmp_path / "controller.pid").write_text(f"{controller.process.pid}\n")
-    script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
-    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"switch leaf1: native at {NOBODY}" in done.stdout
+    assert f"switch leaf1: native at {NOBODY}" in type_in(tmp_path, block)
     controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the log", START_S)
     for _ in range(20):
         os.kill(controller.process.pid, signal.SIGHUP)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,18 +15,11 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 
-from ...support.pages import blocks
+from ...support.pages import blocks, type_in
 from .test_controller import START_S, start, start_native, write_config
 
 pytestmark = pytest.mark.system
 OPENSSL = shutil.which("openssl")
-
-
-def type_in(folder: Path, block: str, **environment: str) -> None:
-    script = f'hopsum() {{ "{sys.executable}" -m hopsum_cli.main "$@"; }}\n{block}'
-    given = {**os.environ, **environment}
-    done = subprocess.run(["bash", "-euc", script], cwd=folder, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (block, done.stderr)
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with")

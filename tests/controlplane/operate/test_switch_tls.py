@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -26,20 +25,15 @@ from hopsum_switch.management_command import main as switch_ctl
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
-from ...support.pages import blocks
+from ...support.pages import blocks, type_in
 from ..tofino.bf_runtime import bf_runtime
-from .test_controller import NOBODY, START_S, start, write_config
+from .test_controller import NOBODY, START_S, start, start_switch, write_config
 
 OPENSSL = shutil.which("openssl")
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(OPENSSL is None, reason="no openssl command to make certificates with"),
 ]
-
-
-def run(folder: Path, block: str) -> None:
-    done = subprocess.run(["bash", "-euc", block], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (block, done.stderr)
 
 
 def certificate_blocks() -> tuple[str, str]:
@@ -52,7 +46,7 @@ def certificate_blocks() -> tuple[str, str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     for block in certificate_blocks():
-        run(folder, block)
+        type_in(folder, block)
     return folder
 
 
@@ -62,15 +56,10 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start_switch(folder: Path, stack: ExitStack, *options: str) -> tuple[ManagedProcess, str]:
-    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", *options]
-    for option, name in (("certificate", "leaf1.pem"), ("key", "leaf1.key"), ("client-ca", "ca.pem")):
-        command += [f"--tls-{option}", str(folder / name)]
-    switch = ManagedProcess(command, folder / "switch.log")
-    stack.callback(switch.stop)
-    switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
-    (address,) = re.findall(r"^ready grpc=(\S+)", switch.log_text(), re.MULTILINE)
-    return switch, str(address)
+def start_with_tls(folder: Path, stack: ExitStack, *options: str) -> tuple[ManagedProcess, str]:
+    files = (("certificate", "leaf1.pem"), ("key", "leaf1.key"), ("client-ca", "ca.pem"))
+    tls = [word for option, name in files for word in (f"--tls-{option}", str(folder / name))]
+    return start_switch(folder, stack, *options, *tls)
 
 
 def tls(folder: Path, name: str = "controller") -> SwitchTls:
@@ -89,16 +78,8 @@ def start_bmv2(folder: Path, stack: ExitStack) -> str:
     if program is None:
         pytest.skip("simple_switch_grpc is not on PATH")
     address, thrift = f"127.0.0.1:{free_port()}", free_port()
-    command = [
-        program,
-        "--no-p4",
-        "--thrift-port",
-        str(thrift),
-        "--",
-        "--grpc-server-addr",
-        address,
-        "--grpc-server-ssl",
-    ]
+    command = [program, "--no-p4", "--thrift-port", str(thrift), "--", "--grpc-server-ssl"]
+    command += ["--grpc-server-addr", address]
     command += ["--grpc-server-cacert", str(folder / "ca.pem"), "--grpc-server-cert", str(folder / "leaf1.pem")]
     command += ["--grpc-server-key", str(folder / "leaf1.key"), "--grpc-server-with-client-auth"]
     switch = ManagedProcess(command, folder / "bmv2.log")
@@ -115,7 +96,7 @@ def listens(host: str, port: int) -> bool:
 
 @pytest.mark.parametrize("driver", ["native", "bmv2"])
 def test_a_session_needs_both_certificates(folder: Path, stack: ExitStack, driver: str) -> None:
-    address = start_switch(folder, stack)[1] if driver == "native" else start_bmv2(folder, stack)
+    address = start_with_tls(folder, stack)[1] if driver == "native" else start_bmv2(folder, stack)
     with open_device(driver, address, tls=tls(folder)) as device:
         assert device.cookie() is None
     assert "something listens there: if it speaks TLS, give its authority (tls_ca)" in why(address, None, driver)
@@ -127,7 +108,7 @@ def test_a_session_needs_both_certificates(folder: Path, stack: ExitStack, drive
 def test_clients_are_named_and_shut_out(folder: Path, stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
     names = folder / "names"
     names.write_text("# who may call\ncontroller\nalice\n")
-    switch, address = start_switch(folder, stack, "--tls-client-names", str(names))
+    switch, address = start_with_tls(folder, stack, "--tls-client-names", str(names))
     device = stack.enter_context(open_device("native", address, tls=tls(folder)))
     assert device.cookie() is None
     asking = ["--grpc", address, "--tls-ca", str(folder / "ca.pem")]
@@ -157,11 +138,11 @@ def test_clients_are_named_and_shut_out(folder: Path, stack: ExitStack, capsys: 
 
 def test_certificates_are_replaced(folder: Path, stack: ExitStack) -> None:
     """A session that is open goes on; the next one gets the new certificate, which another authority has made."""
-    switch, address = start_switch(folder, stack)
+    switch, address = start_with_tls(folder, stack)
     device = stack.enter_context(open_device("native", address, tls=tls(folder)))
     old = (folder / "ca.pem").read_bytes()
     for block in certificate_blocks():
-        run(folder, block)
+        type_in(folder, block)
     os.kill(switch.pid, signal.SIGHUP)
     switch.wait_for(lambda: "SIGHUP: read certificates" in switch.log_text(), "the new certificates", START_S)
     assert device.cookie() is None
@@ -196,7 +177,7 @@ def test_files_that_do_not_fit(folder: Path, options: tuple[str, ...], told: str
 def test_a_controller_drives_its_switch(folder: Path, stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
     from hopsum_cli.controller.controller_command import main
 
-    _, address = start_switch(folder, stack)
+    _, address = start_with_tls(folder, stack)
     config = write_config(folder, address)
     (keys,) = blocks("administration", "Between controller and switches", "toml")
     config.write_text(config.read_text() + keys)
@@ -237,7 +218,7 @@ def test_a_client_of_the_controller_is_revoked_as_the_page_says(folder: Path, st
     }
     channel = stack.enter_context(Channel(ControllerAddress.of(controller.address, **files)))
     assert JobsClient(channel).jobs() == []
-    run(folder, revoke)
+    type_in(folder, revoke)
     controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the names", START_S)
     with pytest.raises(ControllerError, match="certificate 'alice' is not among the names that may call") as found:
         JobsClient(channel).jobs()  # on the connection that it had

@@ -14,34 +14,16 @@ from typing import Any
 from hopsum_switch.engine import Engine
 from hopsum_switch.program import ProgramIR, load_program
 
-STANDARD_FIELDS = [
-    ["ingress_port", 9, False],
-    ["egress_spec", 9, False],
-    ["egress_port", 9, False],
-    ["instance_type", 32, False],
-    ["packet_length", 32, False],
-    ["enq_timestamp", 32, False],
-    ["enq_qdepth", 19, False],
-    ["deq_timedelta", 32, False],
-    ["deq_qdepth", 19, False],
-    ["ingress_global_timestamp", 48, False],
-    ["egress_global_timestamp", 48, False],
-    ["mcast_grp", 16, False],
-    ["egress_rid", 16, False],
-    ["checksum_error", 1, False],
-    ["parser_error", 32, False],
-    ["priority", 3, False],
-    ["_padding", 3, False],
-]
+STANDARD_WIDTHS = (
+    "ingress_port 9, egress_spec 9, egress_port 9, instance_type 32, packet_length 32, enq_timestamp 32, "
+    "enq_qdepth 19, deq_timedelta 32, deq_qdepth 19, ingress_global_timestamp 48, egress_global_timestamp 48, "
+    "mcast_grp 16, egress_rid 16, checksum_error 1, parser_error 32, priority 3, _padding 3"
+)
+STANDARD_FIELDS = [[name, int(bits), False] for name, bits in map(str.split, STANDARD_WIDTHS.split(", "))]
+INTRINSIC = "ingress_global_timestamp egress_global_timestamp mcast_grp egress_rid priority"
 ALIASES = {
     "queueing_metadata": ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth"),
-    "intrinsic_metadata": (
-        "ingress_global_timestamp",
-        "egress_global_timestamp",
-        "mcast_grp",
-        "egress_rid",
-        "priority",
-    ),
+    "intrinsic_metadata": tuple(INTRINSIC.split()),
 }
 ERRORS = ["NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort", "ParserTimeout"]
 SOURCE = {"filename": "test.p4", "line": 42, "column": 8, "source_fragment": "the construct"}

@@ -139,12 +139,6 @@ def test_egress_can_drop_single_copies() -> None:
     assert [output.port for output in engine.process(0, FRAME)] == [1, 3]
 
 
-def test_another_priority_than_zero_drops() -> None:
-    builder = build()
-    builder.primitives.append(assign(meta("priority"), hexstr(1)))
-    assert builder.engine().process(0, FRAME) == []
-
-
 def test_ports_that_do_not_exist_get_nothing() -> None:
     builder = multicasting()
     engine = builder.engine(ports=[1, 3])

@@ -173,12 +173,3 @@ def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
             order.append("packets")
         waiter.join(DEADLINE_S)
         assert order == ["control", "packets"]
-
-
-def test_injected_frames_need_no_bound_port() -> None:
-    with running(Dataplane()) as dataplane:
-        dataplane.engine = Cross()
-        out = MemoryPort()
-        dataplane.bind(1, out)
-        dataplane.inject(0, b"ab")
-        assert out.take() == [b"ab", b"ba"]

@@ -26,17 +26,16 @@ from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.batches import BATCH_FRAMES, FrameBuffer, Frames
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.ports.udp import UdpAddress, UdpPort
+from hopsum_switch.ports.udp import UdpPort
 from hopsum_switch.ports.udp_frames import checksum, headers
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE, DESTINATIONS
 from hopsum_switch.ports.udp_loop import Rest, UdpLoop
 from hopsum_switch.program.frame_budget import MAX_STEPS
 
 from ..native.test_programs import looping
+from .test_udp_port import LOOPBACK, open_peer
 from .udp_loop_rig import MEMORY, UDP_PORTS, Peers, Plane, image_to, program, wish
 
-LOOPBACK = UdpAddress("127.0.0.1", 0)
-DEADLINE_S = 60.0
 UDP_SEGMENT, UDP_GRO = 103, 104
 PEERS = [(bytes((127, 0, 0, host)), port) for host in (1, 2) for port in (1001, 1002)]
 ADDRESSES = [(socket.inet_ntoa(ip), port) for ip, port in PEERS]
@@ -233,14 +232,6 @@ def open_port(stack: ExitStack, *, joined: bool) -> UdpPort:
     stack.callback(port.close)
     assert joined or (port.describe()["joined"], port.describe()["cut"]) == (False, False)
     return port
-
-
-def open_peer(stack: ExitStack) -> socket.socket:
-    peer = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    peer.bind(LOOPBACK)
-    peer.settimeout(DEADLINE_S)
-    return peer
 
 
 def can_cut(sock: socket.socket) -> bool:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled programs belong to their sources, and what is in them decides what happens."""
+"""The compiled programs belong to their sources, and make a frame, or nothing, of arbitrary bytes."""
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hopsum_switch.engine import Engine
 from hopsum_switch.program import load_program
 
 HERE = Path(__file__).parent
@@ -42,3 +45,19 @@ def test_operations_know_their_source_line(name: str) -> None:
     for action in program.actions.values():
         files = {source.file for source in action.sources if source is not None}
         assert not action.body or files == {f"{name}.p4"}, action.name
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", NAMES)
+def test_random_bytes_are_frames_too(engine_of: Callable[[str], Engine], name: str) -> None:
+    engine, rng = engine_of(name), random.Random(name)
+    starts = [
+        b"",
+        b"\xff" * 12 + b"\x08\x00",
+        b"\xff" * 12 + b"\x08\x00\x45",
+        bytes(12) + b"\x08\x00\x45" + bytes(5) + b"\0\0\x40\x06",
+    ]
+    for _ in range(500):
+        frame = rng.choice(starts) + rng.randbytes(rng.choice([0, 1, 7, 8, 20, 40, 1500]))
+        for output in engine.process(rng.randrange(512), frame, rng.randrange(2**50)):
+            assert len(output.frame) <= len(frame) + 12

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from hopsum_cli.shell import build_parser
 from hopsum_switch import management_command
@@ -25,33 +24,17 @@ from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
 
+from ...support.printed import Values, parse_metrics
 from .controller import CPU_PORT, DEADLINE_S, INSERT, Controller, l2, wait_until
 from .switch_process import LOADED, SWITCH, started
 
 pytestmark = pytest.mark.system
 
-Values = dict[str, float]
-
-
-def parse(text: str) -> Values:
-    """Return the values by name with labels; fail where the text is not as the format says, or has anything twice."""
-    values: Values = {}
-    families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families)
-    for family in families:
-        for sample in family.samples:
-            assert (family.type == "counter") == sample.name.endswith("_total")
-            shown = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
-            name = sample.name + (f"{{{shown}}}" if shown else "")
-            assert name not in values, f"{name} twice"
-            values[name] = sample.value
-    return values
-
 
 def scrape(url: str) -> Values:
     with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return parse(response.read().decode())
+        return parse_metrics(response.read().decode())
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
@@ -94,7 +77,7 @@ def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
 
 
 def test_large_counters_are_bounded(switch: SwitchServer) -> None:
-    values = parse(expose(switch.dataplane).decode())
+    values = parse_metrics(expose(switch.dataplane).decode())
     cells = [name for name in values if name.startswith("hopsum_switch_p4_counter_packets_total")]
     assert len(cells) == MAX_CELLS
     assert (
@@ -110,7 +93,7 @@ def test_engine_errors_are_counted(switch: SwitchServer, monkeypatch: pytest.Mon
     assert switch.dataplane.engine is not None
     monkeypatch.setattr(switch.dataplane.engine, "process", fail)
     switch.dataplane.inject(1, bytes(60))
-    values = parse(expose(switch.dataplane).decode())
+    values = parse_metrics(expose(switch.dataplane).decode())
     assert values["hopsum_switch_engine_errors_total"] == 1
 
 

@@ -36,7 +36,7 @@ from hopsum_switch.server import SwitchServer
 from ...system.drills.silent_proxy import SilentProxy
 from ..core.builder import assign, build, field, hexstr, primitive
 from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
-from .switch_process import COMMAND, LOADED, address_in, started
+from .switch_process import COMMAND, LOADED, SWITCH, address_in, started
 
 pytestmark = pytest.mark.system
 
@@ -51,12 +51,8 @@ def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
         assert re.fullmatch(r"udp 7=127\.0\.0\.1:\d+\n", process.stdout.readline()), "the port that was found"
         with Controller(address, 42) as controller, ManagementClient(address) as management:
             controller.become_primary().write(l2(INSERT, b"\x05", "forward", b"\x02"))
-            assert {n: p["kind"] for n, p in management.list_ports().items()} == {
-                1: "unix",
-                2: "unix",
-                7: "udp",
-                CPU_PORT: "cpu",
-            }
+            kinds = {number: port["kind"] for number, port in management.list_ports().items()}
+            assert kinds == {1: "unix", 2: "unix", 7: "udp", CPU_PORT: "cpu"}
             assert management.list_ports()[7]["as"] == "10.0.0.1:24677"
         with open_peer(paths[0]) as first, open_peer(paths[1]) as second:
             second.settimeout(DEADLINE_S)
@@ -298,12 +294,8 @@ def test_errors_at_the_start_say_what_to_change(arguments: list[str], message: s
 
 
 def test_port_arguments_are_read() -> None:
-    assert parse_udp_port("300=127.0.0.1:5,as=10.0.0.1:24677") == (
-        300,
-        UdpAddress("127.0.0.1", 5),
-        UdpAddress("10.0.0.1", 24677),
-        True,
-    )
+    shown_as = UdpAddress("10.0.0.1", 24677)
+    assert parse_udp_port("300=127.0.0.1:5,as=10.0.0.1:24677") == (300, UdpAddress("127.0.0.1", 5), shown_as, True)
     assert parse_udp_port("0=127.0.0.1:0") == (0, UdpAddress("127.0.0.1", 0), None, True)
     assert parse_udp_port("0=127.0.0.1:0,gso=off") == (0, UdpAddress("127.0.0.1", 0), None, False)
     assert parse_unix_port("3=/tmp/a=b,c") == (3, "/tmp/a=b,c")
@@ -370,32 +362,24 @@ def test_frames_that_go_round_for_ever_stop_neither_requests_nor_signals(tmp_pat
     program, p4info, ports = tmp_path / "loop.json", tmp_path / "loop.p4info.txtpb", [tmp_path / "p1", tmp_path / "p2"]
     program.write_text(builder.text())
     p4info.touch()
-    arguments = ["--grpc", f"unix:{tmp_path / 'grpc'}", "--metrics", "0", "--backend", backend]
-    arguments += ["--program", str(program), "--p4info", str(p4info)]
+    arguments = ["--metrics", "0", "--backend", backend, "--program", str(program), "--p4info", str(p4info)]
     arguments += ["--unix", f"1={ports[0]}", "--unix", f"2={ports[1]}"]
-    process = subprocess.Popen([sys.executable, "-m", "hopsum_switch", *arguments], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process:
-        try:
-            url = process.stdout.readline().split()[1]
-            address = process.stdout.readline().split()[1].removeprefix("grpc=")
-            with (
-                ManagementClient(address, timeout_s=DEADLINE_S) as management,
-                open_peer(str(ports[0])) as peer,
-                open_peer(str(ports[1])) as receiver,
-            ):
-                for drops in range(1, 6):
-                    fill(peer)
-                    wait_until(lambda drops=drops: management.stats()["dropped"].get("steps", 0) >= drops)
-                with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
-                    assert 'dropped_frames_total{port="none",reason="steps"}' in response.read().decode()
-                peer.settimeout(DEADLINE_S)
-                receiver.settimeout(DEADLINE_S)
-                peer.send(STRAIGHT)
-                assert receiver.recv(100) == STRAIGHT
-                fill(peer)
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(DEADLINE_S) == 0
-        finally:
-            if process.poll() is None:
-                process.kill()
+    command = [*SWITCH, "--grpc", f"unix:{tmp_path / 'grpc'}"]
+    with (
+        started(*arguments, command=command) as (process, address, url),
+        ManagementClient(address, timeout_s=DEADLINE_S) as management,
+        open_peer(str(ports[0])) as peer,
+        open_peer(str(ports[1])) as receiver,
+    ):
+        for drops in range(1, 6):
+            fill(peer)
+            wait_until(lambda drops=drops: management.stats()["dropped"].get("steps", 0) >= drops)
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
+            assert 'dropped_frames_total{port="none",reason="steps"}' in response.read().decode()
+        peer.settimeout(DEADLINE_S)
+        receiver.settimeout(DEADLINE_S)
+        peer.send(STRAIGHT)
+        assert receiver.recv(100) == STRAIGHT
+        fill(peer)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0

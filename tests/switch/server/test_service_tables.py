@@ -188,13 +188,10 @@ def test_errors_of_large_batches_still_arrive(primary: Controller) -> None:
 
 
 def test_other_atomicities_are_unimplemented_and_other_devices_unknown(primary: Controller) -> None:
-    for fields, code in (
-        ({"atomicity": 1}, grpc.StatusCode.UNIMPLEMENTED),
-        ({"atomicity": 2}, grpc.StatusCode.UNIMPLEMENTED),
-    ):
+    for atomicity in (1, 2):
         with pytest.raises(grpc.RpcError) as caught:
-            primary.write(l2(INSERT, MAC), **fields)
-        assert caught.value.code() is code
+            primary.write(l2(INSERT, MAC), atomicity=atomicity)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     primary.device_id = 9
     for call in (lambda: primary.write(l2(INSERT, MAC)), primary.read_tables, primary.get_pipeline):
         with pytest.raises(grpc.RpcError) as caught:
@@ -271,14 +268,14 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         caught = error
     assert seen == 2
     assert caught is not None
-    assert [d.canonical_code for d in details(caught)] == [
-        INVALID,
-        0,
-        INVALID,
-        INVALID,
-        INVALID,
-        code_pb2.UNIMPLEMENTED,
-    ]
+    codes = [d.canonical_code for d in details(caught)]
+    assert codes == [INVALID, 0, *[INVALID] * 3, code_pb2.UNIMPLEMENTED]
+
+
+def direct(kind: int, update: Update, packets: int = 1) -> Update:
+    data = CounterData(packet_count=packets)
+    entry = DirectCounterEntry(table_entry=update.entity.table_entry, data=data)
+    return Update(type=kind, entity=Entity(direct_counter_entry=entry))
 
 
 def test_direct_counters_count_and_can_be_set(switch: SwitchServer, primary: Controller) -> None:
@@ -293,25 +290,9 @@ def test_direct_counters_count_and_can_be_set(switch: SwitchServer, primary: Con
     assert [e.counter_data for e in primary.read_tables(**table, counter_data={})] == [counted, CounterData()]
     primary.write(l2(MODIFY, MAC, "flood", b"\1"))
     assert primary.read_tables(**table, counter_data={})[0].counter_data == counted, "modify keeps the count"
-    primary.write(
-        Update(
-            type=MODIFY,
-            entity=Entity(direct_counter_entry=DirectCounterEntry(table_entry=key, data=CounterData(packet_count=3))),
-        )
-    )
+    primary.write(direct(MODIFY, l2(INSERT, MAC, None), packets=3))
     everything = primary.read(Entity(direct_counter_entry=DirectCounterEntry()))
     assert [e.direct_counter_entry.data.packet_count for e in everything] == [3, 0]
-
-
-def direct(kind: int, update: Update) -> Update:
-    return Update(
-        type=kind,
-        entity=Entity(
-            direct_counter_entry=DirectCounterEntry(
-                table_entry=update.entity.table_entry, data=CounterData(packet_count=1)
-            )
-        ),
-    )
 
 
 @pytest.mark.parametrize(
