@@ -32,9 +32,17 @@ class Training:
         self.journals: Journals = {rank: [{"kind": "life"}] for rank in range(WORKERS)}
         self.live = list(range(WORKERS))
 
-    def step(self, step: int, *, late: int | None = None, dies: int | None = None, large: int | None = None) -> None:
-        """Take a step. Rank `late` comes too late for its sum, rank `dies` has contributed to it and dies, and rank
-        `large` has a gradient ten times as large as the others'.
+    def step(
+        self,
+        step: int,
+        *,
+        late: int | None = None,
+        dies: int | None = None,
+        large: int | None = None,
+        alone: int | None = None,
+    ) -> None:
+        """Take a step. Rank `late` comes too late for its sum, rank `dies` has contributed to it and dies, rank `large`
+        has a gradient ten times as large as the others', and only rank `alone` gets the result, and is evicted.
         """
         reductions = {}
         for rank in self.live:
@@ -51,13 +59,36 @@ class Training:
             inside = np.array([[rank in present] * len(phase.payloads) for rank in range(WORKERS)])
             results, bits = simulate_switch(phase.op, payloads, self.codec.lookup, inside)
             for rank in self.live:
-                reductions[rank].take(results, bits)
+                if alone is None or rank == alone or not phase.last:
+                    reductions[rank].take(results, bits)
+            if alone is not None and phase.last:
+                self._give_up(step, alone, reductions, bits)
+                return
         self.weights = self.weights - first.mean
         self.live = [rank for rank in self.live if rank != dies]
         for rank in self.live:
             self.journals[rank].append(
                 self._entry(step, rank, added(first.mean, bits, self.codec.block_elements), bits)
             )
+
+    def _give_up(self, step: int, alone: int, reductions: dict[int, Any], bits: Any) -> None:
+        """Write that one rank has a step's result, and is evicted, while the others have their vectors back."""
+        mean = reductions[alone].mean
+        self.journals[alone].append(self._entry(step, alone, added(mean, bits, self.codec.block_elements), bits))
+        gradient = self.generator.normal(size=ELEMENTS).astype(np.float32)
+        own = {"gradient": self.probes.of(gradient), "size": norm(gradient + self.feedback[alone].residual)}
+        back = {"residual": self.probes.of(gradient + self.feedback[alone].residual), "residual_norm": own["size"]}
+        self.journals[alone] += [
+            {"kind": "begin", "step": step + 1, **own},
+            {"kind": "failed", "step": step + 1, "taken": True, **back},
+            {"kind": "life"},  # which takes that step, with the others
+        ]
+        for rank in self.live:
+            if rank != alone:
+                reductions[rank].abort()
+                entry = self._entry(step, rank, mean, bits)
+                self.journals[rank].append({**entry, "kind": "void", "taken": True})
+        self.feedback[alone] = ErrorFeedback(ELEMENTS)
 
     def _entry(self, step: int, rank: int, applied: Any, bits: Any) -> dict[str, Any]:
         residual = self.feedback[rank].residual
@@ -114,6 +145,16 @@ def test_the_error_feedback_of_a_dead_worker_is_lost_and_nothing_else() -> None:
 def test_a_dead_workers_error_of_quantisation_is_of_the_largest_workers_range() -> None:
     found = mass(trained(dies=2, large=1))
     assert found.check.ok, found.check
+
+
+def test_a_result_that_only_a_rank_took_which_was_given_up_is_none() -> None:
+    journals = trained(alone=1)
+    found = mass(journals)
+    assert found.check.ok, found.check
+    assert 1 in found.lost_norms
+    void = next(entry for entry in journals[0] if entry["kind"] == "void")
+    void["residual"] = [0.0] * len(void["residual"])
+    assert not mass(journals).check.ok, "the others have not their vectors back"
 
 
 def test_a_dead_workers_contribution_that_never_arrived_is_seen() -> None:

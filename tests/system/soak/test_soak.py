@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
-from .rig import bench, close, make_soak
+from hopsum.protocol.worker import AllReduceDone
+from hopsum_wire import Op
+
+from .payloads import Payloads
+from .rig import SLOTS, WORKERS, bench, close, make_soak
 
 UPDATES = 10_000 * int(os.environ.get("TEST_SCALE", "1"))
 LOSS = 0.05
@@ -29,3 +34,28 @@ def test_every_worker_ends_with_the_same_sums(compiled: str, monkeypatch: pytest
     assert figures.again > 0
     assert figures.lost_in > 0
     assert figures.lost_out > 0
+
+
+def test_a_wrong_result_is_seen() -> None:
+    """Of one lane, of the contributors, on one worker only, or of another round."""
+    payloads = Payloads(WORKERS, seed=1)
+    with bench(0.0, seed=1) as stage:
+        soak = make_soak(stage, seed=1)
+        soak.payloads = payloads
+        chunks = np.full(256, (1 << WORKERS) - 1, np.uint64)
+        right = payloads.summed(Op.LOOKUP_ADD8, chunks, 0)
+        wrong = right.copy()
+        wrong[7, 5] ^= 1
+        fewer = chunks.copy()
+        fewer[3] = 1
+        cases = {
+            "ranks 0 and 3": [(right, chunks)] * 3 + [(wrong, chunks)],
+            "ranks 0 and 1": [(right, chunks), *[(right, fewer)] * 3],
+            "not in it": [(right, fewer)] * 4,
+            "are no sums": [(payloads.summed(Op.LOOKUP_ADD8, chunks, 2 * SLOTS), chunks)] * 4,
+        }
+        for complaint, given in cases.items():
+            for member, (results, contributors) in zip(stage.members, given, strict=True):
+                member.done[0] = AllReduceDone(1, results, contributors)
+            with pytest.raises(AssertionError, match=complaint):
+                soak.settle()
