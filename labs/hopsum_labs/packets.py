@@ -18,6 +18,8 @@ AGGREGATION_PORT = 5555
 VALUES = 8
 """Values in a packet."""
 MODULUS = 1 << 32
+CHUNK = 0xC0FFEE42
+"""A chunk's number that needs all of its 32 bits."""
 SWITCH_MAC = "02:00:00:00:00:fe"
 SWITCH_IP = "10.0.0.254"
 BROADCAST = "ff:ff:ff:ff:ff:ff"
@@ -123,14 +125,12 @@ def quantised(rank: int, codes: Sequence[int], **fields: int) -> Packet:
     return header / Quantised(rank=rank, codes=list(codes), **fields)
 
 
-def over_udp(rank: int, values: Sequence[int], **fields: int) -> Packet:
-    """Return a worker's contribution as levels 2 and 3 have it."""
-    header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=SWITCH_IP)
-    return (
-        header
-        / UDP(sport=AGGREGATION_PORT, dport=AGGREGATION_PORT)
-        / Aggregation(rank=rank, values=list(values), **fields)
-    )
+def over_udp(rank: int, values: Sequence[int], ip: str = SWITCH_IP, **fields: int) -> Packet:
+    """Return a worker's contribution to a switch at `ip` as levels 2 and 3 have it."""
+    # No field that a RESULT needs has its value already: a program that leaves the field alone must not pass.
+    header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=ip, ttl=17)
+    header /= UDP(sport=40000 + rank, dport=AGGREGATION_PORT)
+    return header / Aggregation(rank=rank, values=list(values), **fields)
 
 
 def total(vectors: Sequence[Sequence[int]]) -> list[int]:

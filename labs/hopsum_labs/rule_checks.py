@@ -91,6 +91,8 @@ def expect_results(
             got == list(wanted),
             f"{when}: at port {answer.port} the sums {list(wanted)} were expected; these came: {got}",
         )
+        rest = len(packet[layer].payload)
+        expect(not rest, f"{when}: at port {answer.port} {rest} bytes more than a RESULT has came after the sums")
 
 
 def play_round(

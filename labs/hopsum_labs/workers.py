@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scapy.layers.l2 import Ether
+
 from hopsum_labs.lab_switch import Testbed
-from hopsum_labs.packets import rank_at, total, worker_port
+from hopsum_labs.packets import SWITCH_MAC, Aggregation, Quantised, rank_at, total, worker_mac, worker_port
 from hopsum_labs.rule_checks import Failed, expect
 from hopsum_labs.worker_process import CALL, FRAME, MAX_MESSAGE, RESULT
 
@@ -70,20 +72,31 @@ class Workers:
 
 
 class Network:
-    """A switch with workers at its ports. Every packet to and from it is lost with probability `loss`."""
+    """A switch with workers at its ports. Every packet to and from it is lost with probability `loss`.
 
-    def __init__(self, switch: Testbed, workers: int, *, loss: float = 0.0, seed: int = 0) -> None:
-        self._switch, self._workers, self._loss, self._random = switch, workers, loss, random.Random(seed)
+    copies: how often a packet that is not lost arrives at a worker.
+    """
+
+    def __init__(self, switch: Testbed, workers: int, *, loss: float = 0.0, seed: int = 0, copies: int = 1) -> None:
+        self._switch, self._workers, self._copies = switch, workers, copies
+        self._loss, self._random = loss, random.Random(seed)
 
     def carry(self, rank: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Let a frame of a rank go to the switch. Return the frames that arrive at workers, each with its rank."""
+        """Let a frame of a rank go to the switch. Return the frames that arrive at workers, each with its rank.
+
+        Raises Failed: the frame does not say that it comes from this rank and is for the switch.
+        """
+        packet = Ether(frame)
+        part = packet.getlayer(Aggregation) or packet.getlayer(Quantised)
+        got, wanted = (packet.src, packet.dst, part and part.rank), (worker_mac(rank), SWITCH_MAC, rank)
+        expect(got == wanted, f"source, destination and rank have to be {wanted}; rank {rank} sent a packet with {got}")
         if self._is_lost():
             return []
         found = []
         for sent in self._switch.send(worker_port(rank), frame):
             to = rank_at(sent.port)
             if to is not None and to < self._workers and not self._is_lost():
-                found.append((to, sent.frame))
+                found += [(to, sent.frame)] * self._copies
         return found
 
     def _is_lost(self) -> bool:

@@ -37,6 +37,21 @@ _SUM, _KIND = "sum + value;", "hdr.aggregation.kind != CONTRIBUTION"
 _RESULT, _RANK = "hdr.aggregation.kind = RESULT;", "hdr.aggregation.rank = meta.rack;"
 _ANSWER = "standard.egress_spec = standard.ingress_port;"
 _DOWN = "            standard.mcast_grp = BELOW;\n            return;"
+_SOURCE = "hdr.ethernet.source = SWITCH_MAC;\n"
+_DROPPED_EACH = "mark_to_drop(standard);\n        }\n        arrived.write"
+_ANSWERED_EACH = "standard.egress_spec = standard.ingress_port;\n        }\n        arrived.write"
+_CHUNK = f"{_RESULT} hdr.aggregation.chunk = hdr.aggregation.chunk & 0xFFFF;"
+_ANY_TYPE = (
+    "default: accept;\n        }\n    }\n\n    state aggregation",
+    "default: aggregation;\n        }\n    }\n\n    state aggregation",
+)
+_PORTS = "hdr.udp.source_port = AGGREGATION_PORT;\n        hdr.udp.destination_port = AGGREGATION_PORT;"
+_SWAPPED = "hdr.udp.destination_port = hdr.udp.source_port; hdr.udp.source_port = AGGREGATION_PORT;"
+_NOT_FOR_US = "hdr.ipv4.destination != meta.switch_ip"
+_FLOODS = ("drop() {\n        mark_to_drop(standard);", "drop() {\n        standard.mcast_grp = ALL_WORKERS;")
+_ECHOES = ("mark_to_drop(standard);\n            return;", f"{_ANSWER}\n            return;")
+_TWICE = ("packet.emit(hdr.values);", "packet.emit(hdr.values);\n        packet.emit(hdr.values);")
+_CUT = ("!hdr.values.isValid()", "!hdr.aggregation.isValid()")
 _HALVES = "(sum[31:16] + value[31:16]) ++ (sum[15:0] + value[15:0]);"
 _UDP_EVERYWHERE = (
     ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "sum_over_udp"),
@@ -48,15 +63,39 @@ _UDP_EVERYWHERE = (
     ("fragments", "(5, 0, PROTOCOL_UDP)", "(5, _, PROTOCOL_UDP)", "for_the_switch_only"),
     ("options", "(5, 0, PROTOCOL_UDP)", "(_, 0, PROTOCOL_UDP)", "for_the_switch_only"),
     ("any_protocol", "(5, 0, PROTOCOL_UDP)", "(5, 0, _)", "for_the_switch_only"),
+    ("floods", *_FLOODS, "ordinary_traffic"),
+    ("longer_datagrams", "(AGGREGATION_PORT, 48)", "(AGGREGATION_PORT, 48 &&& 0xFFF0)", "for_the_switch_only"),
+    ("cut_contributions", *_CUT, "for_the_switch_only"),
+    ("told_by_ethernet_address", _NOT_FOR_US, "hdr.ethernet.destination != meta.switch_mac", "ordinary_traffic"),
     (
-        "floods",
-        "action drop() {\n        mark_to_drop(standard);",
-        "action drop() {\n        standard.mcast_grp = ALL_WORKERS;",
+        "told_by_both_addresses",
+        _NOT_FOR_US,
+        f"{_NOT_FOR_US} || hdr.ethernet.destination != meta.switch_mac",
+        "for_the_switch_only",
+    ),
+    ("drops_what_is_no_ipv4", "!hdr.ipv4.isValid() ||", "hdr.ipv4.isValid() &&", "ordinary_traffic"),
+    ("counts_hops", "egress_spec = port;", "egress_spec = port; hdr.ipv4.ttl = hdr.ipv4.ttl - 1;", "ordinary_traffic"),
+    ("forwards_to_one", "standard.egress_spec = port;", "standard.egress_spec = 3;", "ordinary_traffic"),
+    (
+        "mends_others_checksums",
+        "standard.checksum_error == 1",
+        "standard.checksum_error == 1 && hdr.ipv4.destination == meta.switch_ip",
         "ordinary_traffic",
     ),
+    ("seven_workers_at_most", "count == meta.workers", "count == (meta.workers & 7)", "sum_over_udp"),
+    ("answers_one", "standard.mcast_grp = ALL_WORKERS;", _ANSWER, "sum_over_udp"),
+    ("stays_a_contribution", _RESULT, "", "sum_over_udp"),
+    ("values_twice", *_TWICE, "sum_over_udp"),
+    ("chunk_of_sixteen_bits", _RESULT, _CHUNK, "result_addresses"),
+    ("own_mac_in_the_program", "meta.switch_mac = mac;", "meta.switch_mac = 0x0200000000FE;", "result_addresses"),
+    ("own_ip_in_the_program", "meta.switch_ip = ip;", "meta.switch_ip = 0x0A0000FE;", "result_addresses"),
     ("keeps_source", "hdr.ethernet.source = meta.switch_mac;", "", "result_addresses"),
+    ("keeps_destination", "hdr.ethernet.destination = mac;", "", "result_addresses"),
+    ("same_source", "hdr.ipv4.source = meta.switch_ip;", "", "result_addresses"),
+    ("keeps_source_port", "hdr.udp.source_port = AGGREGATION_PORT;", "", "result_addresses"),
+    ("swaps_ports", _PORTS, _SWAPPED, "result_addresses"),
     ("same_destination", "hdr.ipv4.destination = ip;", "", "result_addresses"),
-    ("no_time_to_live", "hdr.ipv4.ttl = 64;", "hdr.ipv4.ttl = 63;", "checksums"),
+    ("no_time_to_live", "hdr.ipv4.ttl = 64;", "", "checksums"),
     ("old_udp_checksum", "hdr.udp.checksum = 0;", "", "checksums"),
     ("no_checksum_test", "standard.checksum_error == 1", "false", "for_the_switch_only"),
     ("adds_everything", "|| hdr.aggregation.kind != CONTRIBUTION", "", "for_the_switch_only"),
@@ -95,6 +134,16 @@ _LOSS = (
         "hdr.aggregation.kind = RESULT;\n                standard.egress_spec",
         "again_after_the_end",
     ),
+    ("floods", *_FLOODS, "who_does_not_exist"),
+    ("no_time_to_live", "hdr.ipv4.ttl = 64;", "", "who_does_not_exist"),
+    ("one_count", "arrived.write(copy, count);", "arrived.write(0, count); arrived.write(1, count);", "late_worker"),
+    (
+        "one_bitmap",
+        "seen.write(other, other_bitmap & ~own_bit);",
+        "seen.write(other, bitmap | own_bit);",
+        "late_worker",
+    ),
+    ("answers_once", _ANSWER, f"{_ANSWER} seen.write(copy, bitmap & ~own_bit);", "again_after_the_end"),
     ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
     ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
     ("answers_all_again", _ANSWER, "standard.mcast_grp = ALL_WORKERS;", "again_after_the_end"),
@@ -116,6 +165,10 @@ _SLOTS = (
     ("one_slot", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)0 * 2", "side_by_side"),
     ("slots_overlap", "(bit<32>)hdr.aggregation.slot * 2", "(bit<32>)hdr.aggregation.slot", "side_by_side"),
     ("any_slot", "|| hdr.aggregation.slot >= SLOTS", "", "no_such_slot"),
+    ("one_slots_sums", "cell = copy * 8;", "cell = (copy & 1) * 8;", "side_by_side"),
+    ("one_slots_count", "arrived.read(count, copy);", "arrived.read(count, copy & 1);", "one_after_the_other"),
+    ("one_slots_bitmap", "seen.read(bitmap, copy);", "seen.read(bitmap, copy & 1);", "one_after_the_other"),
+    ("floods", "default_action = drop();", "default_action = send_to(1);", "no_such_slot"),
     ("fifteen_slots", "const bit<8>  SLOTS = 16;", "const bit<8>  SLOTS = 15;", "one_after_the_other"),
     ("adds_again", "bitmap & own_bit == 0", "true", "again_before_the_end"),
     ("never_answers_again", "} else if (count == meta.workers) {", "} else if (false) {", "again_after_the_end"),
@@ -125,7 +178,11 @@ _ETHERNET = (
     ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "wraps"),
     ("halves_without_a_carry", _SUM, _HALVES, "sum_of_two"),
     ("any_kind_but_result", _KIND, "hdr.aggregation.kind == RESULT", "other_frames"),
-    ("cut_contributions", "!hdr.values.isValid()", "!hdr.aggregation.isValid()", "other_frames"),
+    ("cut_contributions", *_CUT, "other_frames"),
+    ("any_type", *_ANY_TYPE, "other_frames"),
+    ("answers_each", _DROPPED_EACH, _ANSWERED_EACH, "sum_of_two"),
+    ("values_twice", *_TWICE, "sum_of_two"),
+    ("seven_workers_at_most", "count == meta.workers", "count == (meta.workers & 7)", "any_number_of_workers"),
     ("keeps_the_last_only", "is_first ? value : sum + value", "value", "sum_of_two"),
     ("one_cell_twice", "aggregate(1, is_first", "aggregate(0, is_first", "sum_of_two"),
     ("stays_a_contribution", _RESULT, "", "sum_of_two"),
@@ -133,16 +190,11 @@ _ETHERNET = (
     ("always_two", "count == meta.workers", "count == 2", "any_number_of_workers"),
     ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "addresses"),
     ("keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "addresses"),
-    ("forgets_the_chunk", _RESULT, f"{_RESULT} hdr.aggregation.chunk = 0;", "addresses"),
+    ("chunk_of_sixteen_bits", _RESULT, _CHUNK, "addresses"),
     ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "next_round"),
     ("saturates", "sum + value;", "sum |+| value;", "wraps"),
     ("adds_results", "|| hdr.aggregation.kind != CONTRIBUTION", "", "other_frames"),
-    (
-        "echoes_strangers",
-        "mark_to_drop(standard);\n            return;",
-        "standard.egress_spec = standard.ingress_port;\n            return;",
-        "other_frames",
-    ),
+    ("echoes_strangers", *_ECHOES, "other_frames"),
 )
 _FLOATS = (
     ("adds_codes", "lookup3.apply(hdr.codes.c3, hdr.sums.s3);", "hdr.sums.s3 = (bit<16>)hdr.codes.c3;", "looks_up"),
@@ -170,7 +222,17 @@ _FLOATS = (
     ("always_two", "count == meta.workers", "count == 2", "adds"),
     ("keeps_the_codes", "hdr.codes.setInvalid();", "", "result_packet"),
     ("keeps_source", "hdr.ethernet.source = SWITCH_MAC;", "", "result_packet"),
-    ("forgets_the_chunk", _RESULT, f"{_RESULT} hdr.aggregation.chunk = 0;", "result_packet"),
+    ("keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "result_packet"),
+    ("chunk_of_sixteen_bits", _RESULT, _CHUNK, "result_packet"),
+    ("stays_a_contribution", _RESULT, "", "result_packet"),
+    (
+        "two_places_tables_swapped",
+        "lookup2.apply(hdr.codes.c2, hdr.sums.s2);\n        lookup3.apply(hdr.codes.c3, hdr.sums.s3);",
+        "lookup3.apply(hdr.codes.c2, hdr.sums.s2);\n        lookup2.apply(hdr.codes.c3, hdr.sums.s3);",
+        "any_table",
+    ),
+    ("any_type", *_ANY_TYPE, "other_frames"),
+    ("echoes_strangers", *_ECHOES, "other_frames"),
     (
         "takes_every_kind",
         "            default: accept;\n        }\n    }\n\n    state codes",
@@ -193,6 +255,37 @@ _RACKS = (
         "leaf_sends_up",
     ),
     ("keeps_the_rank", _RANK, "", "leaf_sends_up"),
+    ("keeps_source", f"{_SOURCE}        {_RANK}", _RANK, "leaf_sends_up"),
+    (
+        "chunk_of_sixteen_bits",
+        _RANK,
+        f"{_RANK} hdr.aggregation.chunk = hdr.aggregation.chunk & 0xFFFF;",
+        "leaf_sends_up",
+    ),
+    ("uplink_in_the_program", "meta.uplink = uplink;", "meta.uplink = 9;", "leaf_sends_up"),
+    ("spine_keeps_source", f"{_SOURCE}        {_RESULT}", _RESULT, "only_from_the_right_side"),
+    ("spine_keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "only_from_the_right_side"),
+    ("spine_forgets_the_chunk", _RESULT, _CHUNK, "only_from_the_right_side"),
+    (
+        "answers_one_leaf",
+        f"{_RESULT}\n        standard.mcast_grp = BELOW;",
+        f"{_RESULT}\n        {_ANSWER}",
+        "two_racks",
+    ),
+    (
+        "passes_results_at_the_spine",
+        "if (is_from_above && hdr",
+        "if ((is_from_above || meta.is_leaf == 0) && hdr",
+        "only_from_the_right_side",
+    ),
+    (
+        "passes_other_kinds_down",
+        "is_from_above && hdr.aggregation.kind == RESULT",
+        "is_from_above && hdr.aggregation.kind != CONTRIBUTION",
+        "only_from_the_right_side",
+    ),
+    ("any_type", *_ANY_TYPE, "only_from_the_right_side"),
+    ("cut_contributions", *_CUT, "only_from_the_right_side"),
     (
         "sends_everywhere",
         "standard.egress_spec = meta.uplink;",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,14 @@ def test_a_broken_rule_is_found(mutant: mutants.Mutant, tmp_path: Path) -> None:
 def test_every_rule_has_a_program_that_breaks_it(level: Level) -> None:
     broken = {mutant.breaks for mutant in mutants.MUTANTS if mutant.level == level.word}
     assert broken == {case.name for case in level.cases()}
+
+
+@EVERY_LEVEL
+def test_every_rule_of_a_handout_has_a_case(level: Level) -> None:
+    rules = (level.exercise / "README.md").read_text().partition("\n## The rules\n")[2].partition("\n## ")[0]
+    named = [re.findall(r"\d+", case.rule.rpartition("(rule")[2]) for case in (*level.cases(), *level.worker_cases())]
+    assert all(named)
+    assert {number for numbers in named for number in numbers} == set(re.findall(r"^(\d+)\. ", rules, re.MULTILINE))
 
 
 def test_a_right_program_may_have_names_of_its_own(tmp_path: Path) -> None:
@@ -258,6 +267,17 @@ def test_a_worker_that_never_sends_again_is_found(tmp_path: Path, monkeypatch: p
     again = "if packet is None:\n            port.send(contribution)"
     worker = changed(LEVELS["loss"], tmp_path, again, "if packet is None:\n            pass")
     assert "did not return within 2 s" in reasons(LEVELS["loss"], worker)
+
+
+@pytest.mark.parametrize("mine", ["src=worker_mac(rank)", "Aggregation(rank=rank"])
+def test_a_worker_that_sends_as_another_rank_is_found(mine: str, tmp_path: Path) -> None:
+    worker = changed(LEVELS["ethernet"], tmp_path, mine, mine.replace("rank)", "0)").replace("=rank", "=0"))
+    assert "sent a packet with" in reasons(LEVELS["ethernet"], worker)
+
+
+def test_a_worker_that_takes_the_same_result_twice_is_found(tmp_path: Path) -> None:
+    worker = changed(LEVELS["loss"], tmp_path, " and packet[Aggregation].chunk == chunk", "")
+    assert "had to return" in reasons(LEVELS["loss"], worker)
 
 
 def test_a_worker_of_one_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
+from scapy.packet import Packet
 
 from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     BROADCAST,
+    CHUNK,
     MODULUS,
     SWITCH_MAC,
     VALUES,
@@ -62,11 +64,15 @@ def any_number_of_workers(switch: Testbed) -> None:
 def addresses(switch: Testbed) -> None:
     """A RESULT goes from the switch to the broadcast address and keeps the chunk."""
     set_up(switch, 3)
-    frame = Ether(play(switch, vectors(3), chunk=77)[0].frame)
-    expect(frame.dst == BROADCAST, f"a RESULT goes to {BROADCAST}; this one went to {frame.dst}")
-    expect(frame.src == SWITCH_MAC, f"a RESULT comes from the switch, {SWITCH_MAC}; this one came from {frame.src}")
-    chunk = frame[Aggregation].chunk
-    expect(chunk == 77, f"the contributions were of chunk 77, and the RESULT says chunk {chunk}; carry it through")
+    expect_to_everybody(play(switch, vectors(3), chunk=CHUNK))
+
+
+def expect_to_everybody(answers: Sequence[Output], layer: type[Packet] = Aggregation) -> None:
+    """Fail unless the RESULTs, over Ethernet, go from the switch to the broadcast address with the number `CHUNK`."""
+    for answer in answers:
+        frame = Ether(answer.frame)
+        got, wanted = (frame.src, frame.dst, frame[layer].chunk), (SWITCH_MAC, BROADCAST, CHUNK)
+        expect(got == wanted, f"source, destination and chunk of a RESULT have to be {wanted}; they are {got}")
 
 
 def next_round(switch: Testbed) -> None:
@@ -84,32 +90,36 @@ def wraps(switch: Testbed) -> None:
     play(switch, [[MODULUS - 1] * VALUES, [1, 70001] * (VALUES // 2)], "a round whose sums pass 2**32")
 
 
+def no_contributions(rank: int) -> list[Packet]:
+    """Return frames of a rank that are no contributions."""
+    return [
+        *(over_ethernet(rank, [5] * VALUES, kind=kind) for kind in OTHER_KINDS),
+        # As much of a contribution as its header, and another type's frame that looks like one.
+        Ether(bytes(over_ethernet(rank, [5] * VALUES))[:22]),
+        Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=0x88B7) / Aggregation(rank=rank, values=[5] * VALUES),
+        Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(dst="10.0.0.2") / ICMP(),
+    ]
+
+
 def other_frames(switch: Testbed) -> None:
     """Frames that are no contributions neither count nor come back."""
     set_up(switch, 2)
     contributions = vectors(2)
-    strange = [
-        *(over_ethernet(1, [5] * VALUES, kind=kind) for kind in OTHER_KINDS),
-        # As much of a contribution as its header, and another type's frame that looks like one.
-        Ether(bytes(over_ethernet(1, [5] * VALUES))[:22]),
-        Ether(src=worker_mac(1), dst=SWITCH_MAC, type=0x88B7) / Aggregation(rank=1, values=[5] * VALUES),
-        Ether(src=worker_mac(0), dst=SWITCH_MAC) / IP(dst="10.0.0.2") / ICMP(),
-    ]
     # One of two has contributed, so a frame that is taken for a contribution would end the round.
     switch.send(worker_port(0), bytes(over_ethernet(0, contributions[0])))
-    for packet in strange:
+    for packet in no_contributions(1):
         expect_nothing(switch.send(worker_port(1), bytes(packet)), f"this is no contribution: {summary(packet)}")
     answers = switch.send(worker_port(1), bytes(over_ethernet(1, contributions[1])))
     expect_results(answers, range(2), total(contributions), "a round beside other frames")
 
 
 CASES = (
-    Case("sum_of_two", "two workers get the sum of their vectors", 2, sum_of_two),
-    Case("any_number_of_workers", "the table `job` says how many workers there are, up to 8", 2, any_number_of_workers),
-    Case("addresses", "a RESULT comes from the switch, to everybody, with the chunk's number", 1, addresses),
-    Case("next_round", "every round begins at zero", 2, next_round),
-    Case("wraps", "sums are modulo 2**32, each value for itself", 1, wraps),
-    Case("other_frames", "only contributions count", 2, other_frames),
+    Case("sum_of_two", "two workers get the sum of their vectors (rules 2, 3)", 2, sum_of_two),
+    Case("any_number_of_workers", "`job` says how many workers there are, up to 8 (rule 1)", 2, any_number_of_workers),
+    Case("addresses", "a RESULT comes from the switch, to everybody, with the chunk's number (rule 3)", 1, addresses),
+    Case("next_round", "every round begins at zero (rule 4)", 2, next_round),
+    Case("wraps", "sums are modulo 2**32, each value for itself (rule 2)", 1, wraps),
+    Case("other_frames", "only contributions count (rule 5)", 2, other_frames),
 )
 
 
@@ -123,4 +133,6 @@ def whole_vectors(workers: Workers, switch: Testbed) -> None:
         run(workers, Network(switch, 3), vectors_of_workers, f"vectors of {length} values")
 
 
-WORKER_CASES = (Case("whole_vectors", "worker.py: every worker gets the sum of whole vectors", 3, whole_vectors),)
+WORKER_CASES = (
+    Case("whole_vectors", "worker.py: every worker gets the sum of whole vectors (rule 2)", 3, whole_vectors),
+)

@@ -17,7 +17,7 @@ from hopsum_labs.cases import ethernet
 from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
-    BROADCAST,
+    CHUNK,
     CODE_VALUES,
     GRANULARITY,
     SWITCH_MAC,
@@ -47,14 +47,18 @@ def set_up(
     workers: int,
     values: Sequence[int] = CODE_VALUES,
     *,
+    step: int = 0,
     port: Callable[[int], int] = worker_port,
 ) -> None:
-    """Write the entries of the handout's control plane. `values` is the lookup table."""
+    """Write the entries of the handout's control plane. `values` is the lookup table.
+
+    step: how much more the table of a place has than that of the place before.
+    """
     ethernet.set_up(switch, workers, port=port)
     for place in range(VALUES):
         table = f"MyIngress.lookup{place}"
         for code, value in enumerate(values):
-            switch.insert(f"{table}.values", {"code": code}, f"{table}.set_value", number=value)
+            switch.insert(f"{table}.values", {"code": code}, f"{table}.set_value", number=value + step * place)
 
 
 def _codes(workers: int, seed: int = 0) -> list[list[int]]:
@@ -62,8 +66,9 @@ def _codes(workers: int, seed: int = 0) -> list[list[int]]:
     return [[(5 * rank + 3 * place + seed) % len(CODE_VALUES) for place in range(VALUES)] for rank in range(workers)]
 
 
-def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES) -> list[int]:
-    return [sum(values[code] for code in column) for column in zip(*codes, strict=True)]
+def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES, step: int = 0) -> list[int]:
+    columns = enumerate(zip(*codes, strict=True))
+    return [sum(values[code] + step * place for code in column) for place, column in columns]
 
 
 def _play(
@@ -87,9 +92,11 @@ def looks_up(switch: Testbed) -> None:
 
 def any_table(switch: Testbed) -> None:
     """The entries decide, and a code without an entry is 0."""
-    set_up(switch, 2, _OTHER_VALUES)
+    # Each place has a table of its own.
+    set_up(switch, 2, _OTHER_VALUES, step=3)
     codes = _codes(2)
-    _play(switch, codes, _sums(codes, _OTHER_VALUES), f"a round with the table {_OTHER_VALUES}")
+    when = f"a round with the table {_OTHER_VALUES} in place 0, and 3 more in each place after it"
+    _play(switch, codes, _sums(codes, _OTHER_VALUES, step=3), when)
     switch.reload()
     set_up(switch, 2, CODE_VALUES[:8])
     # The handout's rule: a code without an entry counts as 0.
@@ -113,16 +120,7 @@ def result_packet(switch: Testbed) -> None:
     """The RESULT has sums in place of codes, and the addresses of level 1."""
     set_up(switch, 2)
     codes = _codes(2)
-    for answer in _play(switch, codes, _sums(codes), "a round", chunk=77):
-        length = len(answer.frame)
-        wanted_length = 14 + 8 + 2 * VALUES
-        expect(
-            length == wanted_length,
-            f"a RESULT has {wanted_length} bytes: Ethernet, 8 of the header, 16 of sums; this one has {length}",
-        )
-        frame = Ether(answer.frame)
-        got, wanted = (frame.src, frame.dst, frame[Quantised].chunk), (SWITCH_MAC, BROADCAST, 77)
-        expect(got == wanted, f"source, destination and chunk of a RESULT have to be {wanted}; they are {got}")
+    ethernet.expect_to_everybody(_play(switch, codes, _sums(codes), "a round", chunk=CHUNK), Quantised)
 
 
 def other_frames(switch: Testbed) -> None:
@@ -143,11 +141,11 @@ def other_frames(switch: Testbed) -> None:
 
 
 CASES = (
-    Case("looks_up", "a code counts what the table has for it, in every place", 2, looks_up),
-    Case("any_table", "the control plane's entries are the table; without an entry a code is 0", 1, any_table),
-    Case("adds", "sums of up to 8 workers, round after round, in 16 bits", 3, adds),
-    Case("result_packet", "a RESULT has sums and no codes", 2, result_packet),
-    Case("other_frames", "only contributions count", 1, other_frames),
+    Case("looks_up", "a code counts what the table has for it, in every place (rule 1)", 2, looks_up),
+    Case("any_table", "the control plane's entries are the table; without an entry a code is 0 (rule 1)", 1, any_table),
+    Case("adds", "sums of up to 8 workers, round after round, in 16 bits (rule 2)", 3, adds),
+    Case("result_packet", "a RESULT has sums and no codes (rule 2)", 2, result_packet),
+    Case("other_frames", "only contributions count (rule 3)", 1, other_frames),
 )
 
 
@@ -223,7 +221,7 @@ def unbiased(workers: Workers, switch: Testbed) -> None:
 
 
 WORKER_CASES = (
-    Case("exact_values", "worker.py: values of the table come back exactly, in vectors of any length", 2, exact_values),
-    Case("neighbours", "worker.py: a value becomes one of its neighbours in the table", 1, neighbours),
-    Case("unbiased", "worker.py: rounding is right on average", 2, unbiased),
+    Case("exact_values", "worker.py: values of the table come back exactly, at any length (rule 4)", 2, exact_values),
+    Case("neighbours", "worker.py: a value becomes one of its neighbours in the table (rule 4)", 1, neighbours),
+    Case("unbiased", "worker.py: rounding is right on average (rule 5)", 2, unbiased),
 )

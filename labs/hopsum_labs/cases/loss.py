@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.cases.udp import contribute, expect_addresses, for_the_switch_only, play, set_up
+from hopsum_labs.cases.udp import (
+    checksums,
+    contribute,
+    expect_addresses,
+    for_the_switch_only,
+    ordinary_traffic,
+    play,
+    result_addresses,
+    set_up,
+)
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import VALUES, Aggregation, over_udp, rank_at, summary, total, worker_port
 from hopsum_labs.rule_checks import OTHER_KINDS, Case, Failed, expect, expect_nothing, expect_results, vectors
@@ -67,9 +76,10 @@ def late_worker(switch: Testbed) -> None:
 
 
 def who_does_not_exist(switch: Testbed) -> None:
-    """Ranks and versions that the job does not have are dropped, as is what level 2 drops."""
-    for_the_switch_only(switch)
-    switch.reload()
+    """Ranks and versions that the job does not have are dropped. The rest is as in level 2."""
+    for check in (for_the_switch_only, ordinary_traffic, result_addresses, checksums):
+        check(switch)
+        switch.reload()
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])
@@ -144,25 +154,30 @@ class _LossyRun:
 
 
 CASES = (
-    Case("two_versions", "rounds use the versions by turns, and each begins at zero", 3, two_versions),
-    Case("again_before_the_end", "a contribution that comes again is not added again", 3, again_before_the_end),
-    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone", 3, again_after_the_end),
-    Case("late_worker", "the other version keeps the RESULT for who is late", 3, late_worker),
-    Case("who_does_not_exist", "unknown ranks and versions are dropped", 1, who_does_not_exist),
-    Case("random_loss", "with a third of all packets lost, all get every sum", 3, random_loss),
+    Case("two_versions", "rounds use the versions by turns, and each begins at zero (rule 1)", 3, two_versions),
+    Case("again_before_the_end", "what comes again is not added again (rule 2)", 3, again_before_the_end),
+    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone (rule 2)", 3, again_after_the_end),
+    Case("late_worker", "the other version keeps the RESULT for who is late (rules 1, 3)", 3, late_worker),
+    Case(
+        "who_does_not_exist",
+        "unknown ranks are dropped, the rest is as in level 2 (rules 4, 5)",
+        1,
+        who_does_not_exist,
+    ),
+    Case("random_loss", "with a third of all packets lost, all get every sum (rules 2, 3)", 3, random_loss),
 )
 
 
 def sends_again(workers: Workers, switch: Testbed) -> None:
-    """Vectors of five chunks, with no packet lost, then with a fifth of all packets lost."""
+    """Vectors of five chunks, with every RESULT twice and no packet lost, then with a fifth of all packets lost."""
     for number, loss in enumerate((0.0, 0.2, 0.2, 0.2, 0.2)):
         switch.reload()
         set_up(switch, 3)
         vectors_of_workers = [[100 * rank + place for place in range(5 * VALUES - 3)] for rank in range(3)]
         when = f"run {number + 1}, with {loss:.0%} of all packets lost"
-        run(workers, Network(switch, 3, loss=loss, seed=number), vectors_of_workers, when)
+        run(workers, Network(switch, 3, loss=loss, seed=number, copies=1 if loss else 2), vectors_of_workers, when)
 
 
 WORKER_CASES = (
-    Case("sends_again", "worker.py: every worker gets every sum although packets are lost", 4, sends_again),
+    Case("sends_again", "worker.py: every worker gets every sum although packets are lost (rule 1)", 4, sends_again),
 )

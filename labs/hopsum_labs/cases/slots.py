@@ -61,10 +61,10 @@ def one_after_the_other(switch: Testbed) -> None:
 
 
 CASES = (
-    Case("one_after_the_other", "every slot works as the only one of level 3", 1, one_after_the_other),
-    Case("side_by_side", "rounds in different slots do not disturb each other", 2, side_by_side),
-    Case("no_such_slot", "slots, ranks and versions that do not exist are dropped", 1, no_such_slot),
-    Case("again_before_the_end", "a contribution that comes again is not added again", 1, again_before_the_end),
-    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone", 1, again_after_the_end),
-    Case("late_worker", "the other version keeps the RESULT for who is late", 1, late_worker),
+    Case("one_after_the_other", "every slot works as the only one of level 3 (rule 1)", 1, one_after_the_other),
+    Case("side_by_side", "rounds in different slots do not disturb each other (rule 1)", 2, side_by_side),
+    Case("no_such_slot", "slots, ranks and versions that do not exist are dropped (rule 2)", 1, no_such_slot),
+    Case("again_before_the_end", "what comes again is not added again (rule 1)", 1, again_before_the_end),
+    Case("again_after_the_end", "who asks again after the end gets the RESULT, alone (rule 1)", 1, again_after_the_end),
+    Case("late_worker", "the other version keeps the RESULT for who is late (rule 1)", 1, late_worker),
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP
 from scapy.layers.l2 import Ether
@@ -15,6 +16,7 @@ from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
     AGGREGATION_PORT,
+    CHUNK,
     SWITCH_IP,
     SWITCH_MAC,
     VALUES,
@@ -49,14 +51,14 @@ def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = w
 
 
 def contribute(
-    switch: Testbed, rank: int, values: Sequence[int], *, through: int | None = None, **fields: int
+    switch: Testbed, rank: int, values: Sequence[int], *, through: int | None = None, **fields: Any
 ) -> list[Output]:
     """Let a rank contribute, through the port of rank `through` or its own. Return the packets sent in answer."""
     port = worker_port(rank if through is None else through)
     return switch.send(port, bytes(over_udp(rank, values, **fields)))
 
 
-def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
+def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: Any) -> list[Output]:
     """Play a round of UDP datagrams, see `play_round`."""
 
     def send(rank: int, values: Sequence[int]) -> list[Output]:
@@ -70,29 +72,39 @@ def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a
 
 
 def sum_over_udp(switch: Testbed) -> None:
-    """Three rounds of four workers."""
-    set_up(switch, 4)
-    for number in range(3):
-        play(switch, vectors(4, seed=number), f"round {number + 1}", chunk=number)
+    """Three rounds of one, four and eight workers."""
+    for workers in (1, 4, 8):
+        switch.reload()
+        set_up(switch, workers)
+        for number in range(3):
+            play(switch, vectors(workers, seed=number), f"round {number + 1} of {workers} workers", chunk=number)
 
 
 def result_addresses(switch: Testbed) -> None:
     """Each copy of a RESULT has the addresses of its own worker."""
     set_up(switch, 3)
-    expect_addresses(play(switch, vectors(3)))
+    expect_addresses(play(switch, vectors(3), chunk=CHUNK), CHUNK)
+    # A program that has the switch's addresses built in must not pass.
+    switch.reload()
+    set_up(switch, 3)
+    mac, ip = worker_mac(76), worker_ip(76)
+    own = {"mac": mac_to_int(mac), "ip": ipv4_to_int(ip)}
+    switch.set_default("MyIngress.job", "MyIngress.set_job", workers=3, **own)
+    expect_addresses(play(switch, vectors(3), f"a round of a switch at {ip}", ip=ip), mac=mac, ip=ip)
 
 
-def expect_addresses(answers: Sequence[Output]) -> None:
-    """Fail unless each RESULT goes from the switch to the worker at its port."""
+def expect_addresses(answers: Sequence[Output], chunk: int = 0, *, mac: str = SWITCH_MAC, ip: str = SWITCH_IP) -> None:
+    """Fail unless each RESULT is of `chunk` and goes from the switch at `mac` and `ip` to the worker at its port."""
     for answer in answers:
         packet, rank = Ether(answer.frame), rank_at(answer.port)
         assert rank is not None, "the ports of the answers are checked before"
-        got = (packet.src, packet.dst, packet[IP].src, packet[IP].dst, packet[UDP].sport, packet[UDP].dport)
-        wanted = (SWITCH_MAC, worker_mac(rank), SWITCH_IP, worker_ip(rank), AGGREGATION_PORT, AGGREGATION_PORT)
+        addresses = (packet.src, packet.dst, packet[IP].src, packet[IP].dst)
+        got = (*addresses, packet[UDP].sport, packet[UDP].dport, packet[Aggregation].chunk)
+        wanted = (mac, worker_mac(rank), ip, worker_ip(rank), AGGREGATION_PORT, AGGREGATION_PORT, chunk)
         expect(
             got == wanted,
             f"the RESULT at port {answer.port} needs the Ethernet, IPv4 and UDP addresses (source, destination) "
-            f"{wanted}; it has {got}",
+            f"and the chunk {wanted}; it has {got}",
         )
 
 
@@ -120,17 +132,26 @@ def ordinary_traffic(switch: Testbed) -> None:
         # The port alone does not make a contribution: the address has to be the switch's.
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(rank=0, values=[9] * VALUES),
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(kind=Kind.RESULT, values=[9] * VALUES),
-        Ether(src=worker_mac(0), dst=worker_mac(1), type=0x86DD) / Raw(bytes(60)),
+        Ether(src=worker_mac(0), dst=worker_mac(2), type=0x86DD) / Raw(bytes(60)),
     )
+    ports = {worker_mac(rank): worker_port(rank) for rank in range(3)}
     for packet in traffic:
         sent = switch.send(worker_port(0), bytes(packet))
         expect(
-            sent == [Output(worker_port(1), bytes(packet))],
-            f"this is for another host, and has to leave through port {worker_port(1)} unchanged: {summary(packet)}; "
-            f"the switch sent {[(frame.port, differences(bytes(packet), frame.frame)) for frame in sent]}",
+            sent == [Output(ports[packet.dst], bytes(packet))],
+            f"this is for another host, and has to leave through port {ports[packet.dst]} unchanged: {summary(packet)}"
+            f"; the switch sent {[(frame.port, differences(bytes(packet), frame.frame)) for frame in sent]}",
         )
     nobody = Ether(src=worker_mac(0), dst="02:00:00:00:00:77") / IP(src=worker_ip(0), dst="10.0.0.119") / UDP()
-    expect_nothing(switch.send(worker_port(0), bytes(nobody)), "no entry of `forward` has its Ethernet address")
+    damaged = to_a_neighbour.copy()
+    damaged[IP].chksum = 1
+    for why, packet in (
+        ("no entry of `forward` has its Ethernet address", nobody),
+        # The switch is told by its IPv4 address alone.
+        ("no entry of `forward` has the switch's Ethernet address", over_udp(0, [9] * VALUES, ip=worker_ip(1))),
+        ("its IPv4 checksum is wrong", damaged),
+    ):
+        expect_nothing(switch.send(worker_port(0), bytes(packet)), why)
     play(switch, vectors(3), "the round after ordinary traffic")
 
 
@@ -154,14 +175,18 @@ def _no_contributions(rank: int) -> Iterator[tuple[str, Packet]]:
         ("its IPv4 checksum is wrong", IP, {"chksum": 1}),
         ("its UDP port is 5556", UDP, {"dport": AGGREGATION_PORT + 1}),
         ("its UDP length is 47 bytes", UDP, {"len": 47}),
+        ("its UDP length is 56 bytes", UDP, {"len": 56}),
         ("it is no first fragment", IP, {"frag": 5}),
         ("its IP protocol is TCP", IP, {"proto": 6}),
         ("its IPv4 header has options", IP, {"options": [IPOption_NOP()] * 4}),
     ):
         packet = over_udp(rank, [7] * VALUES)
+        # For the switch by its IPv4 address: it must not be forwarded either.
+        packet.dst = worker_mac(0)
         for name, value in fields.items():
             packet[layer].setfieldval(name, value)
         yield why, packet
+    yield "it ends amid its values", Raw(bytes(over_udp(rank, [7] * VALUES))[:60])
     # Once more for a program that takes the options for the UDP header: there they are its ports, the source port its
     # length, the length kind and rank, and the checksum slot and version.
     packet = over_udp(rank, [7] * VALUES)
@@ -174,9 +199,9 @@ def _no_contributions(rank: int) -> Iterator[tuple[str, Packet]]:
 
 
 CASES = (
-    Case("sum_over_udp", "workers get the sum of their vectors, round after round", 3, sum_over_udp),
-    Case("result_addresses", "each copy of a RESULT carries the addresses of its worker", 3, result_addresses),
-    Case("checksums", "a RESULT has right checksums and a fresh time to live", 2, checksums),
-    Case("ordinary_traffic", "packets of others are forwarded unchanged", 2, ordinary_traffic),
-    Case("for_the_switch_only", "only undamaged contributions count", 2, for_the_switch_only),
+    Case("sum_over_udp", "workers get the sum of their vectors, round after round (rule 2)", 3, sum_over_udp),
+    Case("result_addresses", "each copy of a RESULT has its worker's addresses (rules 1, 2)", 3, result_addresses),
+    Case("checksums", "a RESULT has right checksums and a fresh time to live (rule 2)", 2, checksums),
+    Case("ordinary_traffic", "packets of others are forwarded unchanged (rule 3)", 2, ordinary_traffic),
+    Case("for_the_switch_only", "only undamaged contributions count (rule 4)", 2, for_the_switch_only),
 )
