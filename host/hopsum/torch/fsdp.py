@@ -158,7 +158,8 @@ def register_all_reduce_hook(
                 f"{name} is sharded over a mesh of {mesh.ndim} dimensions, as {parameter.placements}: hopsum averages "
                 "over replicas of shards, fully_shard(model, mesh=mesh['replicate', 'shard'])"
             )
-    _take_over([info for module in modules.values() for info in _replicated(module)], comm)
+    infos = [info for module in modules.values() for info in _replicated(module)]
+    _require_replica(infos, comm)
     shards = _shards(owners[0][2])
     if shards > 1 and settings_of(comm).url.startswith("hosts:") and comm.workers == dist.get_world_size():
         raise ValueError(f"hosts:// made one job of all {comm.workers} ranks: make one for each shard index, {_HOW}")
@@ -169,6 +170,8 @@ def register_all_reduce_hook(
         sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
         if sizes:
             state.add(module, where, sizes, device)
+    # Last: what is refused before leaves torch its average.
+    _take_over(infos)
     return state
 
 
@@ -195,11 +198,8 @@ def _replicated(module: FSDPModule) -> list[Any]:
     return [each for each in infos if hasattr(each, "replicate_process_group")]
 
 
-def _take_over(infos: list[Any], comm: Communicator) -> None:
-    """Leave the average over replicas to hopsum: torch's own becomes one of this rank alone.
-
-    Raises ValueError where the communicator is not one of the replicas.
-    """
+def _require_replica(infos: list[Any], comm: Communicator) -> None:
+    """Raise ValueError where the communicator is not one of the replicas."""
     for info in infos:
         there, here = (info.replicate_mesh_rank, info.replicate_mesh_size), (comm.rank, comm.workers)
         if there != here:
@@ -207,6 +207,10 @@ def _take_over(infos: list[Any], comm: Communicator) -> None:
                 f"replica {there[0]} of {there[1]} in the mesh, but the communicator is rank {here[0]} of {here[1]}: "
                 f"make a job of as many workers as replicas for each shard index, {_HOW}"
             )
+
+
+def _take_over(infos: list[Any]) -> None:
+    """Leave the average over replicas to hopsum: torch's own becomes one of this rank alone."""
     if infos:
         # torch calls the hook after its own all-reduce, and has no public way to leave that out.
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)

@@ -10,6 +10,16 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import hopsum
+from hopsum.codec import CodecError
+from hopsum.torch import register_all_reduce_hook
+from hopsum.torch.fsdp import _replicated
+
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 
 pytestmark = pytest.mark.system
@@ -38,6 +48,23 @@ def test_the_example_without_options() -> None:
     for shard in range(2):
         assert len({rank["shard_sha256"] for rank in ranks if rank["shard"] == shard}) == 1
     assert all(rank["allreduces"] == 300 for rank in ranks)
+
+
+def test_a_hook_that_is_refused_leaves_torch_its_average() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+        model = fully_shard(nn.Linear(2, 2), mesh=mesh)
+        before = [info.replicate_process_group for info in _replicated(model)]
+        with (
+            hopsum.connect("memory://refused?workers=1", rank=0, codec="fixed") as comm,
+            pytest.raises(CodecError, match="codec fixed has no form for devices"),
+        ):
+            register_all_reduce_hook(model, comm, codec_on="device")
+        after = [info.replicate_process_group for info in _replicated(model)]
+        assert [here is there for here, there in zip(before, after, strict=True)] == [True]
+    finally:
+        dist.destroy_process_group()
 
 
 def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
