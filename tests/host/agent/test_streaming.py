@@ -100,19 +100,6 @@ def test_a_vector_that_fails_in_the_middle_is_in_its_error_feedback(stage: Stage
     assert stage.failures == [], "the next all-reduce can follow"
 
 
-def test_parts_that_a_generation_change_discards_are_read_again(stage: Stage) -> None:
-    feedback = ErrorFeedback(X.size)
-    task = stage.submit(X, feedback)
-    stage.exchange_ranges()
-    stage.wait_until_filled()
-    stage.transport.do_part(CODES, 0, 4)
-    stage.transport.do_part(CODES, 0, 0)
-    stage.transport.do_part(CODES, 0, 2)
-    stage.transport.do(CODES)
-    mean = task.future.result(WAIT_S).mean
-    np.testing.assert_allclose(mean + feedback.residual, X, atol=1e-5)
-
-
 def test_the_next_vector_is_sent_behind_all_parts(stage: Stage) -> None:
     first = stage.submit(X, ErrorFeedback(X.size))
     second = stage.submit(X, ErrorFeedback(X.size), number=1)

@@ -140,14 +140,6 @@ def test_sums_of_three_workers(stack: ExitStack) -> None:
     assert not switch.aggregator.drops
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_lossy_links(stack: ExitStack, seed: int) -> None:
-    _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), seed=seed)
-    for turn in range(3):
-        sum_words(transports, 10, seed * 10 + turn)
-    assert sum(transport.statistics.worker.retransmits for transport in transports) > 0
-
-
 def test_scapy_packets_that_are_lost_and_doubled(stack: ExitStack) -> None:
     _, transports = start(stack, 2, mishaps=Mishaps(drop=0.15, duplicate=0.1, reorder=0.1), make_link=ScapyLink)
     for seed in range(2):
