@@ -118,11 +118,7 @@ def test_a_short_file(tmp_path: Path) -> None:
         ("lease_s = 30", "lease_s = true", r"\[controller\] lease_s = True; it is a number"),
         ("lease_s = 30", "lease_s = 0.5", r"lease_s 0\.5; it is 1 \.\. 86400 seconds"),
         ("heartbeat_s = 7.5", "heartbeat_s = 16", r"heartbeat_s 16 with lease_s 30; it is 0\.1 \.\. 15"),
-        (
-            "reconcile_interval_s = 0",
-            "reconcile_interval_s = -1",
-            "reconcile_interval_s -1; it is seconds, 0 for never",
-        ),
+        ("reconcile_interval_s = 0", "reconcile_interval_s = -1", "interval_s -1; it is seconds, 0 for never"),
         ('tls_key = "/etc/server.key"', "", "only one of tls_certificate and tls_key"),
         ('"127.0.0.1:47500"', '"127.0.0.1"', "'127.0.0.1' is not an IPv4 address and a port"),
         ('"127.0.0.1:47500"', '"127.0.0.1:0"', r"port 0; ports are 1 \.\. 65535"),

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.codec import Codec
+from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
+from hopsum.codec import Codec, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.interface import Reduction
 from hopsum.codec.simulate import simulate_switch
+from hopsum.communicator.task import Task
+from hopsum.communicator.vector import HostVector
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
@@ -200,3 +203,44 @@ class StageTransport(Transport):
         with self.changed:
             self._events.append(event)
         self.wake()
+
+
+class Stage:
+    """The engine of one worker at a transport of the test, in a thread until `stop`."""
+
+    def __init__(self, codec_name: str) -> None:
+        codec = make_codec(codec_name, workers=1, backend="numpy")
+        self.transport = StageTransport(codec)
+        self.failures: list[BaseException] = []
+        self.silences = 0
+        self.engine = AllReduceEngine(
+            codec,
+            ReductionContext(0, 0, 0),
+            self.transport,
+            generation=70,
+            overlap=True,
+            follow_s=60.0,
+            trace=None,
+            on_failure=self.failures.append,
+            on_stall=self._hear_silence,
+        )
+        self.thread = threading.Thread(target=self.engine.run)
+        self.thread.start()
+
+    def submit(
+        self, x: NDArray[np.float32], feedback: ErrorFeedback | None = None, number: int = 0, *, more: bool = False,
+        in_place: bool = False,
+    ) -> Task:  # fmt: skip
+        task = Task(HostVector(x, feedback, x if in_place else None), (), "raise", more, number=number, step=number)
+        self.engine.put(task)
+        return task
+
+    def stop(self) -> None:
+        self.engine.put(CLOSE)
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+
+    def _hear_silence(self) -> None:
+        with self.transport.changed:
+            self.silences += 1
+            self.transport.changed.notify_all()

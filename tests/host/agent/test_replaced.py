@@ -5,24 +5,22 @@ lost.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine, Ended
+from hopsum.agent.allreduce_engine import CLOSE, Ended
 from hopsum.agent.network import ResumeCommand, ShardContinuation, StallDetector
-from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec import ErrorFeedback
 from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.communicator.task import Task
-from hopsum.communicator.vector import HostVector
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
-from .stage_transport import WAIT_S, StageTransport
+from .stage_transport import WAIT_S, Stage, StageTransport
 
 X = np.linspace(-1, 1, 600, dtype=np.float32)
 PEERS = {0: ("127.0.0.1", 1)}
@@ -39,53 +37,21 @@ def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
     )
 
 
-class Stand:
-    """An engine at a transport of the test."""
-
-    def __init__(self) -> None:
-        self.transport = StageTransport()
-        self.failures: list[BaseException] = []
-        self.silences = 0
-        self.engine = AllReduceEngine(
-            make_codec("fixed", workers=1, backend="numpy"),
-            ReductionContext(0, 0, 0),
-            self.transport,
-            generation=70,
-            overlap=True,
-            follow_s=60.0,
-            trace=None,
-            on_failure=self.failures.append,
-            on_stall=self._hear_silence,
-        )
-        self.thread = threading.Thread(target=self.engine.run)
-
-    def submit(self, number: int, feedback: ErrorFeedback | None = None, *, more: bool = False) -> Task:
-        task = Task(HostVector(X, feedback), (), "raise", more, number=number, step=number)
-        self.engine.put(task)
-        return task
-
+class Stand(Stage):
     def change(self, resume: Resume, generation: int = 71) -> int:
         sealed, begun = self.engine.network.seal()
         assert sealed.generation == 70
         self.engine.network.resume(generation, [ShardContinuation(PEERS, resume, None, bytes(32))])
         return begun
 
-    def _hear_silence(self) -> None:
-        with self.transport.changed:
-            self.silences += 1
-            self.transport.changed.notify_all()
-
 
 @contextmanager
 def opened() -> Iterator[Stand]:
-    stand = Stand()
-    stand.thread.start()
+    stand = Stand("fixed")
     try:
         yield stand
     finally:
-        stand.engine.put(CLOSE)
-        stand.thread.join(WAIT_S)
-        assert not stand.thread.is_alive()
+        stand.stop()
 
 
 def mean(task: Task) -> np.ndarray:
@@ -98,13 +64,13 @@ def replaced(task: Task) -> bool:
 
 def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
     with opened() as stand:
-        first = stand.submit(0)
+        first = stand.submit(X, None, 0)
         stand.transport.wait_for_phases(1)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)
         sealed, begun = stand.engine.network.seal()
         assert (sealed.submitted_to, begun) == (2, 1)
-        second = stand.submit(1)
+        second = stand.submit(X, None, 1)
         stand.transport.do(1)
         stand.transport.wait_until(lambda: second in stand.engine._tasks)
         with stand.transport.changed:
@@ -123,18 +89,18 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
     """Ranges of 0 and 1 stand before the newcomers; those of 0 were decided, so its codes come too late."""
     with opened() as stand:
         feedback = [ErrorFeedback(X.size) for _ in range(4)]
-        tasks = [stand.submit(number, feedback[number], more=number == 0) for number in range(2)]
+        tasks = [stand.submit(X, feedback[number], number, more=number == 0) for number in range(2)]
         stand.transport.wait_for_phases(2)
         assert stand.change(new(2)) == 2
         stand.transport.void(1)
         stand.transport.do(0)
         assert all(replaced(task) for task in tasks)
-        late = stand.submit(2, feedback[2])
+        late = stand.submit(X, feedback[2], 2)
         assert replaced(late), "until the program goes on"
         for each in feedback[:3]:
             np.testing.assert_array_equal(each.residual, X)
         stand.engine.put(go_on(2, 2))
-        again = stand.submit(2, feedback[3])
+        again = stand.submit(X, feedback[3], 2)
         for handle in (2, 3):
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
@@ -147,11 +113,11 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
     """The program has gone on while an older one is still fetched: nothing overtakes it in the stream."""
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
-        older = stand.submit(0, feedback)
+        older = stand.submit(X, feedback, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.engine.put(go_on(2, 1))
-        newer = stand.submit(1, feedback)
+        newer = stand.submit(X, feedback, 1)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
         stand.transport.wait(lambda: stand.transport.calls[-1] == ("go_on", 71, 2))
@@ -166,7 +132,7 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
 def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
-        alone = stand.submit(0, feedback, more=True)
+        alone = stand.submit(X, feedback, 0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.transport.do(0)
@@ -174,7 +140,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_array_equal(feedback.residual, X)
-        after = stand.submit(1)
+        after = stand.submit(X, None, 1)
         for handle in (1, 2):
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
@@ -184,14 +150,14 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
 @pytest.mark.parametrize("decided", [False, True])
 def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
     with opened() as stand:
-        alone = stand.submit(0, more=True)
+        alone = stand.submit(X, None, 0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(1))
         stand.engine.put(go_on(1, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         stand.transport.do(0) if decided else stand.transport.void(0)
-        after = stand.submit(1)
+        after = stand.submit(X, None, 1)
         for handle in (1, 2):
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
@@ -201,7 +167,7 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
 def test_numbers_go_on_at_the_agreed_one() -> None:
     with opened() as stand:
         stand.transport.limit = 0
-        assert replaced(stand.submit(0))
+        assert replaced(stand.submit(X, None, 0))
         stand.engine.put(go_on(5, 9))
         stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
         _, begun = stand.engine.network.seal()
@@ -211,7 +177,7 @@ def test_numbers_go_on_at_the_agreed_one() -> None:
 def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
-        sent, kept = stand.submit(0, feedback), stand.submit(1)
+        sent, kept = stand.submit(X, feedback, 0), stand.submit(X, None, 1)
         stand.transport.wait_for_phases(1)
         stand.engine.network.seal()
         stand.engine.put(Ended(MembershipError("ranks 1 have not joined")))
@@ -224,13 +190,13 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
 @pytest.mark.parametrize("failed", [False, True])
 def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
     with opened() as stand:
-        stand.submit(0)
+        stand.submit(X, None, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.engine.put(go_on(2, 1))
-        behind = stand.submit(1)
+        behind = stand.submit(X, None, 1)
         stand.engine.put(go_on(3, 2, generation=72))
-        further = stand.submit(2)
+        further = stand.submit(X, None, 2)
         stand.engine.put(Ended(GenerationEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
             with pytest.raises(GenerationEndedError if failed else CommunicatorClosedError):
@@ -256,7 +222,7 @@ def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_silence_is_told() -> None:
     with opened() as stand:
-        stand.submit(0)
+        stand.submit(X, None, 0)
         stand.transport.wait_for_phases(1)
         stand.transport.counts.worker.retransmits += 1
         stand.transport.wait(lambda: stand.silences > 0)

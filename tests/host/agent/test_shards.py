@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,14 +210,20 @@ def go_on(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[in
     return resume
 
 
-def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: ExitStack) -> None:
-    """Shard 0 has summed its share when shard 1 answers for the first time: nothing is summed twice or lost."""
+def half_summed(stack: ExitStack) -> tuple[list[Cluster], JobConfig, list[Agent], list[ErrorFeedback], list[Any]]:
+    """Let two shards begin to sum; shard 1 answers nobody, and shard 0 has its share of all workers."""
     made = clusters(stack, 2, peers=True)
     job = silence(made[1])
     agents = agents_of(stack, made)
     feedback = [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
     futures = [agent.submit(x, feedback=own) for agent, x, own in zip(agents, vectors(0), feedback, strict=True)]
     await_share(made[0])
+    return made, job, agents, feedback, futures
+
+
+def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: ExitStack) -> None:
+    """Shard 0 has summed its share when shard 1 answers for the first time: nothing is summed twice or lost."""
+    made, job, agents, feedback, futures = half_summed(stack)
     resume = go_on(made, agents, job, gone=set())
     assert resume.start is None
     assert resume.further_shards[0].decided == ()
@@ -228,12 +235,7 @@ def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: Exit
 
 def test_what_lacks_a_lost_worker_at_one_shard_is_void_on_all_ranks(stack: ExitStack) -> None:
     """Rank 2 is gone. Shard 0 had its part, shard 1 had not: the vector goes back whole."""
-    made = clusters(stack, 2, peers=True)
-    job = silence(made[1])
-    agents = agents_of(stack, made)
-    feedback = [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
-    futures = [agent.submit(x, feedback=own) for agent, x, own in zip(agents, vectors(0), feedback, strict=True)]
-    await_share(made[0])
+    made, job, agents, feedback, futures = half_summed(stack)
     go_on(made, agents, job, gone={2})
     for rank in (0, 1):
         with pytest.raises(WorkersReplacedError):

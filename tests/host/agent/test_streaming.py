@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
-from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec import ErrorFeedback
 from hopsum.communicator.allreduce_results import CommunicatorClosedError
-from hopsum.communicator.task import Task
-from hopsum.communicator.vector import HostVector
 from hopsum.errors import WorkersReplacedError
 
-from .stage_transport import WAIT_S, StageTransport
+from .stage_transport import WAIT_S, Stage
 
 CHUNKS = 8
 X = np.linspace(-1, 1, CHUNKS * 1024 - 5, dtype=np.float32)
@@ -24,32 +20,7 @@ RANGES, CODES = 0, 1
 """Handles of the two phases of the first vector."""
 
 
-class Stage:
-    """An engine of one worker whose vectors travel in parts of two chunks."""
-
-    def __init__(self) -> None:
-        codec = make_codec("thc", workers=1, backend="numpy")
-        self.transport = StageTransport(codec)
-        self.failures: list[BaseException] = []
-        self.engine = AllReduceEngine(
-            codec,
-            ReductionContext(0, 0, 0),
-            self.transport,
-            generation=70,
-            overlap=True,
-            follow_s=60.0,
-            trace=None,
-            on_failure=self.failures.append,
-        )
-        self.thread = threading.Thread(target=self.engine.run)
-        self.thread.start()
-
-    def submit(self, x: np.ndarray, feedback: ErrorFeedback | None, number: int = 0, *, in_place: bool = False) -> Task:
-        vector = HostVector(x, feedback, x if in_place else None)
-        task = Task(vector, (), "raise", False, number=number, step=number)
-        self.engine.put(task)
-        return task
-
+class Streaming(Stage):
     def exchange_ranges(self) -> None:
         self.transport.wait_for_phases(1)
         self.transport.do(RANGES)
@@ -57,21 +28,16 @@ class Stage:
     def wait_until_filled(self, handle: int = CODES) -> None:
         self.transport.wait(lambda: len(self.transport.ready) > handle and self.transport.ready[handle] == CHUNKS)
 
-    def stop(self) -> None:
-        self.engine.put(CLOSE)
-        self.thread.join(WAIT_S)
-        assert not self.thread.is_alive()
-
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streaming]:
     monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 2)
-    stage = Stage()
+    stage = Streaming("thc")
     yield stage
     stage.stop()
 
 
-def test_parts_are_sent_before_the_last_one_is_encoded_and_read_before_the_last_one_is_here(stage: Stage) -> None:
+def test_parts_are_sent_before_the_last_one_is_encoded_and_read_before_the_last_one_is_here(stage: Streaming) -> None:
     feedback = ErrorFeedback(X.size)
     task = stage.submit(X, feedback)
     stage.exchange_ranges()
@@ -87,7 +53,7 @@ def test_parts_are_sent_before_the_last_one_is_encoded_and_read_before_the_last_
     np.testing.assert_allclose(mean + feedback.residual, X, atol=1e-5)
 
 
-def test_a_vector_that_fails_in_the_middle_is_in_its_error_feedback(stage: Stage) -> None:
+def test_a_vector_that_fails_in_the_middle_is_in_its_error_feedback(stage: Streaming) -> None:
     feedback, x = ErrorFeedback(X.size), X.copy()
     task = stage.submit(x, feedback, in_place=True)
     stage.exchange_ranges()
@@ -100,7 +66,7 @@ def test_a_vector_that_fails_in_the_middle_is_in_its_error_feedback(stage: Stage
     assert stage.failures == [], "the next all-reduce can follow"
 
 
-def test_the_next_vector_is_sent_behind_all_parts(stage: Stage) -> None:
+def test_the_next_vector_is_sent_behind_all_parts(stage: Streaming) -> None:
     first = stage.submit(X, ErrorFeedback(X.size))
     second = stage.submit(X, ErrorFeedback(X.size), number=1)
     stage.exchange_ranges()
@@ -114,7 +80,7 @@ def test_the_next_vector_is_sent_behind_all_parts(stage: Stage) -> None:
     second.future.result(WAIT_S)
 
 
-def test_a_close_in_the_middle_gives_the_vector_back(stage: Stage) -> None:
+def test_a_close_in_the_middle_gives_the_vector_back(stage: Streaming) -> None:
     feedback = ErrorFeedback(X.size)
     task = stage.submit(X, feedback)
     stage.exchange_ranges()
@@ -127,7 +93,7 @@ def test_a_close_in_the_middle_gives_the_vector_back(stage: Stage) -> None:
 
 
 def test_codes_that_cannot_be_made_fail_the_vector_and_give_it_back(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feedback = ErrorFeedback(X.size)
     task = stage.submit(X, feedback)
@@ -152,7 +118,7 @@ def test_codes_that_cannot_be_made_fail_the_vector_and_give_it_back(
 
 
 def test_an_error_feedback_that_takes_nothing_back_leaves_no_future_open(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Streaming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = stage.submit(X, ErrorFeedback(X.size))
     stage.transport.wait_for_phases(1)

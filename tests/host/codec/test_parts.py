@@ -75,6 +75,13 @@ class Ranks:
                 np.testing.assert_array_equal(made, phase.payloads[first : reduction.encoded])
 
 
+def require_equal(one: RangeReduction, other: RangeReduction) -> None:
+    assert one.mean is not None
+    assert other.mean is not None
+    np.testing.assert_array_equal(one.mean, other.mean)
+    np.testing.assert_array_equal(one.contributors, other.contributors)
+
+
 def both(
     codec: RangeCodec, elements: int, seed: int, part_chunks: int
 ) -> tuple[Ranks, Ranks, NDArray[np.uint8], NDArray[np.uint64]]:
@@ -113,10 +120,7 @@ def test_parts_give_the_bytes_of_the_whole(
                 other.take_part(first, results[first:end], contributors[first:end])
             first = end
         other.take(results, contributors)
-        assert one.mean is not None
-        assert other.mean is not None
-        np.testing.assert_array_equal(one.mean, other.mean)
-        np.testing.assert_array_equal(one.contributors, other.contributors)
+        require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
 
@@ -172,9 +176,7 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
                 other.take_part(first, results[first:end], contributors[first:end])
             first = end
         other.take(results, contributors)
-        assert one.mean is not None
-        assert other.mean is not None
-        np.testing.assert_array_equal(one.mean, other.mean)
+        require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, mixed.kept, strict=True):
         if not repeats:
             np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
@@ -232,9 +234,7 @@ def test_parts_are_taken_back_and_taken_again() -> None:
         other.take_part(0, results[:2], contributors[:2])
         one.take(results, contributors)
         other.take(results, contributors)
-        assert one.mean is not None
-        assert other.mean is not None
-        np.testing.assert_array_equal(one.mean, other.mean)
+        require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         largest = np.abs(one_kept.residual).max()
         np.testing.assert_allclose(one_kept.residual, other_kept.residual, rtol=0, atol=1e-5 * max(largest, 1))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,11 +59,12 @@ def data_trees(depth: int) -> st.SearchStrategy[Json]:
     )
 
 
-def bool_trees(depth: int) -> st.SearchStrategy[Json]:
+def bool_trees(depth: int, trees: Callable[[int], st.SearchStrategy[Json]] | None = None) -> st.SearchStrategy[Json]:
+    """Return conditions over `trees`, which are `data_trees` if left out."""
     leaves: st.SearchStrategy[Json] = st.booleans().map(lambda value: {"type": "bool", "value": value})
     if depth == 0:
         return leaves
-    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    data, condition = (trees or data_trees)(depth - 1), bool_trees(depth - 1, trees)
     return st.one_of(
         leaves,
         st.builds(expression, st.sampled_from(COMPARISONS), data, data),

@@ -14,13 +14,13 @@ from hopsum_switch.native.function_scope import Value
 from hopsum_switch.native.integer_code import LANE_BITS, MaskedSelections
 
 from ..core.builder import Json, assign, build, expression, field, hexstr, primitive
+from ..core.test_expressions import bool_trees
 from .agreement import Pair
 
 pytestmark = pytest.mark.system
 WIDTHS = {"a": 8, "b": 16, "c": 100, "v": 512, "w": 2048, "x": 1000, "y": 600, "s": 8, "t": 72, "z": 4}
 SIGNED = ("s", "t")
 ARITHMETIC = ["+", "-", "&", "|", "^"]
-COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
 SETTINGS = settings(
     max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
@@ -35,7 +35,7 @@ def leaves() -> st.SearchStrategy[Json]:
 def data_trees(depth: int) -> st.SearchStrategy[Json]:
     if depth == 0:
         return leaves()
-    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    data, condition = data_trees(depth - 1), bool_trees(depth - 1, data_trees)
     unsigned = st.sampled_from([field("h", "a"), field("h", "b")])
     positive = st.integers(1, 2**40).map(hexstr)
     return st.one_of(
@@ -53,20 +53,6 @@ def data_trees(depth: int) -> st.SearchStrategy[Json]:
         ),
         st.builds(expression, st.just("?"), data, data, condition),
         st.builds(expression, st.just("b2d"), st.none(), condition),
-    )
-
-
-def bool_trees(depth: int) -> st.SearchStrategy[Json]:
-    constant: st.SearchStrategy[Json] = st.booleans().map(lambda value: {"type": "bool", "value": value})
-    if depth == 0:
-        return constant
-    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
-    return st.one_of(
-        st.builds(expression, st.sampled_from(COMPARISONS), data, data),
-        st.builds(expression, st.sampled_from(["and", "or", "==", "!="]), condition, condition),
-        st.builds(expression, st.just("not"), st.none(), condition),
-        st.builds(expression, st.just("d2b"), st.none(), data),
-        st.builds(expression, st.just("?"), condition, condition, condition),
     )
 
 
