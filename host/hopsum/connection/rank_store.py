@@ -80,14 +80,16 @@ def agree_on_round(store: KeyValueStore, rank: int, workers: int, wait_s: float,
     store.put(f"hopsum/here/{rank}", own)
     while True:
         if rank == 0:
-            heard = json.dumps([store.find(f"hopsum/here/{each}") for each in range(workers)])
-            if heard != told:
-                store.put("hopsum/round", heard)
-                told = heard
+            texts = [store.find(f"hopsum/here/{each}") for each in range(workers)]
             # Below this round's name: a rank of a round before, whose text is still there, has not come.
             missing = [each for each in range(1, workers) if not store.find(f"hopsum/{own}/come/{each}")]
             if not missing:
                 return own
+            # Looked at after the texts: one that has come may be ahead, with the text of its next round.
+            heard = json.dumps([own, *(texts[each] if each in missing else None for each in range(1, workers))])
+            if heard != told:
+                store.put("hopsum/round", heard)
+                told = heard
         else:
             names = json.loads(store.find("hopsum/round") or "[]")
             if own in names:

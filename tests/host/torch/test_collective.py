@@ -60,7 +60,9 @@ def test_what_all_ranks_learn_alike(tmp_path: Path) -> None:
     assert first["mean"] == second["mean"] == [0.5, 0.5]
     words = r"rank 0 has codec uhc\(\), seed 77.*; rank 1 has codec thc\(\), seed 77.*: all ranks need the same"
     assert re.search(words, first["settings"])
-    assert "rank=2, but torch.distributed says 1; leave rank out" in second["place"]
+    assert re.search("rank=[12], but torch.distributed says [01]; leave rank out", second["place"]), (
+        "its own or the other's"
+    )
 
 
 def test_a_group_of_some_ranks(tmp_path: Path) -> None:
