@@ -112,15 +112,18 @@ def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -
 # comparison would blame the kernel for a worker that comes late, whose absence looks like loss and ends by itself.
 #
 # state     input                                             next      also
-# TOGETHER  a quarter is lost                                 SINGLY
+# TOGETHER  a quarter is lost for SUSPECT_S                   SINGLY
 # SINGLY    many arrived, and less than an eighth is lost     CHECK     together again
 # SINGLY    more is lost                                      TOGETHER  not tried again before many have arrived
-# CHECK     a quarter is lost                                 SINGLY    for good, said once
+# CHECK     a quarter is lost for SUSPECT_S                   SINGLY    for good, said once
 # CHECK     many arrived                                      TOGETHER
 
 
 SUSPECT_LOSSES: Final = 16
 """Fewer retransmissions than this prove nothing."""
+# A worker that comes late by less costs nobody the trains, which halve the time of a long vector.
+SUSPECT_S: Final = 1.0
+"""Seconds for which a quarter is lost before the datagrams' being together may be the reason."""
 # Chance hardly makes a way that loses a quarter of so many look like one that loses an eighth.
 MANY: Final = 256
 # A loss shows a timeout later. By then its slot waits: with an eighth lost all do after some eight windows.
@@ -137,8 +140,9 @@ class SegmentTrial:
         """They are sent one by one for good: sent together they were lost, twice."""
         self._checks = self._rests = False
         self._results = self._again = self._owed = self._window = 0
+        self._lossy_since_s: float | None = None
 
-    def look(self, results: int, again: int, on_the_way: int) -> None:
+    def look(self, results: int, again: int, on_the_way: int, now: float) -> None:
         """Take a worker's counts since it began, often: results, retransmissions, positions without a result."""
         self._window = max(self._window, on_the_way)
         many = max(MANY, WINDOWS * self._window)
@@ -146,6 +150,8 @@ class SegmentTrial:
         is_lossy = lost >= SUSPECT_LOSSES and 4 * lost >= arrived
         if self.is_over:
             return
+        if not is_lossy or self._lossy_since_s is None:
+            self._lossy_since_s = now
         if not self.together:
             # What was on the way at the beginning was sent together: all of it is sent again once, and arrives.
             arrived, lost = arrived - self._owed, max(lost - self._owed, 0)
@@ -156,6 +162,8 @@ class SegmentTrial:
                 self._begin(results, again, on_the_way, together=True)
                 self._checks = True
         elif is_lossy and not self._rests:
+            if now - self._lossy_since_s < SUSPECT_S:
+                return
             self.is_over = self._checks
             self._begin(results, again, on_the_way, together=False)
         elif arrived >= many + self._owed:
@@ -164,3 +172,4 @@ class SegmentTrial:
 
     def _begin(self, results: int, again: int, on_the_way: int, *, together: bool) -> None:
         self._results, self._again, self._owed, self.together = results, again, on_the_way, together
+        self._lossy_since_s = None

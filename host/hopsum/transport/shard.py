@@ -224,7 +224,7 @@ class Shard:
             self._failures = Counter(said.failures)
         if isinstance(self.link, UdpLink):
             counts = self.worker.statistics
-            self.link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way)
+            self.link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way, now)
         # A process that waited for a processor finds its timers due and their results in the socket: first the results.
         # The bound keeps a flood from putting off deadlines for ever.
         if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):

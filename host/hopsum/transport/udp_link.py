@@ -121,11 +121,11 @@ class UdpLink:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def judge(self, results: int, again: int, on_the_way: int) -> None:
+    def judge(self, results: int, again: int, on_the_way: int, now: float) -> None:
         """Take a worker's counts as `SegmentTrial.look`, and send together or one by one from now on."""
         if self._trial is None:
             return
-        self._trial.look(results, again, on_the_way)
+        self._trial.look(results, again, on_the_way, now)
         if self._trial.together != self.offload.segment:
             self._send_together(self._trial.together)
         if self._trial.is_over:

@@ -35,7 +35,7 @@ def outcome(loss: Loss, window: int, rounds: int = 2000) -> tuple[SegmentTrial, 
         again += owed
         arrived = sum(rng.random() >= loss(trial.together, number) for _ in range(window))
         results, owed = results + arrived, window - arrived
-        trial.look(results, again, owed)
+        trial.look(results, again, owed, 0.1 * number)
     return trial, results
 
 
