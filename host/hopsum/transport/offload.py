@@ -121,7 +121,7 @@ def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -
 
 SUSPECT_LOSSES: Final = 16
 """Fewer retransmissions than this prove nothing."""
-# A worker that comes late by less costs nobody the trains, which halve the time of a long vector.
+# A worker that comes late by less must not end the trains of the others: a long vector takes twice as long singly.
 SUSPECT_S: Final = 1.0
 """Seconds for which a quarter is lost before the datagrams' being together may be the reason."""
 # Chance hardly makes a way that loses a quarter of so many look like one that loses an eighth.

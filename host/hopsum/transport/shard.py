@@ -86,8 +86,6 @@ class StepLock:
         if change > 0:
             self._wake()
 
-    # What threading.Condition asks of a reentrant lock.
-
     # threading.Condition calls these three by name on a lock that is no plain lock (CPython, threading.py).
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())

@@ -138,8 +138,3 @@ def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> Co
 def part_chunks(chunks: int) -> int:
     """Return the chunks of a vector that Python encodes or reads between two looks at the network."""
     return max(PART_CHUNKS, chunks // PARTS_MAX)
-
-
-def own_chunks(chunks: int, number: int, shards: int) -> int:
-    """Return how many of the first `chunks` chunks of a vector belong to a shard."""
-    return max(-(-(chunks - number) // shards), 0)

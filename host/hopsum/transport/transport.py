@@ -39,7 +39,7 @@ from hopsum.protocol.worker_state import places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.side_connections import SideStatistics
-from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work, own_chunks
+from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import worker_loop
 from hopsum_wire import Drop, WireError
@@ -183,7 +183,7 @@ class Transport:
                     payloads[number::shards],
                     now=now,
                     counts=each[number::shards] if each.ndim else each,
-                    ready=own_chunks(ready, number, shards),
+                    ready=len(range(number, ready, shards)),
                     places=places.of_shard(number, shards),
                 )
                 last = worker.in_progress[-1] if worker.in_progress else None
@@ -234,9 +234,9 @@ class Transport:
         for shard in shards:
             shard.require_open()
         with self._locks:
-            if loop is not None and not runs and loop.has_rest:
-                loop.take_rest(self._workers)
             now = time.monotonic()
+            if loop is not None and not runs and loop.has_rest:
+                loop.take_rest(self._workers, now)
             for shard, some, is_empty in zip(shards, arrived, emptied, strict=True):
                 shard.hand_over(some, now, emptied=is_empty)
                 shard.say()

@@ -51,7 +51,7 @@ class ShardMemory:
 
     def __init__(self, link: UdpLink, slots: int, job: tuple[NDArray[Any], ...]) -> None:
         self.link = link
-        self._rows: dict[int, tuple[NDArray[np.uint8], tuple[int, ...]]] = {}
+        self._known: dict[int, tuple[NDArray[np.uint8], tuple[int, ...]]] = {}
         """By handle of an all-reduce in progress, its datagrams, and the part of its row that stays."""
         self._job = job
         self.words = np.zeros(at.WORDS, np.int64)
@@ -127,11 +127,11 @@ class ShardMemory:
     def _places(self, reduce: AllReduce) -> tuple[int, ...]:
         """Return the addresses of an all-reduce's arrays, and the bytes of their rows."""
         # A change of generation stamps other datagrams. All other arrays stay.
-        known = self._rows.get(reduce.handle)
+        known = self._known.get(reduce.handle)
         if known is None or known[0] is not reduce.datagrams:
             arrays: list[NDArray[Any]] = [reduce.datagrams, reduce.results, reduce.contributors, reduce.held]
             sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-            known = self._rows[reduce.handle] = (reduce.datagrams, (*map(address_of, arrays), *sizes))
+            known = self._known[reduce.handle] = (reduce.datagrams, (*map(address_of, arrays), *sizes))
         return known[1]
 
     def give_back(self, worker: Worker) -> None:
@@ -151,13 +151,13 @@ class ShardMemory:
         for row, reduce in zip(self.reduces[: len(worker.in_progress)].tolist(), worker.in_progress, strict=True):
             reduce.missing, reduce.ready = row[at.MISSING], row[at.READY]
         worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
-        if len(self._rows) > len(worker.in_progress):
+        if len(self._known) > len(worker.in_progress):
             handles = {reduce.handle for reduce in worker.in_progress}
-            self._rows = {handle: known for handle, known in self._rows.items() if handle in handles}
+            self._known = {handle: known for handle, known in self._known.items() if handle in handles}
 
-    def take_rest(self, worker: Worker, most: int | None) -> None:
+    def take_rest(self, worker: Worker, now: float, most: int | None = None) -> None:
         """Give the worker datagrams that the kernel left in the buffer: `most` of them, or all."""
-        words, now = self.words, float(self.clocks[at.NOW])
+        words = self.words
         size, stop = max(int(words[at.SEGMENT]), 1), int(words[at.RECEIVED])
         start = int(words[at.REST])
         end = stop if most is None else min(start + most * size, stop)
@@ -309,7 +309,7 @@ class WorkerLoop:
                 if memory.words[at.DATAGRAMS_RECEIVED]:
                     worker.absence.end()  # A1: a datagram came, so the switch is there
                 if memory.words[at.ENDED] == at.STOP_REST:
-                    memory.take_rest(worker, 1)
+                    memory.take_rest(worker, float(memory.clocks[at.NOW]), 1)
                     has_rest = True
             if not has_rest and self.job[at.STOP] != at.STOP_DONE:
                 break
@@ -320,10 +320,11 @@ class WorkerLoop:
                 break
         return unsent
 
-    def take_rest(self, workers: Sequence[Worker]) -> None:
+    def take_rest(self, workers: Sequence[Worker], now: float) -> None:
         """Give the workers all datagrams that the kernel left in the buffers."""
         for memory, worker in zip(self.shards, workers, strict=True):
-            memory.take_rest(worker, None)
+            # Now: the worker may have sent something since the kernel's last train, and measures round trips.
+            memory.take_rest(worker, now)
 
     @property
     def has_rest(self) -> bool:
