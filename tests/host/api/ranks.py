@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 import hopsum
 from hopsum.codec import make_codec
+from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import Communicator
+from hopsum_wire import Op
 
 Result = TypeVar("Result")
 
@@ -40,6 +42,13 @@ def run_ranks(url: str, work: Callable[[Communicator], Result], workers: int, **
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(run, rank) for rank in range(workers)]
         return [future.result(60) for future in futures]
+
+
+def sum_without_some(op: int, payloads: list[Any], table: Any, **options: Any) -> Any:
+    """Sum as `simulate_switch`: ranges of all ranks, and n of n + 1 chunks without another one of the n ranks each."""
+    ranks, chunks = np.ogrid[: len(payloads), : len(payloads[0])]
+    present = (op == Op.MAX32) | (chunks % (len(payloads) + 1) != 1 + ranks)
+    return simulate_switch(op, payloads, table, present, **options)
 
 
 def vectors(workers: int, elements: int, codec: str = "thc", seed: int = 0) -> list[NDArray[np.float32]]:

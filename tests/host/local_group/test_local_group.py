@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 import hopsum
 from hopsum.codec import ErrorFeedback, NonFiniteError, make_codec
-from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import Communicator, CommunicatorClosedError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
 from hopsum.local_group.group_leader import LocalGroupLeader
 from hopsum.local_group.group_member import LocalGroupMember
 from hopsum.local_group.host_ranks import LocalGroup
 from hopsum.local_group.member_messages import Connection
-from hopsum_wire import Op
+
+from ..api.ranks import sum_without_some
 
 HOSTS = ((0, 2), (1, 3, 4))
 """Two hosts of different sizes, whose ranks do not follow each other."""
@@ -175,14 +175,7 @@ def test_a_nan_of_one_member_concerns_all_and_the_next_follows(on_nonfinite: Any
 
 def test_contributors_that_differ_from_chunk_to_chunk_are_told_to_members(monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 40_000
-
-    def lossy(op: int, payloads: list[Any], table: Any, **options: Any) -> Any:
-        """Sum ranges of all hosts, and without one of the hosts in two chunks of three."""
-        chunks = np.arange(len(payloads[0]))
-        present = np.stack([(op == Op.MAX32) | (chunks % 3 != 1 + host) for host in range(len(HOSTS))])
-        return simulate_switch(op, payloads, table, present, **options)
-
-    monkeypatch.setattr("hopsum.memory.simulate_switch", lossy)
+    monkeypatch.setattr("hopsum.memory.simulate_switch", sum_without_some)
     with all_ranks(codec="fixed") as opened:
         found = on_all(opened, lambda rank, comm: comm.allreduce(vector(rank, elements)))
     assert set(found[0].contributors.tolist()) == {0b01, 0b10, 0b11}

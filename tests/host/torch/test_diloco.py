@@ -20,7 +20,7 @@ from hopsum.codec import NonFiniteError
 from hopsum.communicator import Communicator, MismatchError
 from hopsum.torch import DiLoCo
 
-from ..api.ranks import run_ranks
+from ..api.ranks import run_ranks, sum_without_some
 
 WORKERS, EVERY = 3, 4
 torch.manual_seed(5)
@@ -116,10 +116,16 @@ def test_global_parameters_are_those_of_the_papers(count: int, delay: int, alpha
     torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("lacks", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("codec", ["thc", "uhc"])
-def test_books_of_the_error_feedback_balance(codec: str) -> None:
-    """Pseudo-gradients that were applied, and what is left, are those of the ranks."""
+def test_books_of_the_error_feedback_balance(codec: str, lacks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pseudo-gradients that were applied, and what is left, are those of the ranks; `delivered` says who was missing.
+
+    A sum of few contributors is divided by their number, so the books are kept sum by sum.
+    """
     rounds = 6
+    if lacks:
+        monkeypatch.setattr("hopsum.memory.simulate_switch", sum_without_some)
 
     def work(comm: Communicator) -> tuple[list[Any], list[Any], dict[str, float]]:
         replica = Replica(comm, **LOCAL_SGD)
@@ -130,7 +136,7 @@ def test_books_of_the_error_feedback_balance(codec: str) -> None:
             own = x.copy()
             future = submit(x, **rest)
             result = future.result()
-            sums.append((own, result.mean.copy()))
+            sums.append((own, result.mean.copy(), result.contributors.copy()))
             return future
 
         comm.submit = watched  # type: ignore[method-assign]
@@ -144,14 +150,15 @@ def test_books_of_the_error_feedback_balance(codec: str) -> None:
     found = run(work, codec=codec)
     largest = 0.0
     for number in range(rounds):
-        _, mean = found[0][0][number]
+        _, mean, contributors = found[0][0][number]
         assert all(np.array_equal(sums[number][1], mean) for sums, _, _ in found)
+        counts = np.repeat([each.bit_count() for each in contributors.tolist()], 1024)[: mean.size]
         owed = sum(sums[number][0].astype(np.float64) + lefts[number].double().numpy() for sums, lefts, _ in found)
         left = sum(lefts[number + 1].double().numpy() for _, lefts, _ in found)
-        assert np.abs(WORKERS * mean.astype(np.float64) + left - owed).max() < 1e-5
+        assert np.abs(counts * mean.astype(np.float64) + left - owed).max() < 1e-5
         largest = max(largest, float(np.abs(left).max()))
     assert largest > 1e-4, "there is no residual: the test proves nothing"
-    assert [stats["delivered"] for _, _, stats in found] == [1.0] * WORKERS
+    assert [stats["delivered"] for _, _, stats in found] == [0.5 if lacks else 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("options", [{}, {"fragments": 2, "fragment_sync_delay": 2, "fragment_update_alpha": 0.5}])
