@@ -37,17 +37,19 @@ _SUM, _KIND = "sum + value;", "hdr.aggregation.kind != CONTRIBUTION"
 _RESULT, _RANK = "hdr.aggregation.kind = RESULT;", "hdr.aggregation.rank = meta.rack;"
 _ANSWER = "standard.egress_spec = standard.ingress_port;"
 _DOWN = "            standard.mcast_grp = BELOW;\n            return;"
+_PASSED_DOWN = "is_from_above && hdr.aggregation.kind == RESULT"
 _SOURCE = "hdr.ethernet.source = SWITCH_MAC;\n"
 _DROPPED_EACH = "mark_to_drop(standard);\n        }\n        arrived.write"
-_ANSWERED_EACH = "standard.egress_spec = standard.ingress_port;\n        }\n        arrived.write"
-_CHUNK = f"{_RESULT} hdr.aggregation.chunk = hdr.aggregation.chunk & 0xFFFF;"
+_ANSWERED_EACH = _ANSWER + "\n        }\n        arrived.write"
+_SHORT = "hdr.aggregation.chunk = hdr.aggregation.chunk & 0xFFFF;"
+_CHUNK = f"{_RESULT} {_SHORT}"
 _ANY_TYPE = (
     "default: accept;\n        }\n    }\n\n    state aggregation",
     "default: aggregation;\n        }\n    }\n\n    state aggregation",
 )
 _PORTS = "hdr.udp.source_port = AGGREGATION_PORT;\n        hdr.udp.destination_port = AGGREGATION_PORT;"
 _SWAPPED = "hdr.udp.destination_port = hdr.udp.source_port; hdr.udp.source_port = AGGREGATION_PORT;"
-_NOT_FOR_US = "hdr.ipv4.destination != meta.switch_ip"
+_NOT_FOR_US, _NOT_OUR_MAC = "hdr.ipv4.destination != meta.switch_ip", "hdr.ethernet.destination != meta.switch_mac"
 _FLOODS = ("drop() {\n        mark_to_drop(standard);", "drop() {\n        standard.mcast_grp = ALL_WORKERS;")
 _ECHOES = ("mark_to_drop(standard);\n            return;", f"{_ANSWER}\n            return;")
 _TWICE = ("packet.emit(hdr.values);", "packet.emit(hdr.values);\n        packet.emit(hdr.values);")
@@ -66,13 +68,8 @@ _UDP_EVERYWHERE = (
     ("floods", *_FLOODS, "ordinary_traffic"),
     ("longer_datagrams", "(AGGREGATION_PORT, 48)", "(AGGREGATION_PORT, 48 &&& 0xFFF0)", "for_the_switch_only"),
     ("cut_contributions", *_CUT, "for_the_switch_only"),
-    ("told_by_ethernet_address", _NOT_FOR_US, "hdr.ethernet.destination != meta.switch_mac", "ordinary_traffic"),
-    (
-        "told_by_both_addresses",
-        _NOT_FOR_US,
-        f"{_NOT_FOR_US} || hdr.ethernet.destination != meta.switch_mac",
-        "for_the_switch_only",
-    ),
+    ("told_by_ethernet_address", _NOT_FOR_US, _NOT_OUR_MAC, "ordinary_traffic"),
+    ("told_by_both_addresses", _NOT_FOR_US, f"{_NOT_FOR_US} || {_NOT_OUR_MAC}", "for_the_switch_only"),
     ("drops_what_is_no_ipv4", "!hdr.ipv4.isValid() ||", "hdr.ipv4.isValid() &&", "ordinary_traffic"),
     ("counts_hops", "egress_spec = port;", "egress_spec = port; hdr.ipv4.ttl = hdr.ipv4.ttl - 1;", "ordinary_traffic"),
     ("forwards_to_one", "standard.egress_spec = port;", "standard.egress_spec = 3;", "ordinary_traffic"),
@@ -99,7 +96,7 @@ _UDP_EVERYWHERE = (
     ("old_udp_checksum", "hdr.udp.checksum = 0;", "", "checksums"),
     ("no_checksum_test", "standard.checksum_error == 1", "false", "for_the_switch_only"),
     ("adds_everything", "|| hdr.aggregation.kind != CONTRIBUTION", "", "for_the_switch_only"),
-    ("takes_others_packets", "|| hdr.ipv4.destination != meta.switch_ip", "", "ordinary_traffic"),
+    ("takes_others_packets", f"|| {_NOT_FOR_US}", "", "ordinary_traffic"),
     ("rewrites_others_results", "&& meta.is_answer == 1", "", "ordinary_traffic"),
     ("adds_to_the_last_round", "bool is_first = count == 0;", "bool is_first = false;", "sum_over_udp"),
     ("early_result", "count == meta.workers", "count == 2", "sum_over_udp"),
@@ -256,12 +253,7 @@ _RACKS = (
     ),
     ("keeps_the_rank", _RANK, "", "leaf_sends_up"),
     ("keeps_source", f"{_SOURCE}        {_RANK}", _RANK, "leaf_sends_up"),
-    (
-        "chunk_of_sixteen_bits",
-        _RANK,
-        f"{_RANK} hdr.aggregation.chunk = hdr.aggregation.chunk & 0xFFFF;",
-        "leaf_sends_up",
-    ),
+    ("chunk_of_sixteen_bits", _RANK, f"{_RANK} {_SHORT}", "leaf_sends_up"),
     ("uplink_in_the_program", "meta.uplink = uplink;", "meta.uplink = 9;", "leaf_sends_up"),
     ("spine_keeps_source", f"{_SOURCE}        {_RESULT}", _RESULT, "only_from_the_right_side"),
     ("spine_keeps_destination", "hdr.ethernet.destination = BROADCAST;", "", "only_from_the_right_side"),
@@ -278,12 +270,7 @@ _RACKS = (
         "if ((is_from_above || meta.is_leaf == 0) && hdr",
         "only_from_the_right_side",
     ),
-    (
-        "passes_other_kinds_down",
-        "is_from_above && hdr.aggregation.kind == RESULT",
-        "is_from_above && hdr.aggregation.kind != CONTRIBUTION",
-        "only_from_the_right_side",
-    ),
+    ("passes_other_kinds_down", _PASSED_DOWN, f"is_from_above && {_KIND}", "only_from_the_right_side"),
     ("any_type", *_ANY_TYPE, "only_from_the_right_side"),
     ("cut_contributions", *_CUT, "only_from_the_right_side"),
     (
@@ -300,12 +287,7 @@ _RACKS = (
         "            hdr.aggregation.chunk = 0;\n            standard.mcast_grp = BELOW;\n            return;",
         "leaf_hands_down",
     ),
-    (
-        "results_of_workers",
-        "is_from_above && hdr.aggregation.kind == RESULT",
-        "hdr.aggregation.kind == RESULT",
-        "only_from_the_right_side",
-    ),
+    ("results_of_workers", _PASSED_DOWN, "hdr.aggregation.kind == RESULT", "only_from_the_right_side"),
     ("adds_what_comes_down", "if (is_from_above || hdr.aggregation", "if (hdr.aggregation", "only_from_the_right_side"),
     ("adds_results", "|| hdr.aggregation.kind != CONTRIBUTION", "", "only_from_the_right_side"),
     (
