@@ -271,7 +271,8 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), switch_config(4, {1: "10.7.0.0/16"}), links=TREE_LINKS)
     why = refused(cluster, InvalidRequestError)
     assert "s4 lacks 10.0.1.1/32; the leaves below s3 lack 10.7.0.0/16; name the switch" in why
-    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).parts
+    named = JobRequest("named", 4, 16, switch="s3")
+    assert cluster.controller.create_job(named).switches == ["s1", "s2", "s3"], "the spine has no workers of its own"
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,7 @@ def test_environment_variables_are_text(name: str, text: str, value: Any) -> Non
     ("environment", "message"),
     [
         ({"HOPSUM_RANKS": "1"}, "environment variable HOPSUM_RANKS: there is no setting 'ranks'; did you mean rank?"),
+        ({"HOPSUM_CONFIG": "job.toml"}, "environment variable HOPSUM_CONFIG: there is no setting 'config'; there are"),
         ({"HOPSUM_RANK": "one"}, "environment variable HOPSUM_RANK is 'one': rank is an integer of 0 to 65535"),
         ({"HOPSUM_RANK": "-1"}, "environment variable HOPSUM_RANK is -1: rank is an integer"),
         ({"RANK": "one"}, "environment variable RANK is 'one': rank is an integer"),
