@@ -158,12 +158,7 @@ CASES = (
     Case("again_before_the_end", "what comes again is not added again (rule 2)", 3, again_before_the_end),
     Case("again_after_the_end", "who asks again after the end gets the RESULT, alone (rule 2)", 3, again_after_the_end),
     Case("late_worker", "the other version keeps the RESULT for who is late (rules 1, 3)", 3, late_worker),
-    Case(
-        "who_does_not_exist",
-        "unknown ranks are dropped, the rest is as in level 2 (rules 4, 5)",
-        1,
-        who_does_not_exist,
-    ),
+    Case("who_does_not_exist", "no unknown ranks; the rest as in level 2 (rules 4, 5)", 1, who_does_not_exist),
     Case("random_loss", "with a third of all packets lost, all get every sum (rules 2, 3)", 3, random_loss),
 )
 

@@ -27,7 +27,7 @@ from hopsum_labs.packets import (
 from hopsum_labs.rule_checks import Case, Failed, LabError, expect, expect_nothing, expect_results, vectors
 from hopsum_switch.engine import Output
 
-# Another one than that of the exercise's network.py.
+# Not the port of the exercise's network.py: a program that has that number built in must not pass.
 UPLINK = 11
 _GROUP = 1
 
@@ -196,12 +196,7 @@ def unequal_racks(switch: Testbed) -> None:
 CASES = (
     Case("leaf_sends_up", "a leaf sends the sum of its rack up, once a round (rules 1, 2)", 2, leaf_sends_up),
     Case("leaf_hands_down", "a leaf passes a RESULT from the spine on to its workers (rule 4)", 2, leaf_hands_down),
-    Case(
-        "only_from_the_right_side",
-        "RESULTs come from above, the rest from below (rules 3, 5)",
-        2,
-        only_from_the_right_side,
-    ),
+    Case("only_from_the_right_side", "RESULTs go down, contributions go up (rules 3, 5)", 2, only_from_the_right_side),
     Case("two_racks", "all workers of two racks get the sum; uplinks carry one packet a round (rule 3)", 3, two_racks),
     Case("unequal_racks", "racks have different numbers of workers (rule 1)", 1, unequal_racks),
 )
