@@ -169,7 +169,7 @@ class Config:
     link: str = _setting(
         "fast",
         _text("fast", "scapy"),
-        "transport of datagrams; scapy packets are slow and can be seen (file, udp and raw)",
+        "transport of datagrams; scapy packets are slow and can be seen (file:// and raw://)",
     )
     gso: str = _setting(
         "auto",

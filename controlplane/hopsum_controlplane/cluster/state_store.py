@@ -91,7 +91,8 @@ ALTER TABLE jobs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
 DROP TABLE IF EXISTS owner;
 CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
 """,
-    # Switches that registered by themselves. A job that is on one waits until the configuration has that switch.
+    # Switches that registered by themselves. With a job on one, the controller starts only where the configuration
+    # has that switch.
     11: "DROP TABLE switches;\n",
 }
 

@@ -42,29 +42,22 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
         **options: Any,
     ) -> None:
-        self.config, self._cache, self._options = config, cache, options
+        self.config, self._cache = config, cache
         self._check(devices)
         self._reconcilers = {
-            switch.name: self._made(
+            switch.name: SwitchReconciler(
                 switch,
                 devices[switch.name],
-                pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
+                cache,
+                reconcile_interval_s=config.reconcile_interval_s,
+                ready=self._ready,
+                parts=self._parts,
+                links=config.links,
+                pipeline=pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
+                **options,
             )
             for switch in config.switches
         }
-
-    def _made(self, switch: SwitchConfig, source: DeviceSource, pipeline: PipelineConfig | None) -> SwitchReconciler:
-        return SwitchReconciler(
-            switch,
-            source,
-            self._cache,
-            reconcile_interval_s=self.config.reconcile_interval_s,
-            ready=self._ready,
-            parts=self._parts,
-            links=self.config.links,
-            pipeline=pipeline,
-            **self._options,
-        )
 
     def __getitem__(self, name: str) -> SwitchReconciler:
         return self._reconcilers[name]
