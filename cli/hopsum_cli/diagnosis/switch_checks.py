@@ -93,7 +93,7 @@ def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[
     return causes
 
 
-def check_gso(client: ProbeClient, switch: Endpoint, window: int, wait_s: float) -> CheckRow:
+def check_gso(client: ProbeClient, window: int, wait_s: float) -> CheckRow:
     """Check that PROBEs which the kernel sends together arrive, and the answers of a switch that may do the same."""
     places = places_of(range(min(_TOGETHER, window)))
     counts, answered = len(places) * _TRIES, 0

@@ -208,7 +208,7 @@ class _Examination:
         if client.transport.how or os.environ.get("HOPSUM_GSO") == "off":
             why = "not tried beside a worker that runs" if client.transport.how else "HOPSUM_GSO=off"
             return skipped("gso", why)
-        return switch_checks.check_gso(client, self.switch, self.membership.window, self._patience.answer_s)
+        return switch_checks.check_gso(client, self.membership.window, self._patience.answer_s)
 
     def _generation(self) -> CheckRow:
         return switch_checks.check_generation(self.membership, self.report["switch"].facts["generations"])

@@ -41,7 +41,7 @@ class JobMover:
             if to is not None and to not in self._reconcilers:
                 raise InvalidRequestError(f"no switch {to!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
             switches = self._reconcilers.capacities(record.request)
-            found = placement.replacement(record, away, to, switches, self._reconcilers.config.links)
+            found = placement.replacement(record, to, switches, self._reconcilers.config.links)
             target = found.config.name
             self._require_alike(record, away, target)
             seats = self._seats(record, away, target)

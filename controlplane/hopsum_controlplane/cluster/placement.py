@@ -140,11 +140,7 @@ def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequ
 
 
 def replacement(
-    record: JobRecord,
-    away: str,
-    to: str | None,
-    switches: Sequence[SwitchCapacity],
-    links: Sequence[LinkConfig] = (),
+    record: JobRecord, to: str | None, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()
 ) -> SwitchCapacity:
     """Return the switch that takes the place of one of a job's: `to`, or the one that has most free slots.
 
