@@ -37,6 +37,7 @@ _SUM, _KIND = "sum + value;", "hdr.aggregation.kind != CONTRIBUTION"
 _RESULT, _RANK = "hdr.aggregation.kind = RESULT;", "hdr.aggregation.rank = meta.rack;"
 _ANSWER = "standard.egress_spec = standard.ingress_port;"
 _DOWN = "            standard.mcast_grp = BELOW;\n            return;"
+_UP = "standard.egress_spec = meta.uplink;"
 _PASSED_DOWN = "is_from_above && hdr.aggregation.kind == RESULT"
 _SOURCE = "hdr.ethernet.source = SWITCH_MAC;\n"
 _DROPPED_EACH = "mark_to_drop(standard);\n        }\n        arrived.write"
@@ -239,12 +240,7 @@ _FLOATS = (
 )
 _RACKS = (
     ("sums_of_sixteen_bits", _SUM, "(sum + value) & 0xFFFF;", "two_racks"),
-    (
-        "any_kind_but_result",
-        "if (is_from_above || hdr.aggregation.kind != CONTRIBUTION",
-        "if (is_from_above || hdr.aggregation.kind == RESULT",
-        "only_from_the_right_side",
-    ),
+    ("any_kind_but_result", _KIND, "hdr.aggregation.kind == RESULT", "only_from_the_right_side"),
     (
         "answers_at_the_leaf",
         "if (meta.is_leaf == 1) {\n                send_up",
@@ -273,12 +269,7 @@ _RACKS = (
     ("passes_other_kinds_down", _PASSED_DOWN, f"is_from_above && {_KIND}", "only_from_the_right_side"),
     ("any_type", *_ANY_TYPE, "only_from_the_right_side"),
     ("cut_contributions", *_CUT, "only_from_the_right_side"),
-    (
-        "sends_everywhere",
-        "standard.egress_spec = meta.uplink;",
-        "standard.egress_spec = meta.uplink; standard.mcast_grp = BELOW;",
-        "leaf_sends_up",
-    ),
+    ("sends_everywhere", _UP, f"{_UP} standard.mcast_grp = BELOW;", "leaf_sends_up"),
     ("sends_a_result_up", _RANK, _RANK + " hdr.aggregation.kind = RESULT;", "leaf_sends_up"),
     ("drops_the_result", _DOWN, "            mark_to_drop(standard);\n            return;", "leaf_hands_down"),
     (
