@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges, make_codec
-from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec.lookup_table import LookupTable, best_table, expected_nmse
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
@@ -48,6 +48,16 @@ def test_expected_errors(workers: int) -> None:
         lanes = {Op.LOOKUP_ADD8: "8", Op.ADD8: "8", Op.LOOKUP_ADD16: "16", Op.ADD16: "16"}[codec.op]
         cells.append(f"{expected_nmse(codec.table, workers):.1e} ({codec.table.bits}, {lanes})")
     require_row([str(workers), *cells])
+
+
+def figures(table: LookupTable, workers: int) -> list[str]:
+    return [str(table.granularity), f"{1 / table.truncated:.0f}", f"{expected_nmse(table, workers):.5f}"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8, 12, 16])
+def test_default_tables(workers: int) -> None:
+    plain, kept = (best_table(workers, error_feedback=kept) for kept in (False, True))
+    require_row([str(workers), *figures(plain, workers), *figures(kept, 1)])
 
 
 def require_row(cells: list[str]) -> None:
