@@ -14,17 +14,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import time
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hopsum.config import ConfigError
-from hopsum.hosts.meeting import KeyValueStore, Meeting
-
-_LOOK_AGAIN_S: Final = 0.02
+from hopsum.hosts.meeting import KeyValueStore, Meeting, await_ranks, store_answers
 
 
 class RankStore:
@@ -41,10 +38,8 @@ class RankStore:
 
     def __init__(self, timeout_s: float, what: str = "hosts://") -> None:
         self.rank, self.workers, self._store = _find(timeout_s, what)
-        try:
+        with store_answers(what, "round"):
             self.name = agree_on_round(self, self.rank, self.workers, timeout_s, what)
-        except (RuntimeError, OSError) as error:
-            raise ConfigError(f"{what}: torch's store does not answer any more: {error}") from error
 
     def put(self, key: str, value: str) -> None:
         """Set a value."""
@@ -76,33 +71,33 @@ def meet_all_ranks(wait_s: float, what: str, group: Any = None) -> Meeting | Non
 
 def agree_on_round(store: KeyValueStore, rank: int, workers: int, wait_s: float, what: str) -> str:
     """Return a name that these ranks have in common, and that no ranks before them had. Raises ConfigError."""
-    own, until, told = secrets.token_hex(8), time.monotonic() + wait_s, ""
+    own = name = secrets.token_hex(8)
+    told = ""
     store.put(f"hopsum/here/{rank}", own)
-    while True:
-        if rank == 0:
-            texts = [store.find(f"hopsum/here/{each}") for each in range(workers)]
-            # Below this round's name: a rank of a round before, whose text is still there, has not come.
-            missing = [each for each in range(1, workers) if not store.find(f"hopsum/{own}/come/{each}")]
-            if not missing:
-                return own
-            # Looked at after the texts: one that has come may be ahead, with the text of its next round.
-            heard = json.dumps([own, *(texts[each] if each in missing else None for each in range(1, workers))])
-            if heard != told:
-                store.put("hopsum/round", heard)
-                told = heard
-        else:
-            names = json.loads(store.find("hopsum/round") or "[]")
-            if own in names:
-                store.put(f"hopsum/{names[0]}/come/{rank}", "true")
-                return str(names[0])
-            missing = [0]
-        if time.monotonic() >= until:
-            raise ConfigError(
-                f"{what}: rank {rank} has not heard of ranks {', '.join(map(str, missing))} within {wait_s:g} s. Call "
-                f"hopsum.connect on all {workers} ranks at the same point of the program, or wait longer "
-                "(membership_wait_s)"
-            )
-        time.sleep(_LOOK_AGAIN_S)
+
+    def lead() -> list[int]:
+        nonlocal told
+        texts = [store.find(f"hopsum/here/{each}") for each in range(workers)]
+        # Below this round's name: a rank of a round before, whose text is still there, has not come.
+        missing = [each for each in range(1, workers) if not store.find(f"hopsum/{own}/come/{each}")]
+        # Looked at after the texts: one that has come may be ahead, with the text of its next round.
+        heard = json.dumps([own, *(texts[each] if each in missing else None for each in range(1, workers))])
+        if missing and heard != told:
+            store.put("hopsum/round", heard)
+            told = heard
+        return missing
+
+    def follow() -> list[int]:
+        nonlocal name
+        names = json.loads(store.find("hopsum/round") or "[]")
+        if own not in names:
+            return [0]
+        name = str(names[0])
+        store.put(f"hopsum/{name}/come/{rank}", "true")
+        return []
+
+    await_ranks(follow if rank else lead, what, "round", rank, workers, wait_s)
+    return name
 
 
 def _find(timeout_s: float, what: str) -> tuple[int, int, Any]:

@@ -35,6 +35,30 @@ class KeyValueStore(Protocol):
         """Return a value, None if there is none yet, without waiting."""
 
 
+@contextmanager
+def store_answers(what: str, topic: str) -> Iterator[None]:
+    """Raise MeetingError in place of the error of a store that went with the process that had it."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise MeetingError(f"{what}: torch's store does not answer any more ({topic}): {error}") from error
+
+
+def await_ranks(
+    look: Callable[[], Sequence[int]], what: str, topic: str, rank: int, workers: int, wait_s: float
+) -> None:
+    """Call `look`, which returns the ranks that are missing, until there are none. Raises MeetingError after a time."""
+    until = time.monotonic() + wait_s
+    while missing := look():
+        if time.monotonic() >= until:
+            raise MeetingError(
+                f"{what}: rank {rank} has not heard of ranks {', '.join(map(str, missing))} within {wait_s:g} s "
+                f"({topic}). Call hopsum.connect on all {workers} ranks at the same point of the program, or wait "
+                "longer (membership_wait_s)"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
 class Meeting:
     """Messages between the ranks that open one communicator together, over a key-value store.
 
@@ -104,10 +128,14 @@ class Meeting:
                 told = {"error": str(error)}
             # A programming error, or Ctrl-C: the others hear of it before this rank goes down.
             except BaseException as error:
-                self.store.put(self._key(topic, self.rank), json.dumps({"error": f"{type(error).__name__}: {error}"}))
+                told = {"error": f"{type(error).__name__}: {error}"}
+                with suppress(RuntimeError, OSError):
+                    self.store.put(self._key(topic, self.rank), json.dumps(told))
                 raise
-            self.store.put(self._key(topic, self.rank), json.dumps(told))
-        found = self._await(topic, telling)
+        with store_answers(self._what, topic):
+            if self.rank in telling:
+                self.store.put(self._key(topic, self.rank), json.dumps(told))
+            found = self._await(topic, telling)
         errors = [f"rank {rank}: {found[rank]['error']}" for rank in sorted(found) if "error" in found[rank]]
         if errors:
             shown = errors[:_TOLD_MAX]
@@ -128,44 +156,32 @@ class Meeting:
             return
 
     def _await(self, topic: str, ranks: Sequence[int]) -> dict[int, Any]:
-        until, errors_until = time.monotonic() + self._wait_s, 0.0
+        errors_until = 0.0
         found: dict[int, Any] = {}
-        while True:
+
+        def look() -> list[int]:
+            nonlocal errors_until
             for rank in ranks:
-                if rank not in found and (text := self._find(topic, rank)) is not None:
+                if rank not in found and (text := self.store.find(self._key(topic, rank))) is not None:
                     found[rank] = json.loads(text)
             missing = [rank for rank in ranks if rank not in found]
-            if not missing:
-                return found
             for rank in missing:
-                if (why := self._find_key(self._failure_key(rank), topic)) is not None:
+                if (why := self.store.find(self._failure_key(rank))) is not None:
                     found[rank] = {"error": why}
-            if any("error" in each for each in found.values()):
+            if missing and any("error" in each for each in found.values()):
                 # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
                 # theirs.
                 errors_until = errors_until or time.monotonic() + ERRORS_S
                 if time.monotonic() >= errors_until:
-                    return found
-            if time.monotonic() >= until:
-                raise MeetingError(
-                    f"{self._what}: rank {self.rank} has not heard of ranks {', '.join(map(str, missing))} within "
-                    f"{self._wait_s:g} s ({topic}). Call hopsum.connect on all {self.workers} ranks at the same point "
-                    "of the program, or wait longer (membership_wait_s)"
-                )
-            time.sleep(_LOOK_AGAIN_S)
+                    return []
+            return missing
+
+        await_ranks(look, self._what, topic, self.rank, self.workers, self._wait_s)
+        return found
 
     def _failure_key(self, rank: int) -> str:
         # One for each call and rank, in whatever part of the meeting the rank fails.
         return f"hopsum/{self._name.partition('/')[0]}/failed/{self._ranks[rank]}"
-
-    def _find(self, topic: str, rank: int) -> str | None:
-        return self._find_key(self._key(topic, rank), topic)
-
-    def _find_key(self, key: str, topic: str) -> str | None:
-        try:
-            return self.store.find(key)
-        except (RuntimeError, OSError) as error:
-            raise MeetingError(f"{self._what}: torch's store does not answer any more ({topic}): {error}") from error
 
     def _key(self, topic: str, rank: int) -> str:
         return f"hopsum/{self._name}/{topic}/{rank}"

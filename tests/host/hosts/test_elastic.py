@@ -9,9 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -36,18 +36,9 @@ ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
 
 
 def agree(store: Store, workers: int) -> list[str]:
-    """Return what each rank takes as the name of its round."""
-    names = [""] * workers
-
-    def one(rank: int) -> None:
-        names[rank] = agree_on_round(store, rank, workers, 60, "x")
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(workers)]
-    for each in reversed(threads):
-        each.start()
-    for each in threads:
-        each.join()
-    return names
+    """Return what each rank takes as the name of its round. Rank 0 comes last."""
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda rank: agree_on_round(store, rank, workers, 60, "x"), reversed(range(workers))))
 
 
 class AheadStore(Store):

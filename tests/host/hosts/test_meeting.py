@@ -124,6 +124,16 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         Meeting(Store(), "1", 0, 2, 0.2).exchange("x", lambda: 1)
 
 
+@pytest.mark.parametrize("method", ["put", "find"])
+def test_a_store_that_went_with_its_process_is_named(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def gone(*_: object) -> None:
+        raise RuntimeError("broken pipe")
+
+    monkeypatch.setattr(Store, method, gone)
+    (found,) = meet(1, lambda each: each.exchange("x", lambda: 1))
+    assert str(found) == "hosts://: torch's store does not answer any more (x): broken pipe"
+
+
 def opened(opens: list[str], fails: Exception | None = None) -> list[str]:
     """Return the errors of ranks that open something each. With `fails`, all but rank 0 fail before."""
     store = Store()
@@ -145,8 +155,8 @@ def opened(opens: list[str], fails: Exception | None = None) -> list[str]:
 
 
 def test_a_rank_that_fails_before_it_meets_the_others_is_no_wait() -> None:
-    found = opened(["hosts://"] * 2, ConfigError("settings file /nowhere cannot be read"))
-    assert found == ["at 0: rank 1: settings file /nowhere cannot be read", "failed"]
+    found = opened(["hosts://"] * 2, ConfigError("unknown setting codce"))
+    assert found == ["at 0: rank 1: unknown setting codce", "failed"]
     assert opened(["hosts://"] * 2, ValueError("a bug")) == ["at 0: rank 1: ValueError: a bug", "failed"]
 
 
@@ -407,9 +417,8 @@ def test_folders_of_processes_that_were_killed_go_with_the_next_start(
         Children().close()
     assert killed.exists(), "another user's"
     Children().close()
-    assert {each.name for each in tmp_path.iterdir()} == {
-        living.folder.name, "hopsum-hosts-link", "hopsum-hosts-other",
-    }  # fmt: skip
+    left = {each.name for each in tmp_path.iterdir()}
+    assert left == {living.folder.name, "hopsum-hosts-link", "hopsum-hosts-other"}
     living.close()
 
 
