@@ -30,8 +30,6 @@ from hopsum_wire import HOPSUM_UDP_PORT
 TERMINATE_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.02
 _TAIL_BYTES: Final = 1500
-
-
 _FOLDERS: Final = "hopsum-hosts-"
 _OWNER: Final = "owner.lock"
 """The file in a folder that its owner has locked. The kernel unlocks it however the owner ends."""
@@ -58,8 +56,8 @@ class Children:
         self._thread = threading.Thread(target=self._serve, name="hopsum-children", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, arguments: Sequence[str], ready: re.Pattern[str], wait_s: float) -> str:
-        """Start `python -m ARGUMENTS --die-with-parent PID`. Return its output once that has a line `ready`.
+    def start(self, name: str, arguments: Sequence[str], ready: re.Pattern[str], wait_s: float) -> re.Match[str]:
+        """Start `python -m ARGUMENTS --die-with-parent PID`. Return where its output says that it is ready.
 
         Raises ChildError: it ended before, or did not say so in time.
         """
@@ -72,8 +70,8 @@ class Children:
         while True:
             over = child.poll() is not None
             text = log.read_text(encoding="utf-8", errors="replace")
-            if ready.search(text):
-                return text
+            if found := ready.search(text):
+                return found
             if over or time.monotonic() >= until:
                 why = f"ended with status {child.returncode}" if over else f"was not ready within {wait_s:g} s"
                 raise ChildError(f"{name} {why}: {text[-_TAIL_BYTES:].strip() or 'it printed nothing'}")
@@ -166,8 +164,5 @@ def start_switch(children: Children, ip: str, service_ip: str, *, gso: str) -> E
     """
     port = f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT},gso={gso}"
     arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", port]
-    text = children.start("switch", arguments, _READY, START_S)
-    found = _READY.search(text)
-    if found is None:
-        raise RuntimeError(f"a switch that is ready and does not say where: {text}")
-    return EmbeddedSwitch(ip, found[1], int(found[2]))
+    ready = children.start("switch", arguments, _READY, START_S)
+    return EmbeddedSwitch(ip, ready[1], int(ready[2]))

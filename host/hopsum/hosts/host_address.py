@@ -80,8 +80,7 @@ def _of_interface(names: str) -> str:
     if names.startswith(("^", "=")):
         raise ConfigError(
             f"{INTERFACE_VARIABLE} {names!r}: a list that begins with {names[0]} is for NCCL_SOCKET_IFNAME, gloo takes "
-            "names; "
-            f"{_HINT}"
+            f"names; {_HINT}"
         )
     lacking = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:

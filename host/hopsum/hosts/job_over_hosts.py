@@ -76,12 +76,12 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         and what `open_job` raises.
     """
     with ExitStack() as kept:
-        place, round_trip_s, together = _meet(config, meeting, slots)
+        places, round_trip_s, together = _meet(config, meeting, slots)
+        own_ip, leaders = places[meeting.rank].responder.ip, _leaders(places)
         if config.gso == "auto" and not together:
             config = replace(config, gso="off")
-            places = [each.responder for each in place]
             why = "single ones do. A newer kernel may mend it"
-            mtu = min(mtu_towards(places[meeting.rank].ip, (each.ip, each.udp_port)) for each in places)
+            mtu = min(mtu_towards(own_ip, each.responder[:2]) for each in places)
             if mtu < PACKET_BYTES:
                 why = (
                     f"since packets have {PACKET_BYTES} bytes and the MTU of the way is {mtu}, so they go in IP "
@@ -89,7 +89,6 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
                 )
             text = "rank %d: datagrams that this host sends together (UDP_SEGMENT) do not arrive, %s"
             _log.warning(text, meeting.rank, why)
-        own_ip, leaders = place[meeting.rank].responder.ip, _leaders(place)
         children = Children()
         kept.callback(children.close)
         # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them
@@ -107,7 +106,8 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
         kept.callback(_leave, meeting)
         address = replace(ControllerAddress.of(target, tls=False), host_rank=0)
-        return open_job(_settings(config, own_ip), address, JOB, token, kept.pop_all())
+        # Ranks of one host share its address, and need a port each.
+        return open_job(replace(config, ip=own_ip, udp_port=0), address, JOB, token, kept.pop_all())
 
 
 def _leave(meeting: Meeting) -> None:
@@ -175,17 +175,14 @@ def _start_job(
     arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
     _require_switches(switches)
     try:
-        text = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)
+        target = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)[1]
     except ChildError:
         # A host that was cut off meanwhile says more than the controller, which waited for it.
         _require_switches(switches)
         raise
-    found = _READY_CONTROLLER.search(text)
-    if found is None:
-        raise RuntimeError(f"a controller that is ready and does not say where: {text}")
     names = [_name(number) for number in range(len(switches))]
     tables: dict[str, Any] = dict(job_tables(codec))
-    with Channel(ControllerAddress.of(found[1], tls=False)) as channel:
+    with Channel(ControllerAddress.of(target, tls=False)) as channel:
         made = JobsClient(channel, admin).create(
             JOB,
             workers,
@@ -196,7 +193,7 @@ def _start_job(
             codec=config.codec,
             codec_options=config.codec_options,
         )
-    return found[1], made.token
+    return target, made.token
 
 
 def _require_switches(switches: Sequence[EmbeddedSwitch]) -> None:
@@ -245,7 +242,3 @@ def _service_ip(number: int) -> str:
 
 def _name(number: int) -> str:
     return f"host{number}"
-
-
-def _settings(config: Config, ip: str) -> Config:
-    return replace(config, ip=ip, udp_port=0)

@@ -266,15 +266,14 @@ class Channel:
     def _has_ended_for_good(self) -> bool:
         """Say whether the host of a controller that is never started again answers that nothing listens there."""
         host, _, port = self.address.target.rpartition(":")
-        if self.address.host_rank is None:
-            return False
         try:
-            socket.create_connection((host, int(port)), _REFUSAL_S).close()
+            if self.address.host_rank is not None:
+                socket.create_connection((host, int(port)), _REFUSAL_S).close()
         # Only a refusal is proof: a network that is down for a while says nothing, or that there is no route.
         except ConnectionRefusedError:
             return True
         except OSError:
-            return False
+            pass
         return False
 
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
