@@ -162,7 +162,7 @@ class _Piece(NamedTuple):
 
 
 class DeviceReduction(BlockReduction):
-    """One all-reduce of one tensor. Its mean a tensor.
+    """One all-reduce of one tensor, whose mean is a tensor on the same device.
 
     Phases are whole: the bus is faster than the network, and each part would be one more wait for the device.
 

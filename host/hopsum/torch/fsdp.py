@@ -44,7 +44,7 @@ class ReplicaStateDict(RankStateDict):
 
     version: int
     shards: int
-    """Residuals are of the elements of a shard, padded."""
+    """The ranks of one replica. A rank's residuals have as many elements as its shard, padded."""
 
 
 class ReplicaState:
@@ -160,12 +160,13 @@ def register_all_reduce_hook(
             )
     infos = [info for module in modules.values() for info in _replicated(module)]
     _require_replica(infos, comm)
-    shards = _shards(owners[0][2])
+    first = owners[0][2]
+    shards, mesh = _shards(first), first.device_mesh
     if shards > 1 and settings_of(comm).url.startswith("hosts:") and comm.workers == dist.get_world_size():
         raise ValueError(f"hosts:// made one job of all {comm.workers} ranks: make one for each shard index, {_HOW}")
     shard = mesh.get_local_rank(mesh.ndim - 1) if shards > 1 else 0
     state = ReplicaState(comm, shard=shard, shards=shards, on_nonfinite=on_nonfinite, codec_on=codec_on)
-    device = owners[0][2].to_local().device
+    device = first.to_local().device
     for where, module in modules.items():
         sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
         if sizes:
