@@ -92,8 +92,7 @@ def rank_of(config: Config, workers: int) -> int:
     if workers == 1:
         return 0
     raise ConfigError(
-        f"which of the {workers} workers is this? Pass rank=, or set HOPSUM_RANK or rank in the settings file; "
-        "torchrun's RANK would do as well"
+        f"which of the {workers} workers is this? Pass rank=, or set HOPSUM_RANK; torchrun's RANK would do as well"
     )
 
 

@@ -19,7 +19,7 @@ class UrlError(ConfigError):
 def split_url(config: Config) -> SplitResult:
     """Return the parts of the URL, its scheme one that there is. Raises UrlError."""
     if not config.url:
-        raise UrlError(f"no URL: pass one, or set HOPSUM_URL or url in the settings file; {EXAMPLES}")
+        raise UrlError(f"no URL: pass one, or set HOPSUM_URL; {EXAMPLES}")
     try:
         parts = urlsplit(config.url)
         port = parts.port
