@@ -8,9 +8,12 @@ messages have the fields id = 1, device_id = 2, port = 3 (varints) and packet = 
 
 from __future__ import annotations
 
+import time
+
 from hopsum_wire.quiet_grpc import grpc
 
 _DEADLINE_S = 60.0
+_TRY_AGAIN_S = 0.01
 _STREAM = "/p4.bm.DataplaneInterface/PacketStream"
 _DEVICE_ID, _PORT, _PACKET = 2, 3, 4
 
@@ -30,7 +33,15 @@ class PacketStream:
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Return (port, frame) for all that the switch sends because of a frame. Raises PacketStreamError."""
-        return list(self._stream(iter([(port, frame)]), timeout=_DEADLINE_S, wait_for_ready=True))
+        until = time.monotonic() + _DEADLINE_S
+        while True:
+            try:
+                return list(self._stream(iter([(port, frame)]), timeout=_DEADLINE_S, wait_for_ready=True))
+            except PacketStreamError as error:
+                # bmv2 takes its first program before it has opened its ports, and refuses frames until then.
+                if error.details() != "not ready" or time.monotonic() >= until:
+                    raise
+                time.sleep(_TRY_AGAIN_S)
 
     def close(self) -> None:
         """End the connection."""

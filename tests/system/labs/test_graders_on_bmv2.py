@@ -19,24 +19,24 @@ pytestmark = pytest.mark.skipif(shutil.which("simple_switch_grpc") is None, reas
 EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.word)
 
 
-def verdicts(level: Level, compiled: Compiled, target: str) -> dict[str, bool]:
-    """Return for each case whether its rule was kept."""
-    return {each.case.name: not each.reason for each in grade(level.cases(), compiled, TARGETS[target])}
+def verdicts(level: Level, compiled: Compiled, target: str) -> dict[str, str]:
+    """Return for each case why its rule was not kept, nothing where it was."""
+    return {each.case.name: each.reason for each in grade(level.cases(), compiled, TARGETS[target])}
 
 
 @EVERY_LEVEL
 def test_the_solution_keeps_every_rule(level: Level) -> None:
-    kept = verdicts(level, compiled_solution(level), "bmv2")
-    assert kept == dict.fromkeys(kept, True)
+    found = verdicts(level, compiled_solution(level), "bmv2")
+    assert found == dict.fromkeys(found, "")
 
 
 @EVERY_LEVEL
 def test_a_program_that_breaks_a_rule_gets_the_same_verdicts(level: Level, tmp_path: Path) -> None:
     mutant = next(each for each in mutants.MUTANTS if each.level == level.word)
     compiled = mutants.write_recorded(f"{mutant.level}/{mutant.name}", tmp_path)
-    found = verdicts(level, compiled, "bmv2")
-    assert found == verdicts(level, compiled, "native")
-    assert not found[mutant.breaks]
+    found, native = (verdicts(level, compiled, target) for target in ("bmv2", "native"))
+    assert {name for name in found if found[name]} == {name for name in native if native[name]}
+    assert found[mutant.breaks]
 
 
 def test_the_command_grades_on_bmv2(capsys: pytest.CaptureFixture[str]) -> None:
