@@ -192,3 +192,33 @@ def test_what_runs_in_a_stale_namespace_is_ended() -> None:
     finally:
         left.kill()
         left.wait()
+
+
+GPUS_OF_WORKERS = """
+import os
+from hopsum_topologies.worker_pool import WorkerPool
+
+# Read by the import, as torch may read it.
+seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+def work(seat, plan, pipe):
+    pipe.send(("gpus", seen))
+
+if __name__ == "__main__":
+    told = []
+    for gpus in (False, True):
+        with WorkerPool([0, 1], work, None, gpus=gpus) as pool:
+            told.append(pool.gather("gpus"))
+    print([*told, os.environ.get("CUDA_VISIBLE_DEVICES")])
+"""
+
+
+@pytest.mark.parametrize("own", [None, "0,1"])
+def test_workers_see_no_gpu_unless_they_are_to(tmp_path: Path, own: str | None) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(GPUS_OF_WORKERS)
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    if own is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = own
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([[("",)] * 2, [(own,)] * 2, own])

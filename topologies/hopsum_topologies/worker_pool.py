@@ -2,7 +2,8 @@
 """Worker processes and the pipes to them.
 
 A worker runs `main(seat, plan, pipe)`. Its messages to the parent are tuples that begin with a word. "failed" (with a
-traceback) and "finished" are sent by this module. A worker ends with its parent.
+traceback) and "finished" are sent by this module. A worker ends with its parent. Workers compute on processors: they
+see no GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -20,6 +22,7 @@ from hopsum_wire.process_end import die_with_parent
 SILENCE_S = 600.0
 """The time without a message from any worker after which the pool reports a hang."""
 JOIN_S = 10.0
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 WorkerMain = Callable[[Any, Any, Connection], None]
 
@@ -29,9 +32,12 @@ class WorkerDiedError(Exception):
 
 
 class WorkerPool:
-    """The worker processes, one for each seat, and their pipes. The context manager ends all of them."""
+    """The worker processes, one for each seat, and their pipes. The context manager ends all of them.
 
-    def __init__(self, seats: Sequence[Any], main: WorkerMain, plan: Any) -> None:
+    gpus: True where the workers see the machine's GPUs.
+    """
+
+    def __init__(self, seats: Sequence[Any], main: WorkerMain, plan: Any, *, gpus: bool = False) -> None:
         # spawn, not fork: gRPC and numba do not survive a fork with threads.
         context = multiprocessing.get_context("spawn")
         self.processes: list[BaseProcess] = []
@@ -42,7 +48,8 @@ class WorkerPool:
         for seat in seats:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
-            process.start()
+            with nullcontext() if gpus else _hidden_gpus():
+                process.start()
             # With our copy of the other end open, the end of the worker would not be EOF here.
             theirs.close()
             self.processes.append(process)
@@ -109,6 +116,22 @@ class WorkerPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _hidden_gpus() -> Iterator[None]:
+    """Let processes that are started meanwhile see no GPU: CUDA and ROCm read the list of visible devices."""
+    # torch behaves otherwise where it sees a GPU, also with tensors of the host: its PowerSGD hook then synchronises
+    # with a CPU device, which is an error. A child that cleared the list itself would have imported torch before.
+    before = os.environ.get(_GPUS)
+    os.environ[_GPUS] = ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_GPUS]
+        else:
+            os.environ[_GPUS] = before
 
 
 def _run(main: WorkerMain, seat: Any, plan: Any, parent_pid: int, pipe: Connection) -> None:
