@@ -59,8 +59,8 @@ from hopsum.communicator.signature import MismatchError, Signer, signed, unsigne
 from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
-from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceFailed
+from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.spread import part_chunks
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.notice import AFTER_S, WaitMonitor
-from hopsum.protocol.result_acceptor import AllReduceEvent
+from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed

@@ -32,9 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError, name_ranks
-from hopsum.protocol.repair import PeerRepair
-from hopsum.protocol.result_acceptor import Events
-from hopsum.protocol.stream import DecidedRanges, Stream
+from hopsum.protocol.stream import DecidedRanges
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
@@ -48,8 +46,8 @@ class JoinPoint:
         resume: of the generation in which this worker begins: with a `start` it is a newcomer itself.
     """
 
-    def __init__(self, stream: Stream, events: Events, repair: PeerRepair | None, resume: Resume | None) -> None:
-        self._stream, self._events, self._repair = stream, events, repair
+    def __init__(self, state: StreamState, resume: Resume | None) -> None:
+        self._state, self._stream = state, state.stream
         self.start = 0
         self.generation = 0
         """The newcomers' first, or 0: there never were any."""
@@ -82,10 +80,10 @@ class JoinPoint:
 
     def void(self, handle: int, first: int, end: int) -> None:
         """End an all-reduce that has no result on any rank."""
-        self._events.append(AllReduceFailed(handle, self._error()))
-        if self._repair is not None:
+        self._state.events.append(AllReduceFailed(handle, self._error()))
+        if self._state.repair is not None:
             # A void position has no result, and must not keep the store from dropping those behind it.
-            self._repair.store.skip(first, end)
+            self._state.repair.store.skip(first, end)
 
     def newcomers(self, generation: int) -> tuple[int, ...]:
         """Return the ranks that were new in a generation, as far as this worker knows."""
@@ -102,8 +100,8 @@ class JoinPoint:
         if end >= to:
             return False
         self._stream.end = to
-        if self._repair is not None:
-            self._repair.store.skip(end, to)
+        if self._state.repair is not None:
+            self._state.repair.store.skip(end, to)
         return True
 
     def _error(self) -> WorkersReplacedError:

@@ -49,7 +49,6 @@ from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.result_store import ResultStore, StoredResult
 from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
-from hopsum_wire import Header, Kind
 
 AHEAD: Final = 32
 """Results asked for in one go."""
@@ -108,6 +107,13 @@ class PeerRepair:
         self.store = ResultStore(membership, stream)
         self._outgoing: deque[tuple[int, PeerMessage]] = deque()
         self._asked: dict[int, _Asked] = {}
+        self._decided = DecidedRanges(())
+        self._wanted: deque[int] = deque()
+        """Decided positions that are lacking and were not asked for yet, in the order of the stream (E3)."""
+        self._fetched: dict[int, int] = {}
+        """Decided positions that are asked for, and the bitmap of the workers that hold their results."""
+        self._fetch_at = 0.0
+        """The time at which `_fetched` is asked for again."""
         self._left = 1 << membership.rank
         self._held_to: dict[int, int] = {}
         """The position before which a worker that said LEAVE holds every result, by rank."""
@@ -117,11 +123,11 @@ class PeerRepair:
         """All-reduces, and bytes of their results, since DONE was last told at once."""
         self._asked_until = self._query_at = 0.0
 
-    def enter(self, membership: Membership, now: float) -> None:
+    def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
-        self._own = membership
-        self._outgoing.clear()
-        self._asked.clear()
+        self._own, self._decided = membership, decided
+        for pending in (self._outgoing, self._asked, self._wanted, self._fetched):
+            pending.clear()
         # LEAVE was said in a generation: in the next one the same worker may take part again.
         self._held_to.clear()
         self._left = 1 << membership.rank
@@ -178,11 +184,29 @@ class PeerRepair:
         self._ask(position, asked, now)
         return False
 
-    def settle(self, positions: Iterable[int]) -> None:
-        """Forget positions that have their results."""
-        if self._asked:
-            for position in positions:
-                self._asked.pop(position, None)
+    def settle(self, position: int, now: float) -> None:
+        """Forget a position that has its result."""
+        self._asked.pop(position, None)
+        if self._fetched.pop(position, None) is not None:
+            self._fetch_next(now)
+
+    @property
+    def lacking(self) -> list[int]:
+        """Return the decided positions that are still to come, in the order of the stream."""
+        return [*self._fetched, *self._wanted]
+
+    def want(self, positions: Iterable[int], now: float) -> None:
+        """Take decided positions that are lacking, behind all that were taken before (E3)."""
+        self._wanted.extend(positions)
+        self._fetch_next(now)
+
+    def _fetch_next(self, now: float) -> None:
+        if not self._fetched:
+            self._fetch_at = now + AGAIN_S
+        while self._wanted and len(self._fetched) < AHEAD:
+            position = self._wanted.popleft()
+            self._fetched[position] = named = self._decided.holders(position)
+            self.ask_named((position,), named, now, AGAIN_S)
 
     def _ask(self, position: int, asked: _Asked, now: float) -> None:
         candidates = self._candidates(asked)
@@ -246,10 +270,11 @@ class PeerRepair:
             for rank in self.peers:
                 self._say(rank, PeerKind.DONE, value=self._done)
 
-    def on_delivered(self, position: int, size: int, now: float) -> None:
-        """Take the end of an all-reduce: all results before `position` are held here, `size` bytes more than before."""
+    def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
+        """Keep the results of an all-reduce. All results before `position` are held here now."""
+        self.store.keep(reduce, now)
         self._done = max(self._done, position)
-        self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + size
+        self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes
         policy = self.policy
         # R2: at half of what may be unproved, so that peers hear of it before they hold anything back.
         full = 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes
@@ -279,7 +304,7 @@ class PeerRepair:
         for rank in self.peers:
             self._say(rank, PeerKind.LEAVE, value=self._done + 1 if finished else 0)
 
-    # ---- holding back -------------------------------------------------------------------------------
+    # ---- holding back, and time ---------------------------------------------------------------------
 
     def may_open(self, active_before: int, bytes_before: int) -> bool:
         """Say whether one more all-reduce may begin (R2), after those in progress, whose results have so many bytes."""
@@ -287,18 +312,28 @@ class PeerRepair:
         small = unproved < policy.unproved_least or self.store.kept_bytes + bytes_before < policy.unproved_bytes
         return small and unproved < policy.unproved_max
 
-    def held_back_timer(self, reduce: AllReduce | None) -> float | None:
-        """Return the time at which `handle_held_back` is due for a held-back all-reduce, or None."""
-        if reduce is None or not len(self.store):  # or one in progress here holds it back
-            return None
-        return min(self._query_at, self._gives_up_at(reduce.submitted_at))
+    def timer(self, held_back: AllReduce | None) -> float | None:
+        """Return the time at which `handle_timer` is due, or None. `held_back`: the all-reduce that R2 holds back."""
+        due = [self._fetch_at] if self._fetched else []
+        # Without a kept result it is one in progress here that holds it back.
+        if held_back is not None and len(self.store):
+            due += [self._query_at, self._gives_up_at(held_back.submitted_at)]
+        return min(due, default=None)
 
-    def handle_held_back(self, reduce: AllReduce | None, now: float) -> None:
-        """Ask those that hold an all-reduce back where they are. Give up on them if it is time."""
-        if reduce is None or not len(self.store):
+    def handle_timer(self, late: Mapping[int, int], held_back: AllReduce | None, now: float) -> None:
+        """Ask peers for what is due, and give up on stragglers.
+
+        `late`: positions whose timeout is over, and how often each was sent.
+        """
+        self.ask_about(late, now)
+        if self._fetched and self._fetch_at <= now:
+            self._fetch_at = now + AGAIN_S
+            for position, named in self._fetched.items():
+                self.ask_named((position,), named, now, AGAIN_S)
+        if held_back is None or not len(self.store):
             return
         # R2 lets a straggler hold the others back for `straggler_s` at most.
-        if self._gives_up_at(reduce.submitted_at) <= now:
+        if self._gives_up_at(held_back.submitted_at) <= now:
             for rank in self.store.give_up():
                 self._statistics.given_up |= 1 << rank
         elif self._query_at <= now:
@@ -317,14 +352,6 @@ class PeerRepair:
         self._outgoing.append((rank, message))
 
 
-def as_result(found: PeerMessage, rank: int) -> Header:
-    """Return the header with which the switch would have sent to `rank` what a FOUND holds."""
-    return Header(
-        kind=Kind.RESULT, op=found.op, worker=rank, slot=found.slot, generation=found.generation, round=found.round,
-        contributors=found.value, length=len(found.payload),
-    )  # fmt: skip
-
-
 def peer_fault(message: PeerMessage, own: Membership) -> str:
     """Return in one word why a message is no peer's of this worker, or an empty string."""
     # Checked before all else: slots and rounds mean something else in another generation.
@@ -336,49 +363,3 @@ def peer_fault(message: PeerMessage, own: Membership) -> str:
     if placed and not (message.slot < own.slots and 1 <= message.round <= MAX_ROUND):
         return "place"
     return ""
-
-
-class ResultFetcher:
-    """The decided results that one worker fetches in one generation."""
-
-    def __init__(self, decided: DecidedRanges, repair: PeerRepair) -> None:
-        self._decided, self._repair = decided, repair
-        self._wanted: deque[int] = deque()
-        self._asked: dict[int, int] = {}
-        """The bitmap of the workers that hold a result, by position."""
-        self._due = 0.0
-
-    @property
-    def lacking(self) -> list[int]:
-        """Return the positions that are still to come, in the order of the stream."""
-        return [*self._asked, *self._wanted]
-
-    def want(self, positions: Iterable[int], now: float) -> None:
-        """Take decided positions that are lacking, behind all that were taken before."""
-        self._wanted.extend(positions)
-        self._ask_next(now)
-
-    def note(self, position: int, now: float) -> None:
-        """Take the arrival of a result."""
-        if self._asked.pop(position, None) is not None:
-            self._ask_next(now)
-
-    def timer(self) -> float | None:
-        """Return the time at which `handle_timer` is due, or None."""
-        return self._due if self._asked else None
-
-    def handle_timer(self, now: float) -> None:
-        """Ask again for what did not come."""
-        if not self._asked or now < self._due:
-            return
-        self._due = now + AGAIN_S
-        for position, named in self._asked.items():
-            self._repair.ask_named((position,), named, now, AGAIN_S)
-
-    def _ask_next(self, now: float) -> None:
-        if not self._asked:
-            self._due = now + AGAIN_S
-        while self._wanted and len(self._asked) < AHEAD:
-            position = self._wanted.popleft()
-            self._asked[position] = named = self._decided.holders(position)
-            self._repair.ask_named((position,), named, now, AGAIN_S)

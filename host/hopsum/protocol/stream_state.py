@@ -1,47 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a worker's stream: the all-reduces it has submitted, and the results it holds, by position.
+"""The stream of one worker: the all-reduces it has submitted, and the results it holds, by position.
 
 position        all-reduce   result                      held
 < stream.end    delivered    the caller's, or a store's  yes
 < stream.end    void         nobody's (generation_change.py)  as if it were: nobody waits for it
 < stream.end    in progress  in its `AllReduce`          as that says
 >= stream.end   to come      early, if it came already   if it came
+
+Rules
+    W1  Of each slot only the lowest position that is not held is opened for sending, whatever all-reduce it belongs to
+        (N3).
+    W3  The first result of a position stays. One that comes before its all-reduce is submitted is kept, up to two
+        windows ahead. One further ahead is treated as lost.
+    W5  Delivery comes only from accepted (contributors, values).
+    R2  All-reduces begin in the order of the stream, the next one when those before it are proved as far as the
+        policy asks for (repair.py), without peers at once. Chunks without a payload yet, and all behind them, wait
+        for it. Delivered results are kept for peers, and peers are notified.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_store import StoredResult
+from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.stream import DecidedRanges, Stream
-from hopsum.protocol.worker_state import AllReduce
-from hopsum_wire import Header
+from hopsum.protocol.worker_state import AllReduce, AllReduceEvent, IgnoredPackets, WorkerStatistics
+from hopsum_wire import Drop, Header
 
 
 class StreamState:
-    """The stream of one worker: which positions are delivered, in progress or early."""
+    """The only writer of results into all-reduces, and the only place that opens positions for sending.
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    Args:
+        repair: is told of all-reduces that are delivered, and says which may begin. None: there are no peers.
+        statistics: is counted in, with `ignored`.
+    """
+
+    def __init__(
+        self, stream: Stream, repair: PeerRepair | None, statistics: WorkerStatistics, ignored: IgnoredPackets
+    ) -> None:
+        self.stream, self.repair = stream, repair
+        self._statistics, self._ignored_packets = statistics, ignored
+        self.events: deque[AllReduceEvent] = deque()
+        """The ends of all-reduces that the caller has not taken."""
         self.active: list[AllReduce] = []
         """All-reduces in progress, in the order of the stream."""
         self.early: dict[int, tuple[Header, bytes]] = {}
         """Results of all-reduces that are still to come."""
-        self.decided: DecidedRanges | None = None
+        self.decided: DecidedRanges | None
         """Results that a generation change has decided, as long as some may be lacking here: they are not sent (E3)."""
-        self.enter(None)
+        self.open_end: int
+        """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
+        self.open_position: NDArray[np.int64]
+        """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
+        self._queue: RetransmitQueue
 
-    def enter(self, decided: DecidedRanges | None) -> None:
+    def enter(self, decided: DecidedRanges, queue: RetransmitQueue) -> None:
         """Begin a generation: open all-reduces in progress anew, and forget what came early in the one before."""
         self.early.clear()
-        self.decided = decided
+        self.decided, self._queue = decided, queue
         first, slots = self.delivered_to, self.stream.slots
         self.open_end = first
-        """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
         # The first position at or behind `first` that is congruent to the slot.
-        self.open_position: NDArray[np.int64] = first + (np.arange(slots, dtype=np.int64) - first) % slots
-        """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
+        self.open_position = first + (np.arange(slots, dtype=np.int64) - first) % slots
 
     @property
     def delivered_to(self) -> int:
@@ -61,27 +87,6 @@ class StreamState:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
 
-    def next_open(self, slot: int) -> int | None:
-        """Move a slot to its lowest position that is not held. Return it if it may be opened."""
-        position = int(self.open_position[slot])
-        while self.is_held(position, self.find(position)):
-            position += self.stream.slots
-        self.open_position[slot] = position
-        # E3: a decided result is fetched from a peer and never sent to the switch.
-        if self.decided is not None and self.decided.covers(np.array([position]))[0]:
-            return None
-        return position if position < self.open_end else None
-
-    def held_back(self) -> AllReduce | None:
-        """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""
-        for reduce in self.active:
-            if reduce.first >= self.open_end:
-                # Without a payload nothing of it could be sent.
-                return reduce if reduce.ready else None
-            if reduce.filled_end < reduce.end:
-                return None
-        return None
-
     def lacking(self, position: int, held: int, most: int) -> list[int]:
         """Return an awaited position and those of its slot that are lacking before the round `held`: `most` in all."""
         last = min(self.stream.end, self.stream.base + (held - 1) * self.stream.slots)
@@ -95,3 +100,127 @@ class StreamState:
             index = position - reduce.first
             return StoredResult(reduce.op, int(reduce.contributors[index]), reduce.results[index].tobytes())
         return None if early is None else StoredResult(early[0].op, early[0].contributors, early[1])
+
+    # ---- results ------------------------------------------------------------------------------------
+
+    def accept(
+        self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
+    ) -> None:
+        """Take the RESULT of a position, from the switch or as a peer has it."""
+        reduce = self.find(position)
+        if self.is_held(position, reduce):
+            self._statistics.duplicates += 1
+        elif reduce is not None:
+            if header.op == reduce.op:
+                self._hold(reduce, header, values, position, now, from_peer=from_peer)
+            else:
+                self._refuse_op(header, reduce)
+        elif position < self.stream.end + 2 * self.stream.slots:
+            self.early[position] = (header, bytes(values))
+            self._open_slot(header.slot)
+        else:
+            self._statistics.ignored[Drop.BAD_ROUND] += 1
+            self._ignored_packets.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
+
+    def on_submitted(self, reduce: AllReduce, now: float) -> None:
+        """Let the slots of a new all-reduce go on, after it took the results that came before it."""
+        self.active.append(reduce)
+        for position in sorted(p for p in self.early if p < self.stream.end):
+            header, values = self.early.pop(position)
+            if header.op == reduce.op:
+                self._hold(reduce, header, values, position, now)
+            else:
+                self._refuse_op(header, reduce)
+                self.open_position[header.slot] = min(self.open_position[header.slot], position)
+        self.release()
+
+    def deliver(self, now: float) -> None:
+        """Deliver the all-reduces in progress that are complete."""
+        for reduce in [reduce for reduce in self.active if not reduce.missing]:
+            self.active.remove(reduce)
+            self.events.append(reduce.done())
+            if self.repair is not None:
+                self.repair.on_delivered(reduce, self.delivered_to, now)
+                self.release()
+
+    def _hold(
+        self, reduce: AllReduce, header: Header, values: bytes | memoryview, position: int, now: float,
+        *, from_peer: bool = False,
+    ) -> None:  # fmt: skip
+        """Take a result that is lacking, and open what it allows."""
+        reduce.hold(position, header.contributors, values)
+        self._statistics.results += 1
+        self._statistics.repaired += from_peer
+        self._queue.settle(position, None if from_peer else now)
+        if self.repair is not None:
+            self.repair.settle(position, now)
+        self._open_slot(header.slot)
+        if not reduce.missing:
+            self.deliver(now)
+
+    def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
+        self._statistics.ignored[Drop.OP_MISMATCH] += 1
+        self._ignored_packets.note(f"RESULT of op {header.op} where this rank submitted op {reduce.op}")
+
+    # ---- sending ------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Open what has payloads of the next all-reduces, as far as those before them are proved."""
+        if self.decided is not None and self.decided.end <= self.delivered_to:
+            self.decided = None
+        for reduce, may_open in zip(self.active, self.may_open(), strict=True):
+            if not may_open:
+                return
+            open_end = self.open_end
+            if open_end < reduce.filled_end:
+                self.open_end = reduce.filled_end
+                at_hand = (open_end <= self.open_position) & (self.open_position < self.open_end)
+                self._open_many(reduce, self.open_position[at_hand])
+            if reduce.filled_end < reduce.end:
+                return
+
+    def may_open(self) -> list[bool]:
+        """Say of each all-reduce in progress whether R2 lets it begin, or has let it."""
+        found, size = [], 0
+        for before, reduce in enumerate(self.active):
+            begun = reduce.first < self.open_end
+            found.append(begun or self.repair is None or self.repair.may_open(before, size))
+            size += reduce.results.nbytes
+        return found
+
+    def held_back(self) -> AllReduce | None:
+        """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""
+        for reduce in self.active:
+            if reduce.first >= self.open_end:
+                # Without a payload nothing of it could be sent.
+                return reduce if reduce.ready else None
+            if reduce.filled_end < reduce.end:
+                return None
+        return None
+
+    def next_open(self, slot: int) -> int | None:
+        """Move a slot to its lowest position that is not held. Return it if it may be opened."""
+        position = int(self.open_position[slot])
+        while self.is_held(position, self.find(position)):
+            position += self.stream.slots
+        self.open_position[slot] = position
+        # E3: a decided result is fetched from a peer and never sent to the switch.
+        if self.decided is not None and self.decided.covers(np.array([position]))[0]:
+            return None
+        return position if position < self.open_end else None
+
+    def _open_slot(self, slot: int) -> None:
+        """Open the position that a slot may send now, if there is one."""
+        position = self.next_open(slot)
+        if position is not None:
+            self._queue.open(position)
+
+    def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
+        """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
+        # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.
+        are_new = self.decided is None and bool((positions >= reduce.first).all())
+        if are_new and not reduce.held[positions - reduce.first].any():
+            self._queue.open_many(positions)
+            return
+        for position in positions.tolist():
+            self._open_slot(position % self.stream.slots)

@@ -18,7 +18,7 @@ Rules
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for. Then only a peer can
            still have that result. Peers are asked if the worker has a RepairPolicy. Without one the generation is over.
-    W5     Delivery and settlement come only from accepted (contributors, values). See result_acceptor.py.
+    W5     Delivery and settlement come only from accepted (contributors, values). See stream_state.py.
     W6, R  After some unanswered retransmissions peers are asked as well. Peers are served. See repair.py.
     P1, P2 Before a deadline the switch is asked for the ranks that it waits for. See deadline_prober.py.
     E2-E4  Sealed, it goes on in another generation with what was decided. See generation_change.py.
@@ -49,12 +49,12 @@ Positions                                                   Worker
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceError, FellBehindError, GenerationEndedError, name_ranks
+from hopsum.errors import AllReduceError, GenerationEndedError, name_ranks
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
     fell_behind,
@@ -69,8 +69,7 @@ from hopsum.protocol.failures import (
 )
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, ResultFetcher, as_result, peer_fault
-from hopsum.protocol.result_acceptor import AllReduceEvent, Events, ResultAcceptor, validate_reply
+from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.segments import segments_of
 from hopsum.protocol.stream import DecidedRanges, Stream
@@ -78,6 +77,7 @@ from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
+    AllReduceEvent,
     AllReduceFailed,
     IgnoredPackets,
     Membership,
@@ -87,7 +87,7 @@ from hopsum.protocol.worker_state import (
     WorkerStatistics,
     places_for,
 )
-from hopsum_wire import Drop, Header, Kind, WireError, split_datagram
+from hopsum_wire import Drop, Header, Kind, WireError, down_bytes, split_datagram
 from hopsum_wire.datagrams import check_payloads, stamp_datagrams, update_template
 from hopsum_wire.generations import Resume, Sealed
 
@@ -122,10 +122,9 @@ class Worker:
             self.stream.end = resume.start
         self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
         """The repair from peers, if the worker has peers. The caller sends its LEAVE."""
-        self._state = StreamState(self.stream)
-        self._events = Events()
-        self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
         self._ignored_packets = IgnoredPackets()
+        self._state = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
+        self.join_point = JoinPoint(self._state, resume)
         # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
         """The switch's absence, as the network tells it."""
@@ -143,22 +142,13 @@ class Worker:
         self._ignored_packets.seen.clear()
         self.absence.end()
         self._long_lost.end()
-        self._state.enter(decided)
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
-        told = (self._events, self.statistics, self._ignored_packets)
-        self._acceptor = ResultAcceptor(self._state, self.queue, repair, told)
-        self._fetcher: ResultFetcher | None = None
-        self._peer_handler: PeerMessageHandler | None = None
+        self._state.enter(decided, self.queue)
         if repair is not None:
-            repair.enter(own, now)
+            repair.enter(own, decided, now)
             # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
             repair.announce(self._state.delivered_to)
-            self._fetcher = ResultFetcher(decided, repair)
-            self._peer_handler = PeerMessageHandler(
-                own, self._state, repair, self._fetcher, self._acceptor, self.statistics
-            )
-        self._wait = Wait(own, self._state, self.queue, self._prober, self._fetcher, repair, self._ignored_packets)
 
     # ---- generations -------------------------------------------------------------------------------------
 
@@ -204,7 +194,7 @@ class Worker:
         for reduce in self._state.active:
             # The change of generation took time that no switch is to blame for.
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
-        self._acceptor.scheduler.release()
+        self._state.release()
         for reduce in self._state.active:
             self._want(reduce, now)
 
@@ -274,8 +264,7 @@ class Worker:
             return self._handles
         places = places or places_for(op, len(payloads))
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)
-        self._state.active.append(reduce)
-        self._acceptor.on_submitted(reduce, now)
+        self._state.on_submitted(reduce, now)
         self._want(reduce, now)
         return reduce.handle
 
@@ -284,7 +273,7 @@ class Worker:
         for reduce in self._state.active:
             if reduce.handle == handle:
                 reduce.fill(payloads)
-                self._acceptor.scheduler.release()
+                self._state.release()
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
@@ -300,7 +289,7 @@ class Worker:
             return
         # W3: a RESULT of this generation counts for a position that lacks it, sent or not. The first one stays.
         if header.kind == Kind.RESULT:
-            self._acceptor.accept(header, values, position, now)
+            self._state.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
             # P2: a STATE settles no sum.
             self._prober.take(header)
@@ -310,16 +299,35 @@ class Worker:
             self._on_stale(header, position, now)
 
     def receive_peer(self, message: PeerMessage, now: float) -> None:
-        """Take one message of a peer. Anything that is no use is counted and ignored."""
-        reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
-        if self._peer_handler is None or reason:
+        """Take one message of a peer. Anything that is no use is counted and ignored.
+
+        message              RUN                                 SEALED, OVER
+        FETCH                answered: FOUND, NOTYET or GONE     the same (E2)
+        FOUND                accepted like a RESULT (W3)         nothing
+        NOTYET               nothing: it is asked for again      nothing
+        GONE                 another peer is asked; none left:   nothing
+                             FellBehindError
+        DONE, LEAVE,         see repair.py                       the same
+        PROGRESS_QUERY
+        """
+        repair, runs = self.repair, self.phase is WorkerPhase.RUN
+        reason = "no peers" if repair is None else peer_fault(message, self.membership)
+        if repair is None or reason:
             self.statistics.peers_ignored[reason] += 1
             return
-        error = self._peer_handler.handle(message, now, runs=self.phase is WorkerPhase.RUN)
-        if error is not None:
-            self._fail(error)
-        elif self.phase is WorkerPhase.RUN:
-            self._acceptor.scheduler.release()
+        if message.kind is PeerKind.FETCH:
+            repair.answer(message, self._state.in_progress(self.stream.position(message.slot, message.round)))
+        elif message.kind is PeerKind.FOUND and runs:
+            self._on_found(message, now)
+        elif message.kind is PeerKind.GONE and runs:
+            position = self.stream.position(message.slot, message.round)
+            if repair.note_gone(position, message.sender, now):
+                self._fail(fell_behind(self.membership, self.stream.place(position)))
+                return
+        else:
+            repair.take(message, now)
+        if runs:
+            self._state.release()
             # P4: a sum may wait for just this worker. The switch says so.
             if message.kind is PeerKind.LEAVE:
                 self.probe()
@@ -343,16 +351,14 @@ class Worker:
         expired = [reduce for reduce in self._state.active if reduce.deadline_at <= now]
         # The oldest all-reduce explains the wait best. All others fail with it.
         if expired:
-            self._fail(self._wait.error(expired[0], now))
+            self._fail(self._late_error(expired[0], now))
             return
         late = self.queue.handle_timer(now)
         if self.repair is not None:
             # W6: what stays without an answer is asked of peers as well as sent again.
-            self.repair.ask_about({position: self.queue.sent(position) for position in late}, now)
-            self.repair.handle_held_back(self._state.held_back(), now)
-            self._acceptor.scheduler.release()
-        if self._fetcher is not None:
-            self._fetcher.handle_timer(now)
+            sent = {position: self.queue.sent(position) for position in late}
+            self.repair.handle_timer(sent, self._state.held_back(), now)
+            self._state.release()
         self._prober.handle_timer(self._state.active, now)
 
     def probe(self) -> None:
@@ -362,7 +368,17 @@ class Worker:
 
     def missing_text(self) -> str:
         """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
-        return self._wait.text() if self._state.active else ""
+        if not self._state.active:
+            return ""
+        if (oldest := self.queue.oldest) is not None:
+            missing = sum(reduce.missing for reduce in self._state.active)
+            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
+            finding = self._prober.finding(self.stream.place(oldest))
+            return f"the result of {chunks} from {self.membership.switch}: {finding}"
+        wanted, behind = self._behind
+        if wanted:
+            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
+        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
 
     def left_s(self, now: float) -> float:
         """Return the seconds to the deadline of the oldest all-reduce in progress, or 0 without one."""
@@ -414,19 +430,18 @@ class Worker:
             return None
         deadlines = [reduce.deadline_at for reduce in self._state.active]
         probe_due = self._prober.timer(self._state.active)
-        held_back_due = None if self.repair is None else self.repair.held_back_timer(self._state.held_back())
-        wanted_due = None if self._fetcher is None else self._fetcher.timer()
-        due = (probe_due, self.queue.timer(), held_back_due, wanted_due)
+        peers_due = None if self.repair is None else self.repair.timer(self._state.held_back())
+        due = (probe_due, self.queue.timer(), peers_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     @property
     def has_events(self) -> bool:
         """Whether an event waits to be taken by `next_event`."""
-        return bool(self._events)
+        return bool(self._state.events)
 
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
-        return self._events.popleft() if self._events else None
+        return self._state.events.popleft() if self._state.events else None
 
     # ---- a compiled loop in the worker's place ---------------------------------------------------------
 
@@ -460,7 +475,7 @@ class Worker:
 
     def may_open(self) -> list[bool]:
         """Say of each all-reduce in progress whether its chunks may be opened once they have payloads (R2)."""
-        return self._acceptor.scheduler.may_open()
+        return self._state.may_open()
 
     def deliver(self, now: float, open_end: int) -> None:
         """Deliver the all-reduces in progress that are complete.
@@ -469,13 +484,50 @@ class Worker:
             open_end: positions before it were opened.
         """
         self._state.open_end = max(self._state.open_end, open_end)
-        self._acceptor.deliver(now)
+        self._state.deliver(now)
 
     # ---- rules --------------------------------------------------------------------------------------
 
     def _own_position(self, header: Header, values: bytes | memoryview) -> int:
-        """Return the position that a reply to this worker names. Raises WireError if it is no such reply."""
-        return validate_reply(header, values, self.membership, self.stream)
+        """Return the stream position that a reply to this worker names.
+
+        Raises:
+            WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
+        """
+        own = self.membership
+        if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
+            raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
+        # A RESULT of another generation has the same slots and rounds, and other contributors.
+        if header.generation != own.generation:
+            raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
+        if header.worker != own.rank:
+            raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
+        if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
+            raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
+        # A STATE of an empty slot has no contributors. A RESULT without any would be no sum.
+        least = 0 if header.kind == Kind.STATE else 1
+        # A bit beyond the workers would name a rank that does not exist.
+        if not least <= header.contributors < 1 << own.workers:
+            raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
+        if header.slot >= own.slots:
+            raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
+        try:
+            return self.stream.position(header.slot, header.round)
+        except ValueError as outside:
+            raise WireError(Drop.BAD_ROUND, str(outside)) from outside
+
+    def _on_found(self, found: PeerMessage, now: float) -> None:
+        """Accept what a peer sends as if the switch had sent it (W3)."""
+        header = Header(
+            kind=Kind.RESULT, op=found.op, worker=self.membership.rank, slot=found.slot, generation=found.generation,
+            round=found.round, contributors=found.value, length=len(found.payload),
+        )  # fmt: skip
+        try:
+            position = self._own_position(header, found.payload)
+        except WireError as refused:
+            self.statistics.peers_ignored[refused.reason.name.lower()] += 1
+            return
+        self._state.accept(header, found.payload, position, now, from_peer=True)
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
@@ -512,10 +564,27 @@ class Worker:
             place, reduce = self.stream.place(oldest), active[0]
             if self._prober.other_op(place, reduce.op):
                 # Neither side takes the other's operation: that is the cause, and no datagram's length.
-                self._fail(self._wait.error(reduce, now))
+                self._fail(self._late_error(reduce, now))
             else:
                 sent, lasted_s = self.queue.sent(oldest), self._long_lost.lasted_s
                 self._fail(long_ones_lost(self.membership, place, kind, sent, lasted_s))
+
+    @property
+    def _behind(self) -> tuple[list[int], list[int]]:
+        """The decided positions that lack here, and the ranks that did not say to hold an earlier all-reduce."""
+        return ([], []) if self.repair is None else (self.repair.lacking, self.repair.store.unproved())
+
+    def _late_error(self, reduce: AllReduce, now: float) -> AllReduceError:
+        """Return the error of an all-reduce past its deadline."""
+        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self.queue.oldest
+        if oldest is not None:
+            # The error says what came instead of the result, and what the switch says of the sum.
+            asked = (self._ignored_packets, self._prober)
+            return no_answer(own, reduce, self.stream.place(oldest), self.queue.sent(oldest), waited_s, asked)
+        wanted, behind = self._behind
+        if wanted:
+            return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
+        return held_back(own, waited_s, behind)
 
     def _require_going(self) -> None:
         if self._failure is not None:
@@ -525,15 +594,15 @@ class Worker:
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an all-reduce fetched."""
-        if self._fetcher is not None and self._state.decided is not None:
-            self._fetcher.want(lacking(reduce, self._state.decided), now)
+        if self.repair is not None and self._state.decided is not None:
+            self.repair.want(lacking(reduce, self._state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
         self.phase = WorkerPhase.OVER
         # From now on the worker is OVER: all ranks of the generation must begin a new one.
         self._failure = error
-        self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
+        self._state.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
         self.queue.clear()
         for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()
@@ -585,108 +654,3 @@ class Absence:
     def end(self) -> None:
         """Take a datagram of the switch, or another generation: it begins anew."""
         self.answers = 0
-
-
-# The wait of a worker: what it lacks, in words for a log, and as the error of an all-reduce past its deadline.
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The parts of a worker that know what it waits for, in one generation. It changes none of them."""
-
-    own: Membership
-    state: StreamState
-    queue: RetransmitQueue
-    prober: DeadlineProber
-    fetcher: ResultFetcher | None
-    repair: PeerRepair | None
-    ignored: IgnoredPackets
-
-    def text(self) -> str:
-        """Return in words what is awaited and from which ranks, as far as known."""
-        if (oldest := self.queue.oldest) is not None:
-            missing = sum(reduce.missing for reduce in self.state.active)
-            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
-            finding = self.prober.finding(self.state.stream.place(oldest))
-            return f"the result of {chunks} from {self.own.switch}: {finding}"
-        if wanted := self._wanted:
-            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
-        behind = self._unproved
-        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
-
-    def error(self, reduce: AllReduce, now: float) -> AllReduceError:
-        """Return the error of an all-reduce past its deadline."""
-        waited_s, oldest, place = now - reduce.submitted_at, self.queue.oldest, self.state.stream.place
-        if oldest is not None:
-            # The error says what came instead of the result, and what the switch says of the sum.
-            asked = (self.ignored, self.prober)
-            return no_answer(self.own, reduce, place(oldest), self.queue.sent(oldest), waited_s, asked)
-        if wanted := self._wanted:
-            return not_caught_up(self.own, place(wanted[0]), len(wanted), waited_s)
-        return held_back(self.own, waited_s, self._unproved)
-
-    @property
-    def _wanted(self) -> list[int]:
-        """Positions that a generation change decided and that lack here."""
-        return [] if self.fetcher is None else self.fetcher.lacking
-
-    @property
-    def _unproved(self) -> list[int]:
-        """Ranks that did not say to hold an earlier all-reduce."""
-        return [] if self.repair is None else self.repair.store.unproved()
-
-
-# The handler of messages from peers, by the worker's phase.
-#
-# message              RUN                                 SEALED, OVER
-# FETCH                answered: FOUND, NOTYET or GONE     the same (E2)
-# FOUND                accepted like a RESULT (W3)         nothing
-# NOTYET               nothing: it is asked for again      nothing
-# GONE                 another peer is asked; none left:   nothing
-#                      FellBehindError
-# DONE,                see repair.py                       the same
-# PROGRESS_QUERY,
-# LEAVE
-
-
-class PeerMessageHandler:
-    """The handler of one worker's peer messages in one generation."""
-
-    def __init__(
-        self,
-        own: Membership,
-        state: StreamState,
-        repair: PeerRepair,
-        catching_up: ResultFetcher,
-        accepting: ResultAcceptor,
-        statistics: WorkerStatistics,
-    ) -> None:
-        self._own, self._state, self._stream = own, state, state.stream
-        self._repair, self._fetcher, self._acceptor = repair, catching_up, accepting
-        self._statistics = statistics
-
-    def handle(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
-        """Handle a message from a peer of this generation. Return the error that ends the generation here, or None."""
-        if message.kind is PeerKind.FETCH:
-            held = self._state.in_progress(self._stream.position(message.slot, message.round))
-            self._repair.answer(message, held)
-        elif message.kind is PeerKind.FOUND and runs:
-            self._accept(message, now)
-        elif message.kind is PeerKind.GONE and runs:
-            position = self._stream.position(message.slot, message.round)
-            if self._repair.note_gone(position, message.sender, now):
-                return fell_behind(self._own, self._stream.place(position))
-        else:
-            self._repair.take(message, now)
-        return None
-
-    def _accept(self, found: PeerMessage, now: float) -> None:
-        """Accept what a peer sends as if the switch had sent it (W3)."""
-        header = as_result(found, self._own.rank)
-        try:
-            position = validate_reply(header, found.payload, self._own, self._stream)
-        except WireError as refused:
-            self._statistics.peers_ignored[refused.reason.name.lower()] += 1
-            return
-        self._acceptor.accept(header, found.payload, position, now, from_peer=True)
-        self._fetcher.note(position, now)

@@ -127,6 +127,9 @@ class AllReduceFailed:
     """An AllReduceError, or what the codec raised that makes the payloads."""
 
 
+AllReduceEvent = AllReduceDone | AllReduceFailed
+
+
 @dataclass(slots=True)
 class WorkerStatistics:
     """Counts of a worker's datagrams, sent and received."""

@@ -33,9 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec.interface import Reduction
 from hopsum.errors import WorkersReplacedError
-from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
-from hopsum.protocol.worker_state import places_for
+from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.side_connections import SideStatistics

@@ -166,7 +166,7 @@ def _settle(m: Any, slot: Any, position: Any) -> None:
 
 @inner
 def _open_next(m: Any, slot: Any, position: Any) -> None:
-    """Open what a slot may send after a position (`SendScheduler.open_slot`)."""
+    """Open what a slot may send after a position (`StreamState.next_open`)."""
     words = m.words
     position += words[at.SLOTS]
     while _is_held(m, position):
@@ -345,7 +345,7 @@ def _send_pending(m: Any) -> None:
 
 @inner
 def _open_ready(m: Any) -> None:
-    """Open the chunks that got payloads, in the order of the stream (`SendScheduler.release`)."""
+    """Open the chunks that got payloads, in the order of the stream (`StreamState.release`)."""
     words = m.words
     for row in range(words[at.REDUCES]):
         reduce = row * at.REDUCE_WORDS

@@ -18,8 +18,8 @@ from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator.task import Task
 from hopsum.communicator.vector import HostVector
 from hopsum.errors import AllReduceError, WorkersReplacedError
-from hopsum.protocol.result_acceptor import AllReduceEvent
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
+from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import TransportStatistics
 from hopsum.transport.side_connections import SideStatistics

@@ -111,7 +111,8 @@ def void_on_some(patch: Patch) -> None:
     voids = JoinPoint.voids
 
     def some(self: JoinPoint, first: int, end: int, decided: DecidedRanges | None) -> bool:
-        return self._repair is not None and self._repair._own.rank != 0 and voids(self, first, end, decided)
+        repair = self._state.repair
+        return repair is not None and repair._own.rank != 0 and voids(self, first, end, decided)
 
     patch.setattr(JoinPoint, "voids", some)
 
@@ -149,7 +150,7 @@ def _deaf(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def not_fetched(patch: Patch) -> None:
-    patch.setattr("hopsum.protocol.repair.ResultFetcher.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.repair.PeerRepair.want", lambda self, positions, now: None)
     patch.setattr("hopsum.protocol.repair.PeerRepair.ask_about", lambda self, late, now: None)
 
 

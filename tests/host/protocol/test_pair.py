@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol.result_acceptor import ResultAcceptor
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
@@ -109,14 +108,14 @@ def generation_worker(patch: Patch) -> None:
 
 def in_order(patch: Patch) -> None:
     """Send every position as soon as it is submitted: no window."""
-    submitted = ResultAcceptor.on_submitted
+    submitted = StreamState.on_submitted
 
-    def open_everything(self: ResultAcceptor, reduce: AllReduce, now: float) -> None:
+    def open_everything(self: StreamState, reduce: AllReduce, now: float) -> None:
         submitted(self, reduce, now)
         for position in range(reduce.first, reduce.end):
             self._queue.open(position)
 
-    patch.setattr(ResultAcceptor, "on_submitted", open_everything)
+    patch.setattr(StreamState, "on_submitted", open_everything)
 
 
 def frozen_payload(patch: Patch) -> None:

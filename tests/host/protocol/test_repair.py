@@ -73,7 +73,7 @@ def stale_settles(patch: Patch) -> None:
         reduce = self._state.find(position)
         if position in self.queue.positions() and reduce is not None:
             nothing = replace(header, op=reduce.op, contributors=0)
-            self._acceptor.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
+            self._state.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
 
     patch.setattr(Worker, "_on_stale", zeros)
 
