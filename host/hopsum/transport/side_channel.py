@@ -1,59 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
-One thread per channel accepts connections from peers, which it reads, and opens one to each peer that something is said
-to, which it writes. The listener's REPLY alone goes the other way. So an answer goes to the address that the job has
-for a rank, never to whoever asked.
+One thread per channel runs an asyncio loop. It accepts connections from peers, which it reads (`_hear`), and opens one
+to each peer that something is said to, which it writes (`_speak`). The listener's REPLY alone goes the other way. So an
+answer goes to the address that the job has for a rank, never to whoever asked.
 
-    incoming    input                                              next
-    UNPROVED    HELLO of this generation, from a peer's address    UNPROVED REPLY
-    UNPROVED    PROOF, right                                       OPEN     an older one of the same rank is closed
-    UNPROVED    HELLO of another generation                        CLOSED   counted in `other_generations`
-    UNPROVED    anything else; `PROVE_S` over; one too many        CLOSED   counted in `closed`, by reason
-    OPEN        a whole message with its MAC                       OPEN     delivered
-    OPEN        anything else, an end in the middle of a message   CLOSED   counted in `closed`, by reason
-    any         `move`: another generation                         CLOSED
+    a connection ends                                       counted in
+    incoming    no proof within `PROVE_S`, or a wrong one   `closed`, by reason
+                the oldest of `UNPROVED_MAX` without proof  `closed`: one more has come
+                HELLO of another generation                 `other_generations`
+                anything but whole messages with their MAC  `closed`, by reason
+                its rank has connected anew                 -
+    outgoing    it cannot be made                           `unreachable`; made again after a while
+                no REPLY within `PROVE_S`, or a wrong one   `refused`; the same
+                broken                                      -; the same
+    any         `move`: another generation                  -
 
-    outgoing    input                                              next
-    NONE        something to say                                   DIALS
-    DIALS       connected                                          PROVES   HELLO
-    DIALS       refused or no answer                               WAITS    counted as unreachable
-    PROVES      REPLY, right                                       OPEN     PROOF
-    PROVES      anything else, an end, `PROVE_S` over              WAITS    counted in `refused`
-    WAITS       a while is over, something to say                  DIALS
-    OPEN        broken                                             WAITS    what was half sent is lost
-    any         more than `QUEUE_BYTES_MAX` to say                 NONE     all of it is lost: "slow"
-    any         `move`: another generation                         NONE     all of it is lost
-
-No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
-the protocol's business (hopsum.protocol.repair).
+A peer is connected to where something is queued for it, of `QUEUE_BYTES_MAX` at most. What is lost is asked for again:
+that is the protocol's business (hopsum.protocol.repair).
 
 News are told seldom (`tell_all`): all peers hear the latest of them at the end of an interval.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
-import selectors
 import socket
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerMessage, PeerMessageError
-from hopsum.transport.side_connections import (
-    DIAL_AGAIN_S,
-    Address,
-    Incoming,
-    Outgoing,
-    SideStatistics,
-    configure,
-    left_s,
-)
 from hopsum.transport.side_proof import (
     HELLO_BYTES,
     MAC_BYTES,
@@ -63,17 +45,19 @@ from hopsum.transport.side_proof import (
     Dialler,
     GenerationKey,
     Listener,
+    Seal,
 )
 
 __all__ = ["Address", "GenerationKey", "SideChannel", "SideStatistics"]
 
+Address = tuple[str, int]
 LENGTH_BYTES: Final = 4
 # A window of results of 1 KiB for a peer that was away for a moment. What is lost is asked for again.
 QUEUE_BYTES_MAX: Final = 8 << 20
-READ_BYTES: Final = 1 << 16
+DIAL_AGAIN_S: Final = 0.1
 DIAL_AGAIN_MAX_S: Final = 2.0
 CLOSE_LINGER_S: Final = 0.5
-"""The seconds for which `close` tries to send the rest, per peer."""
+"""The seconds for which `close` tries to send the rest."""
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
@@ -86,6 +70,80 @@ TELL_EVERY_PER_PEER_S: Final = 0.01
 """Seconds for each peer, where these are more."""
 # As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 11_000),
+)
+"""A peer that vanished without a word is noticed after 11 s, by who reads and by who writes."""
+
+
+@dataclass(slots=True)
+class SideStatistics:
+    """Counts of the traffic between peers."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+    unreachable: int = 0
+    """Times that a peer could not be connected to."""
+    refused: int = 0
+    """Times that a peer, or whoever listens there, did not go through with the handshake: it is in another generation.
+    """
+    other_generations: int = 0
+    """Connections and messages of a generation that is over for this worker, or has not begun for it: ignored."""
+    closed: Counter[str] = field(default_factory=Counter)
+    """Connections that were closed for cause: hello, forged, silent, crowd (before the proof), stranger; and length,
+    kind, sender, value, truncated, slow."""
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """A connection that a peer writes, once it has proved itself."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ip: str
+    task: asyncio.Task[None] | None = None
+    """Reads the connection. Its end closes the connection."""
+    listener: Listener | None = None
+    """The listener's side of the proof, from HELLO on."""
+    seal: Seal | None = None
+    """The seal of messages, from the proof on."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that the other side says to have."""
+        return -1 if self.listener is None else self.listener.peer
+
+    @property
+    def generation(self) -> int | None:
+        """Return the generation of its key, None before HELLO."""
+        return None if self.listener is None else self.listener.key.generation
+
+    def end(self) -> None:
+        """Close the connection, from outside of its task."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A peer that is written to in one generation, and what is still to be said to it."""
+
+    rank: int
+    address: Address
+    key: GenerationKey
+    queue: deque[bytes] = field(default_factory=deque)
+    queued_bytes: int = 0
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where something was queued, and where the connection has ended."""
+    writer: asyncio.StreamWriter | None = None
+    seal: Seal | None = None
+    """The seal of messages, from the proof on: messages can be sent."""
 
 
 class SideChannel:
@@ -107,30 +165,26 @@ class SideChannel:
         self.failure: BaseException | None = None
         """The error that `deliver` raised, if it did: the channel has ended then."""
         self._listener = listener or socket.create_server(local)
-        self._listener.setblocking(False)
-        # The channel's thread waits in select: `send` from another thread ends the wait through this pair.
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
-        self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._closing = False
         self._outgoing: dict[int, Outgoing] = {}
-        self._retired: deque[Outgoing] = deque()
-        """The connections of the generation before, which are still to be closed."""
         self._members: tuple[GenerationKey, dict[int, str]] = key, {}
         """The generation's key, and the address of each peer that may prove itself."""
-        self._unproved: dict[int, Incoming] = {}
-        """The connections without a proof by descriptor, in the order in which they came."""
+        self._unproved: list[Incoming] = []
+        """The connections without a proof, in the order in which they came."""
         self._proved: dict[int, Incoming] = {}
         """The connections with a proof, by rank."""
-        self._moved = False
+        self._moved = True
         self._news: deque[PeerMessage] = deque(maxlen=1)
         """The latest news that no peer has been told."""
-        self._tell_at: float | None = None
-        """The end of the interval that the thread waits for, None after an interval without news."""
+        self._interval: asyncio.TimerHandle | None = None
+        """The end of the interval at which news are told, None after an interval without news."""
         self._quiet = True
         """True while the thread does not look for news by itself: the next ones have to wake it."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Future[None]
+        """Done when the channel is to be closed, or a task has failed."""
+        self._speakers: list[asyncio.Task[None]] = []
         self._thread: threading.Thread | None = None
         self._deliver: Callable[[PeerMessage], None] = lambda message: None
 
@@ -149,7 +203,7 @@ class SideChannel:
         """
         self._deliver = deliver
         self.move(self._members[0], peers)
-        self._thread = threading.Thread(target=self._serve, name=f"hopsum-peers-{self._rank}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
 
     def move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
@@ -159,11 +213,9 @@ class SideChannel:
         """
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
         # Dicts are replaced as a whole: the channel's thread sees the old or the new peers, never half of them.
-        before = self._outgoing
         self._members = key, {rank: address[0] for rank, address in others.items()}
         self._outgoing = {rank: Outgoing(rank, address, key) for rank, address in others.items()}
-        # The thread closes sockets itself: another thread must not close what select waits on.
-        self._retired.extend(before.values())  # after they are out of reach
+        # The thread closes the connections itself: asyncio's objects are for one thread.
         self._moved = True
         self._look_up()
 
@@ -198,77 +250,11 @@ class SideChannel:
 
     def close(self) -> None:
         """End the thread, after what is still to be said to peers that are connected. Harmless when it is closed."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
+        self._closing = True
         self._look_up()
         if self._thread is not None:
             self._thread.join()
         self._listener.close()
-        self._woken.close()
-        self._wake.close()
-        self._selector.close()
-
-    # ---- the channel's thread -------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._selector.register(self._woken, selectors.EVENT_READ, None)
-        try:
-            while not self._closing.is_set():
-                self._retire()
-                self._expire()
-                self._tell()
-                self._write_all()
-                for key, events in self._selector.select(self._patience_s()):
-                    self._happened(key, events)
-            self._put_news()
-            self._drain_before_close()
-        except BaseException as failure:
-            self.failure = failure
-        finally:
-            for key in list(self._selector.get_map().values()):
-                if isinstance(key.data, Incoming | Outgoing):
-                    self._selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]  # registered as sockets only
-
-    def _retire(self) -> None:
-        """Close connections of the generation before, and those from where nobody lives any more."""
-        if not self._moved:
-            return
-        self._moved = False
-        while self._retired:
-            out = self._retired.popleft()
-            if out.connection is not None:
-                self._hang_up(out)
-        key, peers = self._members
-        ips = set(peers.values())
-        for incoming in [*self._unproved.values(), *self._proved.values()]:
-            if incoming.ip not in ips or incoming.generation not in (None, key.generation):
-                self._close_incoming(incoming)
-
-    def _expire(self) -> None:
-        """Close connections whose other side has not proved itself in time."""
-        now = time.monotonic()
-        for incoming in [each for each in self._unproved.values() if each.until <= now]:
-            self.statistics.closed["silent"] += 1
-            self._close_incoming(incoming)
-        for out in self._outgoing.values():
-            if out.connection is not None and out.seal is None and out.until <= now:
-                self._hang_up(out)
-
-    def _happened(self, key: selectors.SelectorKey, events: int) -> None:
-        if isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() < 0:
-            return  # closed by what happened before
-        if isinstance(key.data, Incoming):
-            self._read(key.data)
-        elif isinstance(key.data, Outgoing):
-            self._ready(key.data, events)
-        elif key.fileobj is self._listener:
-            self._accept()
-        else:
-            with contextlib.suppress(BlockingIOError):
-                self._woken.recv(READ_BYTES)
 
     def _put(self, out: Outgoing, data: bytes) -> None:
         """Queue a message for a peer."""
@@ -280,21 +266,6 @@ class SideChannel:
                 out.queued_bytes = 0
             out.queue.append(data)
             out.queued_bytes += len(data)
-
-    def _tell(self) -> None:
-        """Queue news for all peers when it is time."""
-        now = time.monotonic()
-        if self._tell_at is None:
-            if not self._quiet:
-                self._tell_at = now + self._tell_every_s
-        elif now >= self._tell_at:
-            if self._put_news():
-                self._tell_at = now + self._tell_every_s
-                return
-            # An interval without news. `_quiet` is set first, then the news are looked for: see `tell_all`.
-            self._tell_at, self._quiet = None, True
-            if self._news:
-                self._tell_at, self._quiet = now + self._tell_every_s, False
 
     def _put_news(self) -> bool:
         """Queue the latest news, if there are any. Say whether there were."""
@@ -308,258 +279,270 @@ class SideChannel:
                 self._put(out, data)
         return True
 
-    @property
-    def _tell_every_s(self) -> float:
-        return max(TELL_EVERY_S, TELL_EVERY_PER_PEER_S * len(self._outgoing))
-
     def _look_up(self) -> None:
-        """Make the thread look at what is to be sent. It looks by itself at what it has queued."""
+        """Make the thread look at what other threads have changed."""
         if threading.current_thread() is self._thread:
-            return
-        with contextlib.suppress(OSError):  # full: it will look anyway; closed: nobody does
-            self._wake.send(b"\0")
+            self._see()
+        elif self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._see)
 
-    def _patience_s(self) -> float | None:
-        """Return the seconds until the next dial, proof or news are due, None without any."""
-        outgoing = self._outgoing.values()
-        dials = [out.dial_at for out in outgoing if out.connection is None and out.queue]
-        proves = [out.until for out in outgoing if out.connection is not None and out.seal is None]
-        tells = [] if self._tell_at is None else [self._tell_at]
-        return left_s([*dials, *proves, *tells, *(each.until for each in self._unproved.values())])
+    # ---- the channel's thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as failure:
+            self.failure = failure
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        server = await asyncio.start_server(self._accept, sock=self._listener)
+        # After the loop is known: what other threads change from now on wakes it.
+        self._see()
+        try:
+            await self._ended
+            self._put_news()
+            await asyncio.gather(*map(self._finish, self._outgoing.values()))
+        finally:
+            server.close()
+
+    def _see(self) -> None:
+        """Do what other threads have asked for since the last time."""
+        if self._closing and not self._ended.done():
+            self._ended.set_result(None)
+        if self._moved:
+            self._moved = False
+            self._renew()
+        if self._loop is not None and self._interval is None and not self._quiet:
+            every_s = max(TELL_EVERY_S, TELL_EVERY_PER_PEER_S * len(self._outgoing))
+            self._interval = self._loop.call_later(every_s, self._end_interval)
+        for out in self._outgoing.values():
+            if out.queue:
+                out.awake.set()
+
+    def _renew(self) -> None:
+        """Close connections of the generation before, and those from where nobody lives any more."""
+        for speaker in self._speakers:
+            speaker.cancel()
+        self._speakers = [self._start(self._speak(out)) for out in self._outgoing.values()]
+        key, peers = self._members
+        for incoming in [*self._unproved, *self._proved.values()]:
+            if incoming.ip not in peers.values() or incoming.generation not in (None, key.generation):
+                incoming.end()
+
+    def _end_interval(self) -> None:
+        """Tell the news. After an interval without any the next ones wake the thread."""
+        # `_quiet` is set first, then the news are looked for: see `tell_all`.
+        self._interval, self._quiet = None, True
+        if self._put_news():
+            self._quiet = False
+        self._see()
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Let a task work. An error in it ends the channel."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None and not self._ended.done():
+            self._ended.set_exception(failure)
 
     # ---- incoming -------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, (ip, _) = self._listener.accept()
-        except OSError:  # gone again
-            return
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        incoming = Incoming(reader, writer, writer.get_extra_info("peername")[0])
         # Before any byte is read: strangers cost one accept.
-        if ip not in self._members[1].values():
+        if incoming.ip not in self._members[1].values():
             self.statistics.closed["stranger"] += 1
-            connection.close()
+            writer.transport.abort()
             return
         if len(self._unproved) >= UNPROVED_MAX:
             self.statistics.closed["crowd"] += 1
             # The oldest has had the most time to prove itself.
-            self._close_incoming(next(iter(self._unproved.values())))
-        configure(connection)
-        incoming = Incoming(connection, ip, time.monotonic() + PROVE_S)
-        self._unproved[connection.fileno()] = incoming
-        self._selector.register(connection, selectors.EVENT_READ, incoming)
+            self._unproved.pop(0).end()
+        configure(writer)
+        self._unproved.append(incoming)
+        incoming.task = self._start(self._hear(incoming))
+        # No `finally` in the task: one that is cancelled before its first step has none.
+        incoming.task.add_done_callback(lambda _: self._close(incoming))
 
-    def _read(self, incoming: Incoming) -> None:
-        try:
-            data = incoming.connection.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        incoming.buffer += data
-        self.statistics.bytes_received += len(data)
+    def _close(self, incoming: Incoming) -> None:
+        if incoming in self._unproved:
+            self._unproved.remove(incoming)
+        if self._proved.get(incoming.rank) is incoming:
+            del self._proved[incoming.rank]
+        incoming.writer.transport.abort()
+
+    async def _hear(self, incoming: Incoming) -> None:
+        while (message := await self._next_heard(incoming)) is not None:
+            self._deliver(message)
+
+    async def _next_heard(self, incoming: Incoming) -> PeerMessage | None:
+        """Return the next message of a connection, None at its end."""
         try:
             if incoming.seal is None:
-                self._prove(incoming)
-            if incoming.seal is not None:
-                self._take_messages(incoming)
-            if data:
-                return
-            if incoming.buffer:
-                raise PeerMessageError("truncated", f"{len(incoming.buffer)} bytes are no message")
+                incoming.seal = await self._prove(incoming)
+            while True:
+                message = await self._read_message(incoming, incoming.seal)
+                if message.sender != incoming.rank:
+                    raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {incoming.rank}")
+                if message.generation == incoming.generation == self._members[0].generation:
+                    self.statistics.messages_received += 1
+                    return message
+                self.statistics.other_generations += 1
         except PeerMessageError as refused:
             # At a change of generation some workers are earlier than others: no sign of an attack.
             if refused.reason == "generation":
                 self.statistics.other_generations += 1
             else:
                 self.statistics.closed[refused.reason] += 1
-        self._close_incoming(incoming)
+        except asyncio.IncompleteReadError as end:
+            if end.partial:
+                self.statistics.closed["truncated"] += 1
+        except OSError:
+            pass
+        return None
 
-    def _close_incoming(self, incoming: Incoming) -> None:
-        self._unproved.pop(incoming.connection.fileno(), None)
-        if self._proved.get(incoming.rank) is incoming:
-            del self._proved[incoming.rank]
-        self._selector.unregister(incoming.connection)
-        incoming.connection.close()
-
-    def _prove(self, incoming: Incoming) -> None:
-        """Go on with the handshake as far as the buffer does. Raises PeerMessageError."""
-        buffer = incoming.buffer
-        if incoming.listener is None and len(buffer) >= HELLO_BYTES:
-            key, peers = self._members
-            listener = Listener(self._rank, key, secrets.token_bytes(NONCE_BYTES))
-            reply = listener.take(bytes(buffer[:HELLO_BYTES]))
-            if peers.get(listener.peer) != incoming.ip:
-                raise PeerMessageError("sender", f"rank {listener.peer} does not live at {incoming.ip}")
-            incoming.listener = listener
-            with contextlib.suppress(OSError):  # a connection that broke is read to its end
-                incoming.connection.send(reply)
-            del buffer[:HELLO_BYTES]
-        if incoming.listener is None or len(buffer) < PROOF_BYTES:
-            return
-        seal = incoming.listener.check(bytes(buffer[:PROOF_BYTES]))
-        del buffer[:PROOF_BYTES]
+    async def _prove(self, incoming: Incoming) -> Seal:
+        """Go through with the handshake. Raises PeerMessageError, asyncio.IncompleteReadError, OSError."""
+        try:
+            async with asyncio.timeout(PROVE_S):
+                hello = await self._read(incoming, HELLO_BYTES)
+                key, peers = self._members
+                listener = Listener(self._rank, key, secrets.token_bytes(NONCE_BYTES))
+                reply = listener.take(hello)
+                if peers.get(listener.peer) != incoming.ip:
+                    raise PeerMessageError("sender", f"rank {listener.peer} does not live at {incoming.ip}")
+                incoming.listener = listener
+                incoming.writer.write(reply)
+                seal = listener.check(await self._read(incoming, PROOF_BYTES))
+        except TimeoutError:
+            raise PeerMessageError("silent", f"no proof within {PROVE_S} s") from None
         # The peer has connected anew, so its older connection is dead even if TCP does not know yet.
         older = self._proved.get(incoming.rank)
         if older is not None:
-            self._close_incoming(older)
-        del self._unproved[incoming.connection.fileno()]
-        self._proved[incoming.rank], incoming.seal = incoming, seal
+            older.end()
+        self._unproved.remove(incoming)
+        self._proved[incoming.rank] = incoming
+        return seal
 
-    def _take_messages(self, incoming: Incoming) -> None:
-        """Deliver the whole messages of a buffer. Raises PeerMessageError."""
-        assert incoming.seal is not None
-        buffer = memoryview(bytes(incoming.buffer))
-        at = 0
-        while len(buffer) - at >= LENGTH_BYTES:
-            size = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
-            if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
-                raise PeerMessageError("length", f"a message of {size} bytes")
-            first = at + LENGTH_BYTES
-            last = first + size
-            if last + MAC_BYTES > len(buffer):
-                break
-            incoming.seal.check(buffer[first:last], buffer[last : last + MAC_BYTES])
-            self._take(PeerMessage.unpack(buffer[first:last]), incoming)
-            at = last + MAC_BYTES
-        del incoming.buffer[:at]
+    async def _read_message(self, incoming: Incoming, seal: Seal) -> PeerMessage:
+        """Return the next message. Raises as `_prove`: IncompleteReadError has bytes where a message was cut off."""
+        length = await self._read(incoming, LENGTH_BYTES)
+        size = int.from_bytes(length, "big")
+        if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
+            raise PeerMessageError("length", f"a message of {size} bytes")
+        try:
+            data = memoryview(await self._read(incoming, size + MAC_BYTES))
+        except (asyncio.IncompleteReadError, OSError):
+            raise asyncio.IncompleteReadError(length, size) from None
+        seal.check(data[:size], data[size:])
+        return PeerMessage.unpack(data[:size])
 
-    def _take(self, message: PeerMessage, incoming: Incoming) -> None:
-        if message.sender != incoming.rank:
-            raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {incoming.rank}")
-        if not message.generation == incoming.generation == self._members[0].generation:
-            self.statistics.other_generations += 1
-            return
-        self.statistics.messages_received += 1
-        self._deliver(message)
+    async def _read(self, incoming: Incoming, size: int) -> bytes:
+        data = await incoming.reader.readexactly(size)
+        self.statistics.bytes_received += size
+        return data
 
     # ---- outgoing -------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        """Dial and send what there is to say."""
-        now = time.monotonic()
-        for out in self._outgoing.values():
-            if out.connection is None and out.queue and out.dial_at <= now:
-                self._dial(out)
-            elif out.seal is not None and (out.rest or out.queue):
-                self._write(out)
-
-    def _dial(self, out: Outgoing) -> None:
-        out.connection, out.until = socket.socket(socket.AF_INET, socket.SOCK_STREAM), time.monotonic() + PROVE_S
-        configure(out.connection)
-        self._selector.register(out.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, out)
-        try:
-            out.connection.connect(out.address)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._hang_up(out)
-
-    def _ready(self, out: Outgoing, events: int) -> None:
-        """Go on with a connection, on which a peer says nothing after its REPLY."""
-        assert out.connection is not None
-        if out.dialler is None:
-            self._greet(out)
-        elif not events & selectors.EVENT_READ:
-            self._write(out)
-        elif out.seal is None:
-            self._take_reply(out)
-        elif self._is_over(out.connection):
-            self._hang_up(out)
-        else:
-            self._write(out)
-
-    def _greet(self, out: Outgoing) -> None:
-        """Say HELLO on a connection that has just been made, or was refused."""
-        assert out.connection is not None
-        if out.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._hang_up(out)
-            return
-        out.dialler = Dialler(self._rank, out.rank, out.key, secrets.token_bytes(NONCE_BYTES))
-        out.rest = memoryview(out.dialler.hello)
-        self._write(out)
-
-    def _take_reply(self, out: Outgoing) -> None:
-        assert out.connection is not None
-        assert out.dialler is not None
-        try:
-            data = out.connection.recv(REPLY_BYTES - len(out.reply))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        out.reply += data
-        if not data:
-            self._hang_up(out)
-        elif len(out.reply) == REPLY_BYTES:
+    async def _speak(self, out: Outgoing) -> None:
+        """Say what is queued for a peer, over one connection after the other."""
+        pause_s, longest_s = DIAL_AGAIN_S, DIAL_AGAIN_MAX_S
+        while True:
+            while not out.queue:
+                out.awake.clear()
+                await out.awake.wait()
+            until = asyncio.get_running_loop().time() + PROVE_S
             try:
-                proof, out.seal = out.dialler.take(bytes(out.reply))
-            except PeerMessageError as refused:
-                self.statistics.closed[refused.reason] += 1
-                self._hang_up(out)
-                return
-            out.rest, out.pause_s = memoryview(proof), DIAL_AGAIN_S
-            self._write(out)
+                async with asyncio.timeout_at(until):
+                    reader, out.writer = await asyncio.open_connection(*out.address)
+            except OSError:  # or TimeoutError, which is one
+                self.statistics.unreachable += 1
+                longest_s = DIAL_AGAIN_MAX_S
+            else:
+                longest_s = PROVE_AGAIN_MAX_S
+                try:
+                    configure(out.writer)
+                    out.seal = await self._greet(out, reader, out.writer, until)
+                    if out.seal is not None:
+                        pause_s = DIAL_AGAIN_S
+                        await self._say(out, reader)
+                finally:
+                    # Not `close`, which waits for a peer that does not read.
+                    out.writer.transport.abort()
+                    out.writer, out.seal = None, None
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
-    @staticmethod
-    def _is_over(connection: socket.socket) -> bool:
-        """Say whether a connection on which nothing is to be read has ended."""
+    async def _greet(
+        self, out: Outgoing, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: float
+    ) -> Seal | None:
+        """Go through with the handshake. Return the seal of messages, None where the other side is no peer."""
+        dialler = Dialler(self._rank, out.rank, out.key, secrets.token_bytes(NONCE_BYTES))
         try:
-            return not connection.recv(READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-    def _write(self, out: Outgoing) -> None:
-        assert out.connection is not None
-        try:
-            while out.rest or self._next(out):
-                sent = out.connection.send(out.rest)
-                out.rest = out.rest[sent:]
-                self.statistics.bytes_sent += sent
-        except BlockingIOError:
-            self._watch(out, selectors.EVENT_READ | selectors.EVENT_WRITE)
-        except OSError:
-            self._hang_up(out)
+            async with asyncio.timeout_at(until):
+                self._write(writer, dialler.hello)
+                proof, seal = dialler.take(await reader.readexactly(REPLY_BYTES))
+        except PeerMessageError as refused:
+            self.statistics.closed[refused.reason] += 1
+        except (OSError, asyncio.IncompleteReadError):
+            pass
         else:
-            self._watch(out, selectors.EVENT_READ)
+            self._write(writer, proof)
+            return seal
+        self.statistics.refused += 1
+        return None
 
-    def _watch(self, out: Outgoing, events: int) -> None:
-        """Let `select` return when one of these events happens on a connection."""
-        assert out.connection is not None
-        # A system call, and nearly always for what is watched already.
-        if self._selector.get_key(out.connection).events != events:
-            self._selector.modify(out.connection, events, out)
+    async def _say(self, out: Outgoing, reader: asyncio.StreamReader) -> None:
+        """Say what is queued, until the connection ends."""
+        # A peer says nothing after its REPLY: what can be read is the end, or an error.
+        end = asyncio.gather(reader.read(1), return_exceptions=True)
+        end.add_done_callback(lambda _: out.awake.set())
+        try:
+            while not end.done():
+                out.awake.clear()
+                await self._send_queue(out)
+                await out.awake.wait()
+        except OSError:
+            return
+        finally:
+            end.cancel()
 
-    def _next(self, out: Outgoing) -> bool:
-        """Take the next message to send. Say whether there is one."""
-        with self._lock:
-            if out.seal is None or not out.queue:
-                return False
-            message = out.queue.popleft()
-            out.queued_bytes -= len(message)
-        out.rest = memoryview(len(message).to_bytes(LENGTH_BYTES, "big") + message + out.seal.mac(message))
-        self.statistics.messages_sent += 1
-        return True
+    async def _send_queue(self, out: Outgoing) -> None:
+        """Send what is queued, as fast as the peer reads. Raises OSError."""
+        assert out.writer is not None
+        while out.seal is not None and out.queue:
+            with self._lock:
+                message = out.queue.popleft()
+                out.queued_bytes -= len(message)
+            self._write(out.writer, len(message).to_bytes(LENGTH_BYTES, "big") + message + out.seal.mac(message))
+            self.statistics.messages_sent += 1
+            await out.writer.drain()
 
-    def _hang_up(self, out: Outgoing) -> None:
-        """Close a connection that is broken or was never made, and pause."""
-        assert out.connection is not None
-        self.statistics.unreachable += out.dialler is None
-        self.statistics.refused += out.dialler is not None and out.seal is None
-        longest_s = DIAL_AGAIN_MAX_S if out.dialler is None else PROVE_AGAIN_MAX_S
-        self._selector.unregister(out.connection)
-        out.connection.close()
-        out.forget()
-        out.dial_at = time.monotonic() + out.pause_s
-        out.pause_s = min(2 * out.pause_s, longest_s)
+    def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        writer.write(data)
+        self.statistics.bytes_sent += len(data)
 
-    def _drain_before_close(self) -> None:
-        for out in self._outgoing.values():
-            if out.connection is None or out.seal is None:
-                continue
-            out.connection.settimeout(CLOSE_LINGER_S)
-            with contextlib.suppress(OSError):
-                while out.rest or self._next(out):
-                    out.connection.sendall(out.rest)
-                    out.rest = memoryview(b"")
+    async def _finish(self, out: Outgoing) -> None:
+        """Send the rest, if the peer is connected, and close the connection."""
+        if out.seal is None or out.writer is None:
+            return
+        writer = out.writer
+        try:
+            async with asyncio.timeout(CLOSE_LINGER_S):
+                await self._send_queue(out)
+                writer.close()
+                await writer.wait_closed()
+        except OSError:  # or TimeoutError, which is one
+            writer.transport.abort()
+
+
+def configure(writer: asyncio.StreamWriter) -> None:
+    """Let a silent end of a connection be noticed by the kernel."""
+    connection = writer.get_extra_info("socket")
+    for option in _KEEPALIVE:
+        connection.setsockopt(*option)

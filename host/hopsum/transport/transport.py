@@ -37,7 +37,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatist
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
-from hopsum.transport.side_connections import SideStatistics
+from hopsum.transport.side_channel import SideStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import worker_loop

@@ -22,7 +22,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, W
 from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import TransportStatistics
-from hopsum.transport.side_connections import SideStatistics
+from hopsum.transport.side_channel import SideStatistics
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 

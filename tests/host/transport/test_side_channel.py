@@ -198,7 +198,7 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
     ends.heard[1].get(timeout=WAIT_S)
     monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
     here.tell_all(done(0, 5, generation=6))
-    until(lambda: not here._quiet and here._tell_at is not None, "it waits for the end of the interval")
+    until(lambda: not here._quiet and here._interval is not None, "it waits for the end of the interval")
     here._put_news()
     here.tell_all(done(0, 6))
     here.close()
@@ -564,8 +564,9 @@ def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None
     ends = Ends(stack, 2)
     ends.channels[1].send(0, GOOD)
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    for connection in (ends.channels[0]._proved[1].connection, ends.channels[1]._outgoing[0].connection):
-        assert connection is not None
+    for writer in (ends.channels[0]._proved[1].writer, ends.channels[1]._outgoing[0].writer):
+        assert writer is not None
+        connection = writer.get_extra_info("socket")
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 10
         assert 0 < connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 20_000
