@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,11 @@ from hopsum_controlplane import SwitchController
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import digits_network, training_demo
+from hopsum_evaluation.demo.counted_testbed import DemoCounts
 from hopsum_evaluation.demo.training_demo import DemoReport
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.shaping import BURST_BYTES
+from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.worker_pool import WorkerDiedError
 from hopsum_wire import Kind
 from hopsum_wire.scapy import Hopsum
@@ -44,13 +53,18 @@ def run_demo(*arguments: str) -> dict[str, Any]:
 def test_demo_trains_through_the_switch(target: str) -> None:
     if target == "bmv2":
         require_network(target)
-    report = run_demo("--target", target, "--workers", "2", "--steps", "40")
+    # one bucket: 38 chunks of codes and one of ranges, each with all its headers
+    up, down = 38 * (HEADERS + 512) + HEADERS + 1024, 39 * (HEADERS + 1024)
+    links = ("--parameters", str(PARAMETERS), "--rate", "20mbit") if target == "native" else ()
+    report = run_demo("--target", target, "--workers", "2", "--steps", "40", *links)
+    if report["rate_bits_per_s"] is not None:
+        # What the links have to carry, less the bucket that they begin with.
+        for step_s, step_bytes in ((report["step_s"], down), (report["step_s_fp32"], 4 * PARAMETERS)):
+            assert step_s >= (39 * step_bytes - BURST_BYTES) * 8 / 20e6 / 39
     assert report["replicas_equal"]
     assert report["counters_agree"]
     assert report["loss_last"] < 0.9 * report["loss_first"]
     assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
-    # one bucket: 38 chunks of codes and one of ranges, each with all its headers
-    up, down = 38 * (HEADERS + 512) + HEADERS + 1024, 39 * (HEADERS + 1024)
     # and no more than was sent again and answered again, should the machine have stood still for a while
     events = report["switch_events"]
     again, answered = report["retransmits"] + events["probed"], events["answered"] + events["probed"] + events["stale"]
@@ -93,6 +107,7 @@ def test_demo_trains_through_scapy_packets(tmp_path: Path) -> None:
         (["--topology", "star", "--loss", "0.1"], "--topology: its links say what is lost"),
         (["--topology", "star", "--quorum", "3"], "all workers complete a sum"),
         (["--target", "mininet"], "--target mininet: say which network"),
+        (["--target", "bmv2", "--rate", "1gbit"], "--rate: links of one embedded switch only"),
     ],
 )
 def test_what_does_not_go_with_a_topology(
@@ -112,6 +127,54 @@ def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **mor
     report = DemoReport("native", "thc", workers, 20, "digits", 1, **more)
     training_demo.run(training_demo.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
     return report
+
+
+def test_without_namespaces_it_is_said_that_no_gain_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(hosts: int) -> None:
+        raise TopologyError("no namespaces today")
+
+    monkeypatch.setattr(training_demo, "Star", refuse)
+    report = DemoReport("native", "thc", 2, 20, "digits", 1)
+    plan = replace(training_demo.make_plan(report, tmp_path), rate_bits_per_s=1e6)
+    training_demo.run(plan, report, Console(stderr=True))
+    text = printed(report)
+    assert "The gain is not shown" in text
+    assert "(no namespaces today)" in text
+    assert "times as fast" not in text
+    assert report.as_json()["rate_bits_per_s"] is None
+
+
+def printed(report: DemoReport) -> str:
+    console = Console(width=80, record=True, file=StringIO())
+    report.print(console)
+    return console.export_text()
+
+
+def test_the_first_table_has_the_gain_in_80_columns() -> None:
+    report = DemoReport("native", "thc", 4, 100, "digits", 1, rate_bits_per_s=200e6, parameters=1_000_000)
+    report.step_s, report.step_s_fp32, report.nmse_mean, report.nmse_theory = 0.08, 0.28, 0.005001, 0.005002
+    report.counts = DemoCounts(InterfaceCounters(4 * 10**5, 10**9, 4 * 10**5, 10**9), {}, Counter(), 4 * 10**5, {})
+    lines = printed(report).splitlines()
+    assert lines[0].rstrip() == "4 workers, 100 steps, 1,000,000 parameters, digits, links of 200 Mbit/s"
+    rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows[:2]] == [
+        ["ms a step", "80", "280"], ["times as fast", "3.50", "1"],
+    ]  # fmt: skip
+    # No cell of any table is broken over two lines.
+    assert all(row[0].strip() for row in rows)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_user_becomes_root_of_namespaces_where_the_kernel_allows(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[tuple[str, ...]] = []
+    (tmp_path / "unshare").write_text(f"#!/bin/sh\nexit {status}\n")
+    (tmp_path / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("os.execvp", lambda _, command: began.append(command))
+    training_demo._become_root_of_namespaces()
+    assert [command[-len(sys.orig_argv) :] for command in began] == [tuple(sys.orig_argv)] * (status == 0)
 
 
 def test_workers_repair_from_each_other_what_the_switch_no_longer_has(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.star import Star
 from hopsum_wire import HOPSUM_UDP_PORT
 
 SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
@@ -56,25 +57,38 @@ class Testbed:
 
 @contextmanager
 def native_testbed(
-    workers: int, *, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    workers: int,
+    *,
+    star: Star | None = None,
+    extra: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Testbed]:
-    """Run the embedded switch on loopback. All workers share its one UDP port.
+    """Run the embedded switch on loopback, or in the middle of a star. All workers share its one UDP port.
 
     Args:
+        star: links around the switch, with a host for each worker. None: loopback.
         extra: more arguments of the switch's command.
         environment: the switch's environment instead of ours.
     """
     json, p4info = compiled_program()
     with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
+        home, grpc, ip = (None, "127.0.0.1:0", "127.0.0.1") if star is None else (star.middle, "unix", star.middle_ip)
+        switch = stack.enter_context(
+            NativeSwitch(json, p4info, namespace=home, grpc=grpc, extra=extra, environment=environment)
+        )
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         device.set_pipeline_config(PipelineConfig.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
         # Port 0: the kernel chooses a free one, so that testbeds can run side by side.
-        bound = management.bind_udp(NATIVE_PORT, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
-        host, _, port = bound.rpartition(":")
+        bound = management.bind_udp(NATIVE_PORT, f"{ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        service = ip, int(bound.rpartition(":")[2])
         mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
-        seats = tuple(Seat(rank, NATIVE_PORT, mac, host, (host, int(port))) for rank in range(workers))
+        places: list[tuple[str, str | None]] = [(ip, None)] * workers
+        if star is not None:
+            places = [(star.host_ip(rank), host.name) for rank, host in enumerate(star.hosts)]
+        seats = tuple(
+            Seat(rank, NATIVE_PORT, mac, own, service, namespace) for rank, (own, namespace) in enumerate(places)
+        )
         where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
         yield Testbed(device, seats, where, switch.process.pid, partial(_read_ports, management))
 

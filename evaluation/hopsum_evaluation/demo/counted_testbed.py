@@ -24,7 +24,8 @@ from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
 from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traffic
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
+from hopsum_topologies.star import Star
+from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, native_testbed, open_testbed
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_wire import HOPSUM_UDP_PORT
 
@@ -115,17 +116,26 @@ def is_possible(lost: LostFrames, agents: InterfaceCounters, counts: DemoCounts)
 
 
 SLOTS = 32
+SHAPED_SLOTS = 256
+"""Slots over shaped links: 256 frames fill a link of 200 Mbit/s for 11 ms, longer than a busy machine takes for the way
+to the switch and back."""
 
 Address = tuple[str, int]
 Tables = Mapping[str, Any]
 
 
 @contextmanager
-def demo_testbed(target: str, plan: DemoPlan, network: Topology | None) -> Iterator[OneSwitchTestbed | NetworkTestbed]:
-    """Bring it up for the block: one switch, or a network. Raises TopologyError, ControlPlaneError."""
+def demo_testbed(
+    target: str, plan: DemoPlan, network: Topology | None, star: Star | None = None
+) -> Iterator[OneSwitchTestbed | NetworkTestbed]:
+    """Bring up one switch, or a network, for the block. Raises TopologyError, ControlPlaneError.
+
+    star: links around the one switch, which is the embedded one then.
+    """
     if network is None:
-        with open_testbed(target, plan.workers) as testbed:
-            yield OneSwitchTestbed(testbed)
+        one = open_testbed(target, plan.workers) if star is None else native_testbed(plan.workers, star=star)
+        with one as testbed:
+            yield OneSwitchTestbed(testbed, SLOTS if star is None else SHAPED_SLOTS)
         return
     with (
         temporary_directory() as folder,
@@ -148,16 +158,17 @@ def network_of(name: str, workers: int | None) -> Topology:
 class OneSwitchTestbed:
     """All workers at one switch."""
 
-    def __init__(self, testbed: Testbed) -> None:
+    def __init__(self, testbed: Testbed, slots: int) -> None:
         self.seats, self.where = testbed.seats, testbed.where
         self._controller = SwitchController(testbed.device, SWITCH)
         self._read_interfaces = testbed.read_interfaces
+        self._slots = slots
         self._job: Job | None = None
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job, and begin to lose frames. Return each rank's membership file."""
         endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
-        spec = JobSpec("demo", endpoints, SLOTS, quorum=plan.quorum, **tables)
+        spec = JobSpec("demo", endpoints, self._slots, quorum=plan.quorum, **tables)
         self._job = self._controller.create_job(spec)
         path = plan.folder / "membership.json"
         sides = _sides(bound) if plan.peers else False

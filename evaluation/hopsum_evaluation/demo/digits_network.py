@@ -76,7 +76,7 @@ def _images(train_x: NDArray[Any], train_y: NDArray[Any], test_x: NDArray[Any], 
     return Images(pixels(train_x), labels(train_y), pixels(test_x), labels(test_y))
 
 
-def make_network(images: Images, seed: int, channels: int = 16, hidden: int = 64) -> nn.Module:
+def make_network(images: Images, seed: int, channels: int, hidden: int) -> nn.Module:
     """Make a convolutional network for these images. Its parameters follow from the seed.
 
     Its first layer has so many channels, the second twice as many, the hidden one so many units.

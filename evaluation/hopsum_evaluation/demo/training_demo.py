@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +36,10 @@ from hopsum_evaluation.demo.counted_testbed import (
 )
 from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.demo.digits_network import MissingDataError, load_images
+from hopsum_evaluation.units import rate_bits_per_s, said_rate, whole
 from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.star import Star
 from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
@@ -42,8 +47,12 @@ from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 BATCH = 32
 DEADLINE_S = 60.0
 MAX_WORKERS = 16
-STEPS = 200
+STEPS = 100
 WORKERS = 4
+RATE_BITS_PER_S = 200e6
+PARAMETERS = 1_000_000
+FEW_PARAMETERS = 38_300
+"""Of networks whose frames pass bmv2 or scapy, which take a thousandth of what the embedded switch's sockets take."""
 MAX_LOSS = 0.3
 
 
@@ -51,8 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="hopsum demo",
-        description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
-        "training under plain fp32 all-reduce, and compare.",
+        description="Train a convolutional network under torch DDP, gradients summed by a switch; then the same "
+        "training under plain fp32 all-reduce, and compare. Workers have links of --rate where this machine can make "
+        "network namespaces, and share loopback otherwise.",
     )
     parser.add_argument(
         "--target",
@@ -72,6 +82,14 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"number of workers, 1 to {MAX_WORKERS} (default {WORKERS}, or as many as the file of --topology has)",
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
+    parser.add_argument(
+        "--rate", type=rate_bits_per_s, metavar="RATE",
+        help="rate of the workers' links to one embedded switch (default 200mbit)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--parameters", type=whole(1), metavar="N",
+        help=f"about so many parameters (default {PARAMETERS}; {FEW_PARAMETERS} for bmv2, scapy and topologies)",
+    )  # fmt: skip
     parser.add_argument(
         "--codec", type=codec_argument, default="thc", help="codec of the workers: thc:bits=2 (default %(default)s)"
     )
@@ -111,15 +129,24 @@ def main(arguments: Sequence[str]) -> int:
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
         quorum=options.quorum, loss=options.loss, peers=not options.no_peer_repair,
     )  # fmt: skip
+    one_native = options.target == "native" and network is None and options.link == "udp"
+    if options.rate is not None and not one_native:
+        parser.error("--rate: links of one embedded switch only: no --topology, --target or --link beside it")
     start = time.perf_counter()
     try:
         load_images(options.data)
         if network is not None:
             report.topology = network.name
             report.loss = max(link.loss for link in network.links)
+        if one_native and os.geteuid() != 0:
+            _become_root_of_namespaces()
         with temporary_directory("demo") as folder:
             plan = make_plan(report, folder)
             plan = replace(plan, link=options.link, pcap=options.pcap, show=options.show)
+            if one_native:
+                plan = replace(plan, parameters=PARAMETERS, rate_bits_per_s=options.rate or RATE_BITS_PER_S)
+            if options.parameters is not None:
+                plan = replace(plan, parameters=options.parameters)
             run(plan, report, console, network)
     except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
@@ -130,6 +157,16 @@ def main(arguments: Sequence[str]) -> int:
     else:
         report.print(console)
     return 0 if report.good else 1
+
+
+def _become_root_of_namespaces() -> None:
+    """Begin this command again as root of a user namespace, where the kernel lets this user make one."""
+    # `ip netns` writes below /run. A network namespace of ours, since nobody may return to the machine's from another.
+    inside = 'mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
+    command = ("unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", inside, "sh")
+    with suppress(OSError):
+        if subprocess.run((*command, "true"), capture_output=True, check=False).returncode == 0:
+            os.execvp(command[0], (*command, *sys.orig_argv))
 
 
 def _network(options: argparse.Namespace) -> Topology | None:
@@ -165,7 +202,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
     """Make the plan of the run that `report` describes."""
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
-    how = (report.quorum, report.loss, report.peers)
+    how = (FEW_PARAMETERS, report.quorum, report.loss, report.peers)
     return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
@@ -179,7 +216,12 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
     report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
-    with demo_testbed(report.target, plan, network) as testbed:
+    with ExitStack() as stack:
+        star = None
+        if plan.rate_bits_per_s is not None:
+            star = _star(stack, plan, report)
+            plan = replace(plan, rate_bits_per_s=report.rate_bits_per_s)
+        testbed = stack.enter_context(demo_testbed(report.target, plan, network, star))
         report.where = testbed.where
         with WorkerPool(testbed.seats, work, plan) as pool:
             paths = testbed.make_job(plan, pool.gather("bound"), job_tables(codec))
@@ -193,8 +235,22 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
                 pool.send(True)
                 if nmse := pool.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
-                report.accuracy_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0][0]
+                report.accuracy_fp32, report.step_s_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0]
         testbed.remove_job()
+
+
+def _star(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> Star | None:
+    """Make a link of the plan's rate for every worker. None where this machine cannot: the report says why then."""
+    with ExitStack() as made:
+        try:
+            star = made.enter_context(Star(plan.workers))
+            star.shape(f"{plan.rate_bits_per_s:.0f}bit")
+        except TopologyError as error:
+            report.not_shaped = str(error)
+            return None
+        report.rate_bits_per_s = plan.rate_bits_per_s
+        stack.push(made.pop_all())
+        return star
 
 
 def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
@@ -222,6 +278,7 @@ def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
     report.loss_first = sum(each.loss_first for each in trained) / len(trained)
     report.loss_last = sum(each.loss_last for each in trained) / len(trained)
     report.accuracy = trained[0].accuracy
+    report.step_s = trained[0].step_s
     report.parameters = trained[0].parameters
     report.replicas_equal = len({each.digest for each in trained}) == 1
     report.fetches = sum(each.statistics.fetches for each in trained)
@@ -246,12 +303,12 @@ NMSE_TOLERANCE = 0.2
 """The most that the measured error may differ from theory."""
 
 _AS_THEY_ARE = (
-    "target", "codec", "workers", "steps", "data", "seed", "quorum", "loss", "peers", "topology", "parameters",
-    "replicas_equal", "counters_agree", "all_through_switch", "bytes_fp32_allreduce", "retransmits", "fetches",
-    "repaired", "nmse_mean", "nmse_theory",
+    "target", "codec", "workers", "steps", "data", "seed", "quorum", "loss", "peers", "topology", "rate_bits_per_s",
+    "parameters", "replicas_equal", "counters_agree", "all_through_switch", "bytes_fp32_allreduce", "retransmits",
+    "fetches", "repaired", "nmse_mean", "nmse_theory",
 )  # fmt: skip
 """Attributes of the report that --json has under their own names."""
-_ROUNDED = ("loss_first", "loss_last", "accuracy", "accuracy_fp32")
+_ROUNDED = ("loss_first", "loss_last", "accuracy", "accuracy_fp32", "step_s", "step_s_fp32")
 
 
 @dataclass(slots=True)
@@ -271,11 +328,18 @@ class DemoReport:
     peers: bool = True
     topology: str | None = None
     """The name of a topology of the catalogue. None: one switch."""
+    rate_bits_per_s: float | None = None
+    """The rate of every worker's link. None: not shaped."""
+    not_shaped: str = ""
+    """The reason why links were to have a rate and have none."""
     where: str = ""
     loss_first: float = 0.0
     loss_last: float = 0.0
     accuracy: float = 0.0
     accuracy_fp32: float = 0.0
+    step_s: float = 0.0
+    """Mean of the steps after the first, on one worker."""
+    step_s_fp32: float = 0.0
     replicas_equal: bool = False
     parameters: int = 0
     chunk_elements: int | None = None
@@ -376,41 +440,41 @@ class DemoReport:
     def print(self, console: Console) -> None:
         """Print the tables."""
         console.print(self._training())
-        console.print(self._network())
+        if self.not_shaped:
+            console.print(
+                f"The gain is not shown: the workers share loopback, since links of a rate cannot be made here "
+                f"({self.not_shaped}).",
+                highlight=False,
+            )
         console.print(self._counters())
         verdict = "[bold green]all checks hold" if self.good else "[bold red]something is wrong: see NO above"
         console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.0f} s)")
 
     def _training(self) -> Table:
-        title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}"
+        links = "" if self.rate_bits_per_s is None else f", links of {said_rate(self.rate_bits_per_s)}"
+        links = ", loopback" if self.not_shaped else links
+        title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}{links}"
         table = _table(title, "", f"{self.codec} through the switch", "fp32 all-reduce")
+        table.caption = "bytes: of a worker, with headers; fp32: payload of a ring, computed"
+        # On loopback fp32 is limited by no link, and a speed-up would say nothing about any network.
+        if self.rate_bits_per_s is not None:
+            table.add_row("ms a step", f"{1e3 * self.step_s:.0f}", f"{1e3 * self.step_s_fp32:.0f}")
+            table.add_row("times as fast", f"{self.step_s_fp32 / self.step_s:.2f}", "1")
         table.add_row("accuracy on the test images", f"{self.accuracy:.2%}", f"{self.accuracy_fp32:.2%}")
-        table.add_row("loss, first ten steps and last ten", f"{self.loss_first:.3f} -> {self.loss_last:.3f}", "")
-        table.add_row("same parameters on all workers (SHA-256)", _yes(self.replicas_equal), "")
-        if self.nmse_mean is not None:
-            theory = "" if self.nmse_theory is None else f", theory {self.nmse_theory:.4g}: {_yes(self.nmse_fits)}"
-            table.add_row("error of the mean (NMSE)", f"{self.nmse_mean:.4g}{theory}", "0")
-        return table
-
-    def _network(self) -> Table:
         worker_steps = self.workers * self.steps
-        table = _table("per worker and step, at the interface with all headers", "", "up", "down")
-        up, down, ring = (
-            value / worker_steps
-            for value in (self.interfaces.bytes_up, self.interfaces.bytes_down, self.bytes_fp32_allreduce)
-        )
-        table.add_row(f"{self.codec}: bytes", f"{up:,.0f}", f"{down:,.0f}")
-        table.add_row("fp32 ring all-reduce: bytes (computed, payload only)", f"{ring:,.0f}", f"{ring:,.0f}")
-        table.add_row("ratio", f"{ring / up:.2f}", f"{ring / down:.2f}")
-        table.add_row(
-            f"{self.codec}: packets",
-            f"{self.interfaces.packets_up / worker_steps:,.1f}",
-            f"{self.interfaces.packets_down / worker_steps:,.1f}",
-        )
+        ring = f"{self.bytes_fp32_allreduce / worker_steps:,.0f}"
+        table.add_row("bytes sent in a step", f"{self.interfaces.bytes_up / worker_steps:,.0f}", ring)
+        table.add_row("bytes received in a step", f"{self.interfaces.bytes_down / worker_steps:,.0f}", ring)
+        table.add_row("loss, first and last ten", f"{self.loss_first:.3f} -> {self.loss_last:.3f}", "")
+        table.add_row("equal parameters (SHA-256)", _yes(self.replicas_equal), "")
+        if self.nmse_mean is not None:
+            theory = "" if self.nmse_theory is None else f", theory {self.nmse_theory:.4g}"
+            wrong = "" if self.nmse_fits else f": {_yes(False)}"
+            table.add_row("error of the mean (NMSE)", f"{self.nmse_mean:.4g}{theory}{wrong}", "0")
         return table
 
     def _counters(self) -> Table:
-        table = _table("what was counted", "", "workers", "interfaces", "switch program")
+        table = _table("what was counted", "", "workers", "interfaces", "program")
         counts, lost = self.counts, self.lost
         repeated = sum(counts.events[name] for name in ARRIVED) - counts.events["added"]
         up, down = "packets up", "packets down"
@@ -428,12 +492,12 @@ class DemoReport:
             table.add_row("results asked of peers, and got", f"{self.fetches:,}, {self.repaired:,}", "", "")
         table.add_row("dropped", "", "", f"{sum(counts.drops.values()):,}")
         table.add_row("all agree", "", "", _yes(self.counters_agree))
-        table.add_row("every gradient went through the switch", "", "", _yes(self.all_through_switch))
+        table.add_row("all gradients through the switch", "", "", _yes(self.all_through_switch))
         return table
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left")
     for column in columns:
         table.add_column(column, justify="right" if column else "left")
     return table
