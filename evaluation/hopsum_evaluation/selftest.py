@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hopsum.codec.interface import TABLE_NAMES
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
         with open_testbed(options.target, options.workers) as testbed:
             report.where = testbed.where
-            perform(testbed, report, console, LinkPlan(options.link, options.pcap, options.show))
+            perform(testbed, report, LinkPlan(options.link, options.pcap, options.show))
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(testbed: Testbed, report: SelftestReport, console: Console, link: LinkPlan) -> None:
+def perform(testbed: Testbed, report: SelftestReport, link: LinkPlan) -> None:
     """Make the job, let the workers sum, and fill the report."""
     controller = SwitchController(testbed.device, SWITCH)
     # Drops are counted by switch, not by job: those from before the job are not of its packets.
@@ -97,40 +96,33 @@ def perform(testbed: Testbed, report: SelftestReport, console: Console, link: Li
         job = controller.create_job(JobSpec("sum", endpoints, SLOTS, **tables))
         plan = (job.generation, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
-        collect(pool, report, console, exercises)
+        collect(pool, report, exercises)
     report.events = controller.job_counters(job)
     drops = controller.drop_counters()
     report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
     controller.delete_job(job)
 
 
-def collect(pool: WorkerPool, report: SelftestReport, console: Console, exercises: Sequence[Exercise]) -> None:
-    """Take in progress, sums and statistics of all workers."""
-    label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
-    columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
-    results: dict[Exercise, list[Any]] = {exercise: [None] * report.workers for exercise in exercises}
-    by_op = {exercise.op: exercise for exercise in exercises}
-    with Progress(*columns, console=console) as progress:
-        tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in exercises}
-        finished = 0
-        while finished < report.workers:
-            rank, (kind, *rest) = pool.receive()
-            if kind == "progress":
-                progress.advance(TaskID(tasks[rest[0]]), rest[1])
-            elif kind == "sums":
-                results[by_op[rest[0]]][rank] = (rest[1], rest[2])
-            elif kind == "statistics":
-                _add_statistics(report, *rest)
-            else:
-                finished += 1
-    report.sums = [judge(exercise, done, report) for exercise, done in results.items()]
+def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exercise]) -> None:
+    """Take in sums and statistics of all workers, and judge the sums."""
+    results: dict[Op, list[Any]] = {exercise.op: [None] * report.workers for exercise in exercises}
+    finished = 0
+    while finished < report.workers:
+        rank, (kind, *rest) = pool.receive()
+        if kind == "sums":
+            op, sums, elapsed_s = rest
+            results[op][rank] = (sums, elapsed_s)
+        elif kind == "statistics":
+            _add_statistics(report, *rest)
+        else:
+            finished += 1
+    report.sums = [judge(exercise, results[exercise.op], report) for exercise in exercises]
 
 
 def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> Sum:
     """Compare every worker's result with numpy's."""
     vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
     expected = exercise.expected(vectors)
-    first = exercise.sums(done[0][0], report.elements)
     # An all-reduce has ended when its last worker has the sum.
     slowest_s = max(elapsed_s for _, elapsed_s in done)
     return Sum(
@@ -139,14 +131,7 @@ def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestRep
         all(np.array_equal(exercise.sums(results, report.elements), expected) for results, _ in done),
         all(np.array_equal(results, done[0][0]) for results, _ in done),
         report.elements / slowest_s,
-        [_head(vector) for vector in (*vectors, first, expected)],
     )
-
-
-def _head(vector: Any) -> Any:
-    head = np.zeros(SHOWN, np.uint32)
-    head[: len(vector[:SHOWN])] = vector[:SHOWN]
-    return head
 
 
 def _chunks(exercise: Exercise, report: SelftestReport) -> int:
@@ -169,8 +154,6 @@ TABLE16 = tuple(range(0, 16 * 273, 273))
 TABLE6 = (0, 1, 2, 3, *12 * (4,))
 """Codes of 4 and above stand for 4: 15 workers fit a packed result."""
 TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
-PIECE_CHUNKS = 32
-"""Chunks per all-reduce: progress is shown between all-reduces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +161,6 @@ class Exercise:
     """One kind of sum. An element is a code or a lane; of OR it is a byte."""
 
     op: Op
-    title: str
-    shown_as: str = "uint32"
-    """numpy dtype, of 32 bits, in which people read the lanes."""
 
     @property
     def lane_bits(self) -> int:
@@ -233,26 +213,13 @@ class Exercise:
         return np.asarray(stacked.sum(axis=0, dtype=np.uint32) & np.uint32((1 << self.lane_bits) - 1), np.uint32)
 
 
-EXERCISES = (
-    Exercise(Op.ADD32, "32-bit integers, added", "int32"),
-    Exercise(Op.ADD16, "16-bit integers, added modulo 2^16"),
-    Exercise(Op.ADD8, "8-bit integers, added modulo 2^8"),
-    Exercise(Op.LOOKUP_ADD8, "4-bit codes, looked up in a table and added in 8-bit lanes"),
-    Exercise(Op.LOOKUP_ADD16, "4-bit codes, looked up in a finer table and added in 16-bit lanes"),
-    Exercise(Op.LOOKUP_ADD6, "4-bit codes, looked up and added; 6 bits of each sum come back"),
-    Exercise(Op.OR, "bitmaps, or-ed; shown as bytes"),
-    Exercise(Op.MAX32, "non-negative floats, maximum", "float32"),
-)
+EXERCISES = tuple(map(Exercise, Op))
 
 
 def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
     """Choose the exercises of a switch in which frames grow by at most so many bytes. None: by any number."""
     growth = {exercise: SHAPES[exercise.op].down_bytes - SHAPES[exercise.op].up_bytes for exercise in EXERCISES}
     return tuple(e for e, more in growth.items() if max_growth_bytes is None or more <= max_growth_bytes)
-
-
-SHOWN = 5
-"""Elements printed of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +231,6 @@ class Sum:
     equal: bool
     replicas_equal: bool
     elements_per_s: float
-    first: list[NDArray[np.uint32]]
-    """The first elements of every rank's vector, then of the switch's sum, then of numpy's."""
 
 
 @dataclass(slots=True)
@@ -337,26 +302,10 @@ class SelftestReport:
 
     def print(self, console: Console) -> None:
         """Print the tables."""
-        for result in self.sums:
-            console.print(self._numbers(result))
         console.print(self._summary())
         console.print(self._counters())
         verdict = "[bold green]all sums equal numpy's, bit for bit" if self.good else "[bold red]something differs"
         console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.1f} s)")
-
-    def _numbers(self, result: Sum) -> Table:
-        table = Table(title=f"{result.exercise.op.name}: {result.exercise.title}", title_justify="left")
-        table.add_column("")
-        for index in range(SHOWN):
-            table.add_column(f"[{index}]", justify="right")
-        labels = [*(f"worker {rank}" for rank in range(self.workers)), "switch", "numpy"]
-        for label, vector in zip(labels, result.first, strict=True):
-            numbers = vector.view(result.exercise.shown_as)
-            shown = [f"{v:,.4f}" if numbers.dtype == np.float32 else f"{v:,}" for v in numbers]
-            table.add_row(label, *shown, style="bold" if label == "switch" else None)
-            if label == f"worker {self.workers - 1}":
-                table.add_section()
-        return table
 
     def _summary(self) -> Table:
         table = Table(title=f"{self.workers} workers, {self.elements:,} elements each", title_justify="left")
@@ -444,12 +393,6 @@ def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
 
 def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: Transport, pipe: Connection) -> None:
     payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
-    results = []
     start = time.perf_counter()
-    for first in range(0, len(payloads), PIECE_CHUNKS):
-        piece = payloads[first : first + PIECE_CHUNKS]
-        # In pieces: the parent's bar advances between all-reduces, and a piece has as many chunks as the job slots.
-        results.append(transport.allreduce(exercise.op, piece).results)
-        pipe.send(("progress", exercise.op, len(piece)))
-    elapsed_s = time.perf_counter() - start
-    pipe.send(("sums", exercise.op, np.concatenate(results), elapsed_s))
+    results = transport.allreduce(exercise.op, payloads).results
+    pipe.send(("sums", exercise.op, results, time.perf_counter() - start))

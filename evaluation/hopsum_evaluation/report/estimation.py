@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `estimation`: the methods of Suresh et al. against their bounds, and in k-means and PCA over clients.
+"""Section `estimation`: the methods of Suresh et al. against their bounds.
 
 Errors are mean squared errors of the mean over F, the mean of the workers' squared norms. Vectors are Gaussian;
-Gaussian with one element of 100; and +1, -1 and zeros, which attain the bound of sb. In the applications clients hold
-equal shares of scikit-learn's digits, and the server only ever has estimated means of the clients' vectors.
+Gaussian with one element of 100; and +1, -1 and zeros, which attain the bound of sb.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.compare.methods import CANDIDATES, MeanMethod
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
-from hopsum_evaluation.report.lossy_training import Learner
 from hopsum_evaluation.units import figure
 
 SURESH: Final = "Suresh et al. (ICML 2017)"
@@ -64,8 +61,6 @@ CLAIMS: Final = (
     ),
 )  # fmt: skip
 _METHODS: Final = ("sb", "sk", "srk", "svk")
-_IN_USE: Final = ("sk 16 levels", "srk 16 levels", "svk", "thc", "uhc 4 bits")
-_CLIENTS: Final = 10
 
 Vectors = list[NDArray[np.float32]]
 
@@ -98,21 +93,17 @@ _KINDS: Final[dict[str, Callable[[np.random.Generator, int, int], Vectors]]] = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure errors and bits of the estimators, then both applications. Raises NotRunError."""
+    """Measure errors and bits of the estimators. Raises NotRunError."""
     sizes = settings.pick((64, 256), (256, 1024, 4096), (256, 1024, 4096, 16384))
     workers, repeats = settings.pick((2, 8), (4, 16), (4, 16)), settings.pick(2, 5, 10)
-    steps, rounds = 20, settings.pick(5, 20, 40)
+    steps = 20
     cases = list(product(_KINDS, sizes, workers))
     found = []
     for number, (kind, d, n) in enumerate(cases):
-        tell(0.7 * number / len(cases), f"{kind}, {d} elements, {n} workers")
+        tell(number / len(cases), f"{kind}, {d} elements, {n} workers")
         runs = [_measure(settings, kind, d, n, steps, repeat) for repeat in range(repeats)]
         found.append({"kind": kind, "d": d, "n": n, "runs": runs})
-    uses = []
-    for repeat in range(repeats):
-        tell(0.7 + 0.3 * repeat / repeats, "k-means and power iteration")
-        uses.append(_use(settings, repeat, rounds))
-    return {"cases": found, "uses": uses, "steps": steps, "rounds": rounds}
+    return {"cases": found, "steps": steps}
 
 
 def _measure(settings: Settings, kind: str, d: int, n: int, steps: int, repeat: int) -> dict[str, dict[str, float]]:
@@ -150,24 +141,9 @@ def _svk_levels(d: int) -> int:
     return ceil(sqrt(d)) + 1
 
 
-def _use(settings: Settings, repeat: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    learner = Learner()
-    held = shares(learner.x.astype(np.float64), _CLIENTS, settings.rng("data", "shares", repeat))
-    by_label = {each.label: each for each in CANDIDATES}
-    found: dict[str, dict[str, list[float]]] = {}
-    for label in ("exact", *_IN_USE):
-        seed = settings.stream("codec", "uses", repeat)
-        mean = exact if label == "exact" else estimated(by_label[label].make(_CLIENTS), seed)
-        found[label] = {
-            "k-means": k_means(held, mean, rounds, settings.rng("data", "centres", repeat)),
-            "PCA": power_iteration(held, mean, rounds, settings.rng("data", "vector", repeat)),
-        }
-    return found
-
-
 def show(result: Result) -> Shown:
     """Make tables, plots and the samples of the claims from a result of `run`."""
-    cases, uses = result["cases"], result["uses"]
+    cases = result["cases"]
     repeats = range(len(cases[0]["runs"]))
     samples = {
         f"{name}-bound": [max(_ratios(cases, name, repeat, ("Gaussian", "one huge"))) for repeat in repeats]
@@ -179,11 +155,7 @@ def show(result: Result) -> Shown:
     samples["workers-slope"] = [_slope(cases, "hardest", "sb", "n", repeat) for repeat in repeats]
     samples["svk-slope"] = [_slope(cases, "Gaussian", "svk", "d", repeat) for repeat in repeats]
     samples["srk-growth"] = [_srk_growth(cases, repeat) for repeat in repeats]
-    return Shown(
-        plots=[_scaling_plot(cases), _use_plot(uses, "k-means"), _use_plot(uses, "PCA")],
-        tables=[_table(cases), _use_table(uses)],
-        samples=samples,
-    )
+    return Shown(plots=[_scaling_plot(cases)], tables=[_table(cases)], samples=samples)
 
 
 def _error(case: dict[str, Any], name: str, repeat: int) -> float:
@@ -234,16 +206,6 @@ def _scaling_plot(cases: Sequence[dict[str, Any]]) -> Plot:
                 "elements", "error of the mean over F", series, True, True)  # fmt: skip
 
 
-def _use_plot(uses: Sequence[dict[str, Any]], which: str) -> Plot:
-    series = []
-    for name in uses[0]:
-        curve = np.mean([each[name][which] for each in uses], axis=0).tolist()
-        series.append(Series(name, list(range(len(curve))), curve, reference=name == "exact"))
-    labels = {"k-means": "mean squared distance to a centre", "PCA": "distance to the eigenvector"}
-    name = {"k-means": "estimation-kmeans", "PCA": "estimation-pca"}[which]
-    return Plot(name, f"{which} on digits, {_CLIENTS} clients", "round", labels[which], series, log_y=which == "PCA")
-
-
 def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for case in cases:
@@ -254,109 +216,3 @@ def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
         rows.append([case["kind"], str(case["d"]), str(case["n"]), *cells, figure(_average(case, "svk", "bits"))])
     heads = ("vectors", "d", "n", *(f"{name} (bound)" for name in _METHODS), "bits of svk")
     return ShownTable("estimation-error", heads, rows)
-
-
-def _use_table(uses: Sequence[dict[str, Any]]) -> ShownTable:
-    rows = []
-    for name in uses[0]:
-        cost, error = ([each[name][which][-1] for each in uses] for which in ("k-means", "PCA"))
-        base = [each["exact"]["k-means"][-1] for each in uses]
-        more = float(np.mean([one / other - 1 for one, other in zip(cost, base, strict=True)]))
-        spread = float(np.std(error, ddof=1) / sqrt(len(error)))
-        distance = f"{figure(float(np.mean(error)))} ± {figure(spread, 2)}"
-        rows.append([name, figure(float(np.mean(cost)), 4), f"{more:+.2%}", distance])
-    heads = ("", "k-means: mean squared distance", "more than exact", "PCA: distance, ± standard error")
-    return ShownTable("estimation-uses", heads, rows)
-
-
-Matrix = NDArray[np.float64]
-CENTRES: Final = 10
-"""Centres of k-means: as many as digits."""
-Mean = Callable[[list[NDArray[np.float32]], int], Matrix]
-"""Function from the clients' vectors and the number of the round to the estimated mean."""
-
-
-def exact(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
-    """Average in float64: a `Mean` without an error."""
-    return np.asarray(np.mean(vectors, axis=0, dtype=np.float64))
-
-
-def estimated(method: MeanMethod, seed: int) -> Mean:
-    """Make a `Mean` of a codec or estimator."""
-
-    def mean(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
-        return method.run(vectors, seed, step + 1).mean.astype(np.float64)
-
-    return mean
-
-
-def shares(points: Matrix, clients: int, rng: np.random.Generator) -> list[Matrix]:
-    """Shuffle points and cut them into equal shares, float64[points, dimensions] each. A remainder is left out."""
-    each = len(points) // clients
-    # Shuffled: points that come in some order would make the clients differ.
-    order = rng.permutation(len(points))[: each * clients]
-    return [points[part] for part in np.split(order, clients)]
-
-
-def k_means(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generator) -> list[float]:
-    """Run Lloyd's algorithm. Return the mean squared distance to the nearest centre after 0, 1, ... rounds.
-
-    A client sends, for every centre, the sum of its points that are nearest to that centre, and exact counts.
-    """
-    points = np.concatenate(held)
-    centres = points[rng.choice(len(points), CENTRES, replace=False)]
-    costs = [_cost(points, centres)]
-    for step in range(rounds):
-        sums, counts = zip(*(_centre_sums(own, centres) for own in held), strict=True)
-        # Counts are exact: ten integers of a client are too few to compress.
-        total = np.sum(counts, axis=0)
-        estimate = mean([each.ravel().astype(np.float32) for each in sums], step) * len(held)
-        # A centre without points stays where it is.
-        used = total > 0
-        centres = centres.copy()
-        centres[used] = estimate.reshape(centres.shape)[used] / total[used, None]
-        costs.append(_cost(points, centres))
-    return costs
-
-
-def power_iteration(held: list[Matrix], mean: Mean, rounds: int, rng: np.random.Generator) -> list[float]:
-    """Run power iteration. Return the distance of the vector to the covariance's first eigenvector after each round.
-
-    A client sends its covariance times the vector.
-    """
-    centre = np.concatenate(held).mean(axis=0)
-    covariances = [(own - centre).T @ (own - centre) / len(own) for own in held]
-    top = np.linalg.eigh(np.mean(covariances, axis=0))[1][:, -1]
-    v = rng.standard_normal(len(top))
-    v /= np.linalg.norm(v)
-    errors = [_distance(v, top)]
-    for step in range(rounds):
-        found = mean([(covariance @ v).astype(np.float32) for covariance in covariances], step)
-        # Normalised in each round, or its length would grow with the eigenvalue.
-        v = found / np.linalg.norm(found)
-        errors.append(_distance(v, top))
-    return errors
-
-
-def _squared_distances(points: Matrix, centres: Matrix) -> Matrix:
-    cross = points @ centres.T
-    return np.asarray((points**2).sum(1)[:, None] - 2 * cross + (centres**2).sum(1)[None])
-
-
-def _cost(points: Matrix, centres: Matrix) -> float:
-    return float(np.maximum(_squared_distances(points, centres).min(axis=1), 0).mean())
-
-
-def _centre_sums(points: Matrix, centres: Matrix) -> tuple[Matrix, NDArray[np.int64]]:
-    nearest = _squared_distances(points, centres).argmin(axis=1)
-    sums = np.zeros_like(centres)
-    np.add.at(sums, nearest, points)
-    return sums, np.bincount(nearest, minlength=len(centres))
-
-
-def _distance(v: Matrix, top: Matrix) -> float:
-    """Compute the distance of two unit vectors, or of one to the other's negative if that is less.
-
-    An eigenvector has no sign.
-    """
-    return float(min(np.linalg.norm(v - top), np.linalg.norm(v + top)))

@@ -41,7 +41,7 @@ SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "accuracy": ("Time to accuracy on shaped links", accuracy),
     "loss": ("THC: lost packets, stragglers, bits and workers", packet_loss),
     "lossless": ("LHC: throughput against density, and what peels", lossless_claims),
-    "estimation": ("Suresh et al.: mean estimation, k-means, PCA", estimation),
+    "estimation": ("Suresh et al.: mean estimation", estimation),
 }
 """Title and module of each section, in the order of the page of claims."""
 FORMAT: Final = 1
