@@ -136,7 +136,6 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         device_id=arguments.device_id,
         cpu_port=arguments.cpu_port,
         make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
-        bind_after_start=arguments.bind_after_start,
         capture_folder=arguments.pcap,
         tls=None if arguments.tls_certificate is None else ServerTls(_tls_files(arguments)),
     )
@@ -251,11 +250,6 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         ("client-names", "file with common names of certificates, one a line: no other client may call"),
     ):
         parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
-    parser.add_argument(
-        "--bind-after-start",
-        action="store_true",
-        help="let management open ports over AF_UNIX paths and network interfaces while the switch runs",
-    )
     parser.add_argument(
         "--device-id",
         type=int,

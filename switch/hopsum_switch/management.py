@@ -4,9 +4,6 @@
 Service `hopsum_switch.Management`, on P4Runtime's address. Unary methods, UTF-8 JSON objects both ways::
 
   BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
-  BindUnix   {"port": 1, "path": "/run/x/port1"}                             -> the port as ListPorts shows it
-  BindInterface {"port": 1, "interface": "veth1"}                            -> the port as ListPorts shows it
-  Unbind     {"port": 1}                                                     -> {}
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
   Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, "digests": {...}, ...}
   Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
@@ -14,9 +11,9 @@ Service `hopsum_switch.Management`, on P4Runtime's address. Unary methods, UTF-8
 
 Names of registers and counters may be cut to their last parts, `slot.tag` or `tag`, where only one has them.
 
-INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed, or that
-no program is loaded. PERMISSION_DENIED is the answer to BindUnix and BindInterface, unless the switch was started with
-`--bind-after-start`: a switch that runs as root would hand out files and interfaces of its machine.
+INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened, or that no program
+is loaded. Ports over AF_UNIX paths and interfaces are opened at the start only: a switch that runs as root would hand
+out files and interfaces of its machine.
 """
 
 from __future__ import annotations
@@ -31,10 +28,8 @@ from hopsum_switch.errors import InvalidArgumentError
 from hopsum_switch.internal_error import internal_error
 from hopsum_switch.observe.snapshot import SnapshotError, freeze
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.ports.interface import InterfacePort
-from hopsum_switch.ports.port import Port, PortError
+from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
-from hopsum_switch.ports.unix import UnixPort
 from hopsum_wire.quiet_grpc import details, grpc
 
 SERVICE = "hopsum_switch.Management"
@@ -51,10 +46,6 @@ class BadRequestError(Exception):
     """A request that is not as the method wants it."""
 
 
-class BindRefusedError(Exception):
-    """A port that may be opened at the start of the switch only."""
-
-
 class NoProgramError(Exception):
     """A request needs a loaded program."""
 
@@ -62,19 +53,14 @@ class NoProgramError(Exception):
 class Management:
     """The methods, without gRPC: each takes and returns a JSON object."""
 
-    def __init__(self, dataplane: Dataplane, *, bind_after_start: bool = False) -> None:
-        """Serve `dataplane`. Open ports over paths and interfaces only if `bind_after_start`."""
+    def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
-        self._bind_after_start = bind_after_start
         self._started = time.monotonic()
 
     def methods(self) -> dict[str, Callable[[Json], Json]]:
         """Return the methods by their name on the wire."""
         return {
             "BindUdp": self.bind_udp,
-            "BindUnix": self.bind_unix,
-            "BindInterface": self.bind_interface,
-            "Unbind": self.unbind,
             "ListPorts": self.list_ports,
             "Stats": self.stats,
             "Snapshot": self.snapshot,
@@ -85,25 +71,8 @@ class Management:
         _check_keys(request, required={"port": int, "address": str}, optional={"as": str})
         shown_as = parse_udp_address(request["as"]) if "as" in request else None
         port = UdpPort.bind(request["port"], parse_udp_address(request["address"]), shown_as)
-        return self._bind(request["port"], port)
-
-    def bind_unix(self, request: Json) -> Json:
-        """Open an AF_UNIX port. Raises BadRequestError, BindRefusedError or PortError: nothing was opened."""
-        _check_keys(request, required={"port": int, "path": str})
-        self._check_may_bind("--unix PORT=PATH")
-        return self._bind(request["port"], UnixPort.bind(request["path"]))
-
-    def bind_interface(self, request: Json) -> Json:
-        """Open a port over an interface. Raises BadRequestError, BindRefusedError or PortError: nothing was opened."""
-        _check_keys(request, required={"port": int, "interface": str})
-        self._check_may_bind("-i PORT@NAME")
-        return self._bind(request["port"], InterfacePort(request["interface"]))
-
-    def unbind(self, request: Json) -> Json:
-        """Close a port. Raises BadRequestError or PortError: there is none of that number."""
-        _check_keys(request, required={"port": int})
-        self._dataplane.unbind(request["port"])
-        return {}
+        self._dataplane.bind(request["port"], port)
+        return {"port": request["port"], **port.describe()}
 
     def list_ports(self, request: Json) -> Json:
         """Return all ports with their counters."""
@@ -131,17 +100,6 @@ class Management:
         if not isinstance(engine, Engine):
             raise NoProgramError("no program is loaded: there are no registers and counters")
         return engine
-
-    def _check_may_bind(self, option: str) -> None:
-        if not self._bind_after_start:
-            raise BindRefusedError(
-                "this switch opens such a port at its start only: start it with the port"
-                f" ({option}), or with --bind-after-start"
-            )
-
-    def _bind(self, number: int, port: Port) -> Json:
-        self._dataplane.bind(number, port)
-        return {"port": number, **port.describe()}
 
 
 def add_to_server(management: Management, server: grpc.Server) -> None:
@@ -191,18 +149,6 @@ class ManagementClient:
             request["as"] = shown_as
         return str(self._call("BindUdp", request)["address"])
 
-    def bind_unix(self, port: int, path: str) -> None:
-        """Open switch port `port` at an AF_UNIX path of the switch's machine."""
-        self._call("BindUnix", {"port": port, "path": path})
-
-    def bind_interface(self, port: int, interface: str) -> None:
-        """Open switch port `port` over a network interface of the switch's namespace."""
-        self._call("BindInterface", {"port": port, "interface": interface})
-
-    def unbind(self, port: int) -> None:
-        """Close switch port `port`."""
-        self._call("Unbind", {"port": port})
-
     def list_ports(self) -> dict[int, Json]:
         """Return kind, addresses and counters by port number."""
         return {int(number): shown for number, shown in self._call("ListPorts", {})["ports"].items()}
@@ -232,8 +178,6 @@ def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerCo
             return _dump(method(_load(request)))
         except (BadRequestError, SnapshotError, InvalidArgumentError, ValueError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except BindRefusedError as error:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except (PortError, NoProgramError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except Exception as error:

@@ -65,15 +65,13 @@ class SwitchServer:
         device_id: int = DEFAULT_DEVICE_ID,
         cpu_port: int | None = None,
         make_engine: EngineFactory = Engine,
-        bind_after_start: bool = False,
         capture_folder: Path | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """Prepare a switch. It does not listen yet.
 
         `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
-        namespace. `bind_after_start`: whether management opens ports over paths and interfaces.
-        `capture_folder`: where every port's frames are written, see `ports.capture`. `tls`: None: without.
+        namespace. `capture_folder`: where every port's frames are written, see `ports.capture`. `tls`: None: without.
 
         Raises PortError: a switch port `cpu_port` does not exist, or the folder cannot be made.
         """
@@ -81,7 +79,7 @@ class SwitchServer:
             check_port_number(cpu_port)
         self.device_id = device_id
         self.dataplane = Dataplane(None if capture_folder is None else CaptureFolder(capture_folder))
-        self.management = Management(self.dataplane, bind_after_start=bind_after_start)
+        self.management = Management(self.dataplane)
         self._service = P4RuntimeService(self.dataplane, make_engine, device_id=device_id, cpu_port=cpu_port)
         self._asked_address = grpc_address
         self.tls = tls

@@ -8,7 +8,6 @@ import os
 import select
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from hopsum_switch.management import ManagementClient
 from hopsum_switch.ports.interface import InterfacePort, finish_checksum
 from hopsum_switch.ports.port import PortError
 from hopsum_topologies import Namespace, NativeSwitch, TopologyError
-from hopsum_topologies.process import ManagedProcess
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("namespaces")]
 
@@ -250,24 +248,12 @@ def test_what_is_wrong_with_an_interface_is_said(namespace: Namespace, monkeypat
             InterfacePort("s")
 
 
-# Binds one more interface and shows all ports.
-BIND = """
-import sys
-from hopsum_switch.management import ManagementClient
-with ManagementClient(sys.argv[1], timeout_s=60) as client:
-    client.bind_interface(3, "s2")
-    print({number: port["interface"] for number, port in client.list_ports().items()})
-"""
-
-
-def test_a_native_switch_serves_interfaces_of_a_namespace(namespace: Namespace, tmp_path: Path) -> None:
+def test_a_native_switch_serves_interfaces_of_a_namespace(namespace: Namespace) -> None:
     namespace.add_veth("s2", "p2")
-    arguments = {"interfaces": {0: "s"}, "namespace": namespace, "extra": ("--trace", "--bind-after-start")}
+    arguments = {"interfaces": {0: "s", 3: "s2"}, "namespace": namespace, "grpc": "unix", "extra": ("--trace",)}
     with NativeSwitch(PROGRAM, P4INFO, **arguments) as switch, raw(namespace, "p2") as peer:
-        command = [sys.executable, "-c", BIND, switch.address]
-        client = ManagedProcess(command, tmp_path / "log", namespace=namespace.name)
-        client.wait_for(lambda: not client.running(), "an end of the client", DEADLINE_S)
-        assert client.log_text() == "{0: 's', 3: 's2'}\n"
+        with ManagementClient(switch.address, timeout_s=DEADLINE_S) as client:
+            assert {number: port["interface"] for number, port in client.list_ports().items()} == {0: "s", 3: "s2"}
         peer.send(frame(60))
         switch.process.wait_for(lambda: "dropped in ingress" in switch.process.log_text(), "a trace", DEADLINE_S)
         assert "packet 1: port 3, 60 bytes" in switch.process.log_text()

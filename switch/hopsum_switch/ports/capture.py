@@ -41,32 +41,30 @@ class CaptureFolder:
     def __init__(self, folder: Path) -> None:
         """Make the folder if there is none. Raises PortError."""
         self._folder = folder
-        self._written: set[Path] = set()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PortError(f"captures cannot be written to {folder}: {error.strerror}: name another folder") from error
 
     def around(self, number: int, port: Port) -> CapturedPort:
-        """Return `port` with a capture. A port that is opened again continues its file. Raises PortError."""
+        """Return `port` with a capture. Raises PortError."""
         path = self._folder / f"port{number}.pcapng"
         # Frames of the CPU port begin with the controller header, so Wireshark must not read them as Ethernet.
         link_type = _USER0 if port.describe()["kind"] == "cpu" else _ETHERNET
         try:
-            file = CaptureFile(path, f"port {number}", link_type, append=path in self._written)
+            file = CaptureFile(path, f"port {number}", link_type)
         except OSError as error:
             raise PortError(f"switch port {number}: capture {path} cannot be written: {error.strerror}") from error
-        self._written.add(path)
         return CapturedPort(port, file)
 
 
 class CaptureFile:
     """One pcapng file with one interface, open for writing."""
 
-    def __init__(self, path: Path, name: str, link_type: int, *, append: bool = False) -> None:
+    def __init__(self, path: Path, name: str, link_type: int) -> None:
         """Begin a section. Raises OSError: the file cannot be written."""
         self.path = path
-        self._file: BinaryIO | None = path.open("ab" if append else "wb")
+        self._file: BinaryIO | None = path.open("wb")
         self._write(_block(_SECTION, struct.pack("=IHHq", _BYTE_ORDER_MAGIC, 1, 0, _UNKNOWN_LENGTH)))
         options = _option(_NAME, name.encode()) + _option(_TIME_RESOLUTION, bytes([_NANOSECONDS])) + _option(_END, b"")
         self._write(_block(_INTERFACE, struct.pack("=HHI", link_type, 0, 0) + options))

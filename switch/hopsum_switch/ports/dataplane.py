@@ -143,7 +143,7 @@ class Dataplane:
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`. From now on the data plane closes it, also after an error.
 
-        Raises PortError where the number does not exist or is taken. Unbind a taken port first.
+        Raises PortError where the number does not exist or is taken.
         """
         try:
             check_port_number(number)
@@ -156,17 +156,6 @@ class Dataplane:
             port.close()
             raise
         self.wake()
-
-    def unbind(self, number: int) -> None:
-        """Close a port. Raises PortError: there is none of that number."""
-        with self.gate.control():
-            port = self._ports.pop(number, None)
-            if port is None:
-                raise PortError(f"switch port {number} is not bound: bound are {sorted(self._ports)}")
-            del self._batch_ports[number]
-            if self._udp_loop is not None:
-                self._udp_loop.remove(number)
-            self._close(port)
 
     def ports(self) -> dict[int, dict[str, Any]]:
         """Return kind, addresses and counters of every port."""

@@ -101,12 +101,6 @@ class UdpLoop:
         self._egress[number, at.EGRESS_FD] = port.descriptor
         self._egress[number, at.MOST] = at.MAX_SEGMENTS if port.cuts else 1
 
-    def remove(self, number: int) -> None:
-        """Forget a port, if it is known."""
-        if self._ports.pop(number, None) is not None:
-            self._egress[number, at.EGRESS_FD] = -1
-            del self._heads[number]
-
     def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1) -> Trip:
         """Carry the frames that wait at a port: BATCH_FRAMES of them, and the further frames of one datagram.
 

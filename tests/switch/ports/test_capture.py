@@ -116,18 +116,6 @@ def test_a_switch_records_every_port_and_the_cpu_port(tmp_path: Path) -> None:
         assert [(info.linktype, info.direction, data) for data, info in reader] == [(147, INBOUND, bytes(60))]
 
 
-def test_a_port_that_is_bound_again_goes_on_in_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "port1.pcapng"
-    path.write_bytes(b"of an earlier switch")
-    dataplane = Dataplane(CaptureFolder(tmp_path))
-    for _ in range(2):
-        dataplane.bind(1, MemoryPort())
-        dataplane.inject(1, bytes(60))
-        dataplane.unbind(1)
-    dataplane.close()
-    assert recorded(path) == [(INBOUND, bytes(60))] * 2
-
-
 def test_without_captures_a_port_stays_what_it_is(tmp_path: Path) -> None:
     dataplane = Dataplane()
     port = MemoryPort()

@@ -96,7 +96,7 @@ def test_a_frame_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptu
     assert "a bug" in caplog.text
 
 
-def test_ports_come_and_go_while_it_runs() -> None:
+def test_ports_come_while_it_runs() -> None:
     with ExitStack() as stack:
         dataplane = stack.enter_context(running(Dataplane()))
         dataplane.engine = Cross()
@@ -105,15 +105,10 @@ def test_ports_come_and_go_while_it_runs() -> None:
         with pytest.raises(PortError, match="already bound"):
             dataplane.bind(0, MemoryPort())
         assert sorted(dataplane.ports()) == [0]
-        dataplane.unbind(0)
-        with pytest.raises(PortError, match=r"port 0 is not bound: bound are \[\]"):
-            dataplane.unbind(0)
-        again = UdpPort.bind(0, udp.address)  # the address is free as soon as unbind returns
-        dataplane.bind(0, again)
         port, outside = pair(stack)
         dataplane.bind(1, port)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
-            peer.sendto(b"x", again.address)
+            peer.sendto(b"x", udp.address)
             assert outside.recv(2000).endswith(b"x")
 
 

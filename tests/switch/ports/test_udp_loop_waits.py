@@ -171,7 +171,3 @@ def test_a_second_port_is_not_kept_waiting(one: OnePort) -> None:
         memory.inject(bytes(100))
         await_that(lambda count=count: one.plane.ports()[3]["received"] == count)  # type: ignore[misc]
         one.ask()
-    one.plane.unbind(3)
-    one.await_wait()
-    one.plane.unbind(0)
-    assert one.plane.ports() == {}

@@ -16,7 +16,7 @@ from .controller import CPU_PORT, P4INFO, PROGRAM, Controller
 @pytest.fixture
 def empty_switch() -> Iterator[SwitchServer]:
     """A switch without a program."""
-    with SwitchServer(device_id=1, cpu_port=CPU_PORT, bind_after_start=True) as switch:
+    with SwitchServer(device_id=1, cpu_port=CPU_PORT) as switch:
         yield switch
 
 
@@ -27,6 +27,13 @@ def switch(empty_switch: SwitchServer) -> SwitchServer:
     for number in range(4):
         empty_switch.dataplane.bind(number, MemoryPort())
     return empty_switch
+
+
+@pytest.fixture
+def memory_ports(switch: SwitchServer) -> list[MemoryPort]:
+    """The ports 0..3 of `switch`, by number."""
+    found = [switch.dataplane._ports[number] for number in range(4)]
+    return [port for port in found if isinstance(port, MemoryPort)]
 
 
 @pytest.fixture

@@ -212,11 +212,8 @@ def packet_out(port: bytes, payload: bytes, *ids: int) -> p4runtime_pb2.StreamMe
     return message
 
 
-def test_packets_go_out_and_come_in(switch: SwitchServer, stack: ExitStack) -> None:
-    ports = [MemoryPort() for _ in range(4)]
-    for number, port in enumerate(ports):
-        switch.dataplane.unbind(number)
-        switch.dataplane.bind(number, port)
+def test_packets_go_out_and_come_in(switch: SwitchServer, memory_ports: list[MemoryPort], stack: ExitStack) -> None:
+    ports = memory_ports
     primary = client(stack, switch).become_primary()
     lldp = bytes(12) + b"\x88\xcc" + b"hello"
     ports[3].inject(lldp)

@@ -14,7 +14,7 @@ import pytest
 
 from hopsum_switch import management_command
 from hopsum_switch.management import SERVICE, ManagementClient, ManagementError
-from hopsum_switch.ports.unix import open_peer
+from hopsum_switch.ports.unix import UnixPort, open_peer
 from hopsum_switch.server import SwitchServer
 
 from .controller import DEADLINE_S, wait_until
@@ -26,23 +26,16 @@ def client(switch: SwitchServer) -> Iterator[ManagementClient]:
         yield client
 
 
-def test_ports_are_bound_listed_and_unbound(client: ManagementClient, tmp_path: Path) -> None:
+def test_ports_are_bound_and_listed(client: ManagementClient) -> None:
     address = client.bind_udp(10, "127.0.0.1:0", "10.0.0.1:24677")
-    path = str(tmp_path / "p11")
-    client.bind_unix(11, path)
     ports = client.list_ports()
-    assert sorted(ports) == [0, 1, 2, 3, 10, 11, 510]
+    assert sorted(ports) == [0, 1, 2, 3, 10, 510]
     assert (ports[10]["kind"], ports[10]["address"], ports[10]["as"]) == ("udp", address, "10.0.0.1:24677")
-    assert (ports[11]["kind"], ports[11]["path"]) == ("unix", path)
-    client.unbind(10)
-    client.unbind(11)
-    assert sorted(client.list_ports()) == [0, 1, 2, 3, 510]
-    assert not list(tmp_path.iterdir())
 
 
 def test_counters_show_what_went_through(client: ManagementClient, switch: SwitchServer, tmp_path: Path) -> None:
     path = str(tmp_path / "p12")
-    client.bind_unix(12, path)
+    switch.dataplane.bind(12, UnixPort.bind(path))
     host, _, port = client.bind_udp(10, "127.0.0.1:0").rpartition(":")
     before = client.stats()
     with open_peer(path) as peer, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -66,22 +59,7 @@ def test_refusals_carry_the_message(client: ManagementClient) -> None:
         client.bind_udp(10, "nonsense")
     with pytest.raises(ManagementError, match="511 does not exist"):
         client.bind_udp(511, "127.0.0.1:0")
-    with pytest.raises(ManagementError, match="port 77 is not bound"):
-        client.unbind(77)
-    with pytest.raises(ManagementError, match="No such file"):
-        client.bind_unix(10, "/nonexistent/directory/p")
     assert sorted(client.list_ports()) == [0, 1, 2, 3, 510]
-
-
-def test_after_the_start_nobody_opens_files_or_interfaces_unless_asked_for(tmp_path: Path) -> None:
-    with SwitchServer() as switch, ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client:
-        with pytest.raises(ManagementError, match=r"--unix PORT=PATH\), or with --bind-after-start.*PERMISSION_DENIED"):
-            client.bind_unix(1, str(tmp_path / "p1"))
-        with pytest.raises(ManagementError, match=r"-i PORT@NAME\), or with --bind-after-start.*PERMISSION_DENIED"):
-            client.bind_interface(1, "lo")
-        client.bind_udp(2, "127.0.0.1:0")
-        assert list(client.list_ports()) == [2]
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_silent_switch_is_an_error_not_a_hang() -> None:
@@ -102,13 +80,11 @@ def test_a_silent_switch_is_an_error_not_a_hang() -> None:
         ("Stats", b'{"port": 1}'),
         ("Stats", b"\xff"),
         ("Stats", b"[" * 100_000),
-        ("Unbind", b"{}"),
-        ("Unbind", b'{"port": true}'),
-        ("Unbind", b'{"port": "1"}'),
+        ("BindUdp", b"{}"),
+        ("BindUdp", b'{"port": true, "address": "127.0.0.1:0"}'),
+        ("BindUdp", b'{"port": "1", "address": "127.0.0.1:0"}'),
         ("BindUdp", b'{"port": 1, "address": 7}'),
         ("BindUdp", b'{"port": 1, "address": "127.0.0.1:0", "ass": "10.0.0.1:1"}'),
-        ("BindUnix", b'{"port": 9, "path": null}'),
-        ("BindInterface", b'{"port": 9, "path": "lo"}'),
         ("Snapshot", b'{"names": "all"}'),
         ("Snapshot", b'{"names": [7]}'),
         ("Snapshot", b'{"names": ["nothing"]}'),

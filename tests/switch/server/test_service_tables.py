@@ -208,10 +208,10 @@ def test_modify_replaces_action_and_metadata(primary: Controller) -> None:
     assert primary.read_tables(table_id=NAMES.tables["l2"]) == [update.entity.table_entry], "no action: no change"
 
 
-def test_default_entries_are_changed_reset_and_in_force(switch: SwitchServer, primary: Controller) -> None:
-    out = MemoryPort()
-    switch.dataplane.unbind(2)
-    switch.dataplane.bind(2, out)
+def test_default_entries_are_changed_reset_and_in_force(
+    switch: SwitchServer, memory_ports: list[MemoryPort], primary: Controller
+) -> None:
+    out = memory_ports[2]
     default = {"table_id": NAMES.tables["l2"], "is_default_action": True}
     (original,) = primary.read_tables(**default)
     assert original.action.action.action_id == NAMES.actions["drop"]
@@ -541,12 +541,9 @@ def read_groups(controller: Controller, number: int = 0) -> list[MulticastGroupE
 
 
 def test_multicast_groups_replicate_in_order_and_come_back_as_written(
-    switch: SwitchServer, primary: Controller
+    switch: SwitchServer, memory_ports: list[MemoryPort], primary: Controller
 ) -> None:
-    ports = {number: MemoryPort() for number in (1, 2)}
-    for number, port in ports.items():
-        switch.dataplane.unbind(number)
-        switch.dataplane.bind(number, port)
+    ports = {number: memory_ports[number] for number in (1, 2)}
     update = group(
         INSERT,
         5,

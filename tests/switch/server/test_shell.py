@@ -113,19 +113,18 @@ class Mirror(MemoryPort):
 
 
 def test_packets_through_the_shell(switch: SwitchServer) -> None:
-    switch.dataplane.unbind(2)
-    switch.dataplane.bind(2, Mirror())
+    switch.dataplane.bind(4, Mirror())
     run(
         switch,
         """
     sh.setup(1, address, (0, 1))
     incoming = sh.PacketIn()
     lldp = bytes(12) + bytes.fromhex("88cc") + b"from the shell"
-    sh.PacketOut(lldp, egress_port="2").send()
+    sh.PacketOut(lldp, egress_port="4").send()
     while not (found := list(incoming.sniff(timeout=0.05))):
         pass
     assert found[0].packet.payload == lldp, found
-    assert [m.value for m in found[0].packet.metadata] == [bytes([2]), bytes([1])], found
+    assert [m.value for m in found[0].packet.metadata] == [bytes([4]), bytes([1])], found
     sh.teardown()
     """,
     )
