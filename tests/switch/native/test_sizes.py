@@ -58,7 +58,7 @@ def outcomes(builder: ProgramBuilder) -> list[object]:
     text = builder.text()
     makers = [
         engine_maker(Backend.INTERPRETER),
-        engine_maker(Backend.INTERPRETER, observer=Trace(lambda record: None, values=True)),
+        engine_maker(Backend.INTERPRETER, observer=Trace(lambda text: None, values=True)),
         engine_maker(Backend.NATIVE),
     ]
     return [deeper(FRAMES_BELOW, lambda make=make: outcome(text, make)) for make in makers]  # type: ignore[misc]
