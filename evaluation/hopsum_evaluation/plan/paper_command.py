@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum plan paper`: the synchronous-SGD model of Homomorphic Parameter Compression (arXiv 1711.10123).
 
-AlexNet's 233 MB on gigabit Ethernet as published, its figures 4 (a), 5 (a), 6 and 7 (a), (b), its table of gzip beside
-what gzip makes of a gradient of ours on this machine, and where our codecs stand: rho and h. C, the seconds of a
-minibatch on one node, is not published: --minibatch says it, and each line which C it needs. The figures of the
-second model (STREET) need its size, which is not published either.
+AlexNet's 233 MB on gigabit Ethernet as published, its figures 4 (a), 5 (a), 6 and 7 (a), (b) (--json), and its table of
+gzip beside what gzip makes of a gradient of ours on this machine. C, the seconds of a minibatch on one node, is not
+published: --minibatch says it, and each line which C it needs. The figures of the second model (STREET) need its size,
+which is not published either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import make_codec
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.compare.vectors import GRADIENTS
 from hopsum_evaluation.plan.paper_model import (
@@ -34,22 +33,15 @@ from hopsum_evaluation.plan.paper_model import (
     PUBLISHED_TABLE,
     PUBLISHED_WORKERS,
     SHOWN_WORKERS,
-    Calibrated,
     Repeated,
     SynchronousSgd,
     claims,
 )
-from hopsum_evaluation.plan.step_plan import codec_seconds
-from hopsum_evaluation.plan.traffic import PlanError, summed_traffic
+from hopsum_evaluation.plan.traffic import PlanError
 from hopsum_evaluation.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
 MINIBATCH_S = 0.2
 """Ours: below the 0.233 s that one of the publication's statements needs."""
-SHOWN_CODECS: Final = ("thc", "uhc", "fixed", "lossless")
-"""The codecs of the publication's figures 6 (b) and (c)."""
-_FLOAT_BYTES: Final = 4
-_VECTORS: Final = 8
-_DENSITY: Final = 0.05
 LEVEL: Final = 6
 """gzip's own default, as the publication names none."""
 _RUNS: Final = 3
@@ -99,18 +91,18 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         job = SynchronousSgd(options.weights, options.minibatch, options.iterations, options.rate / 8)
-        own, codecs = measure_gzip(), calibrated(job)
+        own = measure_gzip()
     except PlanError as error:
         parser.error(str(error))
     if options.json:
-        print(json.dumps(as_json(job, codecs, own) | {"machine": machine()}))
+        print(json.dumps(as_json(job, own) | {"machine": machine()}))
     else:
-        show(job, codecs, own, Console())
+        show(job, own, Console())
     return 0 if all(claim.reproduced for claim in claims(job)) else 1
 
 
-def show(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, console: Console) -> None:
-    """Print statements, gzip and codecs."""
+def show(job: SynchronousSgd, own: GzipCost, console: Console) -> None:
+    """Print statements and gzip."""
     console.print(
         f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {said_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
         f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,
@@ -121,12 +113,6 @@ def show(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost, conso
         table.add_row(claim.claim, claim.published, claim.ours, claim.condition, verdict)
     console.print(table)
     console.print(_gzip(job, own))
-    console.print(_codecs(codecs))
-    console.print(
-        "rho: the larger way, whole frames; h: 1 + M (encoding + decoding) / (i C); r: least with "
-        "h <= r - rho M^2 W / (i C chi); by a switch: T_inf without the factor M, which is not the publication's.",
-        highlight=False,
-    )
     where = machine()
     console.print(f"gzip measured on {where['processor']}, load {where['load_1min']}", highlight=False)
 
@@ -148,14 +134,6 @@ def _gzip_row(size: float, ratio: float, compress_s: float, decompress_s: float)
     return [said, f"{ratio:.3f}", f"{compress_s:,.3f} s", f"{decompress_s:,.3f} s", *speeds]
 
 
-def _codecs(rows: Sequence[Calibrated]) -> Table:
-    table = _table(f"our codecs, M = {SHOWN_WORKERS}", "rho up", "rho down", "h", "r", "speed-up", "by a switch")
-    for row in rows:
-        figures = (row.ratio_up, row.ratio_down, row.overhead, row.least_slack, row.speedup, row.switch_speedup)
-        table.add_row(row.codec, *(f"{figure:.3g}" for figure in figures))
-    return table
-
-
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
@@ -164,32 +142,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def calibrated(job: SynchronousSgd) -> list[Calibrated]:
-    """Return rho and h of our codecs, from their sizes and from what they cost on this machine."""
-    return [_calibrate(job, name) for name in SHOWN_CODECS]
-
-
-def _calibrate(job: SynchronousSgd, name: str) -> Calibrated:
-    workers = SHOWN_WORKERS
-    elements = int(job.weights_bytes) // _FLOAT_BYTES
-    codec = make_codec(name, workers=workers)
-    # Whole frames, headers included: rho of payloads alone would favour small packets.
-    traffic = summed_traffic(codec, elements, _VECTORS, _DENSITY)
-    up, down = traffic.up_bytes / job.weights_bytes, traffic.down_bytes / job.weights_bytes
-    ratio = max(up, down)
-    # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
-    union = 1 - (1 - _DENSITY) ** workers
-    overhead = 1 + elements * codec_seconds(codec, union, seed=1) / job.compute_s(workers)
-    slack = job.least_slack(workers, ratio, overhead)
-    # A switch adds while packets pass: the network carries one vector, however many workers there are.
-    switch_s = job.compute_s(workers, overhead) + job.transfer_s(1, ratio)
-    return Calibrated(
-        name, up, down, ratio, overhead, slack, workers / slack, job.single_node_s / switch_s,
-    )  # fmt: skip
-
-
-def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost) -> dict[str, Any]:
-    """Return the report of --json: curves up to twice the published cluster, claims, our codecs, gzip."""
+def as_json(job: SynchronousSgd, own: GzipCost) -> dict[str, Any]:
+    """Return the report of --json: curves up to twice the published cluster, claims, gzip."""
     # As far again as the published cluster goes.
     workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
     ours = own.of(job.weights_bytes)
@@ -199,12 +153,17 @@ def as_json(job: SynchronousSgd, codecs: Sequence[Calibrated], own: GzipCost) ->
         "compute_s": [job.compute_s(m) for m in workers],
         "transfer_s": {_rho(rho): [job.transfer_s(m, rho) for m in workers] for rho in (1.0, *PUBLISHED_RATIOS)},
         "speedup": {_rho(rho): [job.speedup(m, rho) for m in workers] for rho in (1.0, *PUBLISHED_RATIOS)},
+        "bound_workers": SHOWN_WORKERS,
+        "overhead_bound": {_rho(rho): _bounds(job, rho) for rho in (1.0, *PUBLISHED_RATIOS)},
         "gzip_published": PUBLISHED_GZIP._asdict() | {"update_s": _updates(job, PUBLISHED_GZIP, workers)},
         "gzip_measured": own._asdict() | {"scaled": ours._asdict(), "update_s": _updates(job, ours, workers)},
         "claims": [asdict(claim) for claim in claims(job)],
-        "codecs": [asdict(codec) for codec in codecs],
-        "codecs_workers": SHOWN_WORKERS,
     }
+
+
+def _bounds(job: SynchronousSgd, ratio: float) -> list[float]:
+    """Return the most h for r = 1, 2 and so on, up to r = M: no faster than the single node."""
+    return [job.overhead_bound(SHOWN_WORKERS, ratio, slack) for slack in range(1, SHOWN_WORKERS + 1)]
 
 
 def _updates(job: SynchronousSgd, gzip: Repeated, workers: list[int]) -> list[float]:

@@ -73,11 +73,6 @@ class SynchronousSgd:
         """Return the most h for an update within r = `slack` times i C / M. Below 0: none is."""
         return slack - ratio * workers**2 * self.weights_bytes / (self.single_node_s * self.bytes_per_s)
 
-    def least_slack(self, workers: float, ratio: float, overhead: float) -> float:
-        """Return the least r that h = `overhead` allows. M / r is the speed-up."""
-        # The bound is linear in r, so its value at r = 0 is all that is needed.
-        return overhead - self.overhead_bound(workers, ratio, 0.0)
-
     def crossing_workers(self, ratio: float = 1.0) -> float:
         """Return the M at which T_inf is as long as T_cmt. An update is shortest at that M, too."""
         # T_cmt falls as 1 / M and T_inf rises as M: they meet at the root.
@@ -120,7 +115,7 @@ PUBLISHED_TABLE: Final = (
 )
 """Table 1 as printed: bytes, compression ratio, seconds to compress and to decompress."""
 SHOWN_WORKERS: Final = 16
-"""M of the table of our codecs, as in the publication's figures 6 (b) and (c)."""
+"""M of the publication's figures 6 (b) and (c)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +128,6 @@ class PaperClaim:
     condition: str
     """The condition on C, which is not published."""
     reproduced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """One of our codecs in the model, at SHOWN_WORKERS."""
-
-    codec: str
-    ratio_up: float
-    ratio_down: float
-    ratio: float
-    """rho: the larger of both, since a link carries both ways at once."""
-    overhead: float
-    """h: computing, encoding and decoding over computing alone."""
-    least_slack: float
-    """The least r with h <= r - rho M^2 W / (i C chi)."""
-    speedup: float
-    """M / r"""
-    switch_speedup: float
-    """The speed-up where a switch sums: T_inf = rho W / chi, whatever M is. Not the publication's."""
 
 
 def claims(job: SynchronousSgd) -> list[PaperClaim]:

@@ -82,7 +82,6 @@ def test_the_bound_on_h_is_where_the_time_is_reached(ratio: float, slack: float)
     if bound > 0:
         assert simulate(JOB, workers, ratio, bound)[1] == pytest.approx(allowed_s)
         assert simulate(JOB, workers, ratio, bound * 1.01)[1] > allowed_s
-    assert JOB.least_slack(workers, ratio, bound) == pytest.approx(slack)
 
 
 def test_the_bound_is_the_printed_one_for_one_iteration() -> None:
