@@ -1,29 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet socket on one interface: its filter, its interface, the next hop by ARP, and the wait for packets."""
+"""A packet socket on one interface: the kernel's filter, the interface, the port, and the datagrams of a GSO buffer."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import fcntl
-import os
-import select
 import socket
 import struct
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from hopsum.transport.link import LinkStatistics
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, PROTO_ICMP, PROTO_UDP
 
-T = TypeVar("T")
-
-ASK_S: Final = 0.3
-"""The wait for an ARP reply, `ASKS` times."""
-ASKS: Final = 5
 # linux/sockios.h, linux/if_arp.h
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 _ARPHRD_ETHER: Final = 1
@@ -108,56 +98,6 @@ def attach(sock: socket.socket, steps: list[_Step]) -> None:
 def ip_number(ip: str) -> int:
     """Return an IPv4 address as the number that a filter compares."""
     return int.from_bytes(socket.inet_aton(ip), "big")
-
-
-def take_in_time(
-    poll: select.poll, waker: int, take: Callable[[], list[T]], statistics: LinkStatistics, timeout_s: float
-) -> list[T]:
-    """Return the packets that `take` reads. Wait up to `timeout_s` for packets, `waker` or an ICMP "unreachable".
-
-    Args:
-        poll: of the socket that `take` reads without waiting, and of `waker`, an eventfd.
-    """
-    until, unreachable = time.monotonic() + max(timeout_s, 0.0), statistics.unreachable
-    while True:
-        ready = dict(poll.poll(max(until - time.monotonic(), 0.0) * 1000))
-        woken = waker in ready
-        if woken:
-            with suppress(BlockingIOError):
-                os.eventfd_read(waker)
-        found = take() if ready.keys() - {waker} else []
-        told = statistics.unreachable > unreachable
-        if found or woken or told or time.monotonic() >= until:
-            return found
-
-
-def find_hop(
-    interface: str,
-    hop: str,
-    poll: select.poll,
-    take: Callable[[], object],
-    ask: Callable[[], None],
-    is_found: Callable[[], bool],
-) -> None:
-    """Ask for the next hop's MAC until it is found. Raises OSError if nobody answers.
-
-    Args:
-        poll: of the socket that `take` reads without waiting; `take` hears ARP replies.
-        ask: sends an ARP request.
-    """
-    for _ in range(ASKS):
-        ask()
-        until = time.monotonic() + ASK_S
-        while not is_found() and (left_s := until - time.monotonic()) > 0:
-            if poll.poll(left_s * 1000):
-                take()
-        if is_found():
-            return
-    raise OSError(
-        errno.EHOSTUNREACH,
-        f"no host on {interface} answers ARP for {hop}, asked {ASKS} times: the switch, or a router named by via, "
-        "has to be on this link",
-    )
 
 
 def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:

@@ -8,12 +8,15 @@ a link is made. `hopsum_wire.frames` builds the same bytes without scapy, and a 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
@@ -21,18 +24,19 @@ from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkSta
 from hopsum.transport.packet_socket import (
     ICMP_UNREACHABLE,
     attach,
-    find_hop,
     frames_for,
     hold_port,
     inspect_interface,
     ip_number,
     split_segments,
-    take_in_time,
 )
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath
 
+ASK_S: Final = 0.3
+"""The wait for an ARP reply, `ASKS` times."""
+ASKS: Final = 5
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 
 
@@ -186,7 +190,7 @@ class _Layer2Carrier:
             self._poll = select.poll()
             self._poll.register(self._socket.ins, select.POLLIN)
             self.path = FramePath(mac, 0, ip_number(self.local[0]), ip_number(switch[0]), self.local[1], switch[1])
-            find_hop(interface, self._hop, self._poll, self._take, self._ask, lambda: bool(self.path.dst_mac))
+            self._find_hop(interface)
             where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
             self._outage = Outage(where, self.statistics.failures)
         except BaseException:
@@ -206,7 +210,17 @@ class _Layer2Carrier:
         self.statistics.bytes_sent += payload_bytes
 
     def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
-        return take_in_time(self._poll, self._waker, self._take, self.statistics, timeout_s)
+        until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
+        while True:
+            ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))
+            woken = self._waker in ready
+            if woken:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._waker)
+            found = self._take() if ready.keys() - {self._waker} else []
+            # ICMP's word that nobody listens ends the wait, as an error does that of a UDP socket.
+            if found or woken or self.statistics.unreachable > unreachable or time.monotonic() >= until:
+                return found
 
     def wake(self) -> None:
         os.eventfd_write(self._waker, 1)
@@ -266,15 +280,23 @@ class _Layer2Carrier:
         if arp is None:
             return
         if arp.psrc == self._hop:
-            self.path = _towards(self.path, arp.hwsrc)
+            self.path = replace(self.path, dst_mac=int(arp.hwsrc.replace(":", ""), 16))
         if arp.op == 1 and arp.pdst == own_ip and self._holder is None:  # else the kernel answers
             with suppress(OSError):  # it will be asked again
                 self._socket.send(layers.arp_packet(self.path.src_mac, own_ip, arp.hwsrc, arp.psrc, reply=True))
 
-    def _ask(self) -> None:
-        self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
-
-
-def _towards(path: FramePath, mac: str) -> FramePath:
-    found = int(mac.replace(":", ""), 16)
-    return FramePath(path.src_mac, found, path.src_ip, path.dst_ip, path.src_port, path.dst_port)
+    def _find_hop(self, interface: str) -> None:
+        """Ask for the next hop's MAC until `_take` hears the answer. Raises OSError if nobody answers."""
+        for _ in range(ASKS):
+            self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
+            until = time.monotonic() + ASK_S
+            while not self.path.dst_mac and (left_s := until - time.monotonic()) > 0:
+                if self._poll.poll(left_s * 1000):
+                    self._take()
+            if self.path.dst_mac:
+                return
+        raise OSError(
+            errno.EHOSTUNREACH,
+            f"no host on {interface} answers ARP for {self._hop}, asked {ASKS} times: the switch, or a router named by "
+            "via, has to be on this link",
+        )
