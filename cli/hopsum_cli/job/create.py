@@ -18,7 +18,7 @@ from urllib.parse import quote
 from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
-from hopsum.protocol.slot_count import slots_for
+from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum_cli.operator import address_of, operator
 from hopsum_evaluation.command_options import codec_argument

@@ -32,7 +32,7 @@ from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_sw
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
-from hopsum.protocol.slot_count import slots_for
+from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.transport.offload import mtu_towards

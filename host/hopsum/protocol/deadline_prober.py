@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prober of a worker: it asks the switch about the oldest position before a deadline, and words the answer.
 
-Rules
-    P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
-        all-reduce, and again half and a quarter of it before, as long as no STATE about that position is here.
-        The caller may have one sent at any time (`ask`), to log the ranks that a sum waits for.
-    P2  A STATE settles no sum. It words the error, and only if it is about the position that the error names; and P4.
-    P3  A leaf of a tree collects from its own rack only: of who is below other leaves its STATE says nothing. A leaf
-        that is CLOSED lacks no rank of its rack: its parent waits for another rack, or does not answer.
-    P4  A STATE that waits for a worker which has finished and said LEAVE ends the generation at once (worker.py): that
-        worker never sends its UPDATE. Its LEAVE says which results it holds, so an old STATE does no harm.
+P1 to P4 of docs/protocol.md. A PROBE is sent `lead_s` before the deadline of the oldest all-reduce, and again half and
+a quarter of it before, as long as no STATE about that position is here. The caller may have one sent at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from hopsum.errors import name_ranks
@@ -43,47 +37,40 @@ class DeadlineProber:
         self.outgoing: list[bytes] = []
         """PROBEs to be sent."""
 
-    def timer(self, active: Sequence[AllReduce]) -> float | None:
-        """Return the time of the next PROBE about the oldest open position, or None for no further PROBE.
+    def timer(self, active: Sequence[AllReduce]) -> float:
+        """Return the time of the next PROBE about the oldest open position, infinite for no further PROBE.
 
         `active`: all-reduces in progress, in the order of the stream.
         """
         oldest = self._queue.oldest
-        return None if oldest is None else self._due(active[0], self._stream.place(oldest))
+        if oldest is None or not active:
+            return inf
+        asked = self._asked if active[0].handle == self._handle else 0
+        if asked == PROBES_MAX or (asked and self._answer_about(self._stream.place(oldest)) is not None):
+            return inf
+        # P1: at the lead, at half of it and at a quarter of it before the deadline.
+        return active[0].deadline_at - self._lead_s * 0.5**asked
 
     def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
         """Ask if it is time."""
-        if not active or now < active[0].deadline_at - self._lead_s:
+        if self.timer(active) > now:
             return
+        if active[0].handle != self._handle:
+            # What the switch said about an earlier all-reduce was long ago.
+            self._handle, self._asked, self._answer = active[0].handle, 0, None
+        self._asked += 1
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask about the oldest open position now. The answer before is good until there is another one."""
         oldest = self._queue.oldest
         if oldest is None:
             return
-        reduce, place = active[0], self._stream.place(oldest)
-        due = self._due(reduce, place)
-        if due is None or due > now:
-            return
-        self._asked = self._asked + 1 if reduce.handle == self._handle else 1
-        self._handle = reduce.handle
-        self._send(place, forget=self._asked == 1)
-
-    def ask(self, active: Sequence[AllReduce]) -> None:
-        """Ask about the oldest open position now. The answer before is good until there is another one."""
-        if active and (oldest := self._queue.oldest) is not None:
-            self._send(self._stream.place(oldest), forget=False)
-
-    def _send(self, place: SlotRound, *, forget: bool) -> None:
-        own = self._membership
-        if forget:  # what the switch said long ago
-            self._answer = None
+        own, place = self._membership, self._stream.place(oldest)
         self._about = self._about + 1 if self._place == place else 1
         self._place = place
         probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, generation=own.generation)
         self.outgoing.append(probe.pack())
-
-    def take_outgoing(self) -> list[bytes]:
-        """Return the PROBEs to be sent now."""
-        outgoing, self.outgoing = self.outgoing, []
-        return outgoing
 
     def take(self, header: Header) -> None:
         """Take a STATE to this worker. One that was not asked for is forgotten."""
@@ -151,13 +138,6 @@ class DeadlineProber:
         if answer.held == oldest.round:
             return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
         return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"
-
-    def _due(self, reduce: AllReduce, oldest: SlotRound) -> float | None:
-        asked = self._asked if reduce.handle == self._handle else 0
-        if asked == PROBES_MAX or (asked and self._answer_about(oldest) is not None):
-            return None
-        # P1: at the lead, at half of it and at a quarter of it before the deadline.
-        return reduce.deadline_at - self._lead_s * 0.5**asked
 
     def _answer_about(self, place: SlotRound) -> Header | None:
         answer = self._answer

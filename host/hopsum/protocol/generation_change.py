@@ -1,27 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker's way from one generation of its job to the next: what it reports, what stays, and what is void.
 
-Rules
-    E2  A sealed worker sends nothing and accepts nothing more of its generation. It still answers peers. It reports
-        the results that it holds, or keeps for peers, of all-reduces that it has submitted. A result of an all-reduce
-        that it has not submitted is not reported: the worker could not have encoded that all-reduce itself.
-    E3  The new generation goes on with the results that are decided. A worker fetches those it lacks
-        (repair.py) and never sends them. It discards results that are held and not decided. The rest is sent
-        again with the same payloads, stamped with the new generation and its rounds (W2 holds within a generation).
-    E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
-        that are not decided are void on all ranks: newcomers cannot contribute to them. An all-reduce with a void
-        position ends with WorkersReplacedError when it is submitted, or at once. It takes its positions all the same,
-        so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
-        newcomers its state.
-    N4  Rounds begin again at the base, up to which every reporter has delivered.
-
-    position of an all-reduce    at the change                               next
-    delivered                  whatever                                    delivered; kept results stay kept
-    submitted                  decided, held                               held
-    submitted, or will be      decided, lacking                            fetched, in this generation or after the next
-    submitted                  undecided, held (no reporter has such)      as if it lacked
-    submitted                  undecided, lacking, at or behind `start`    sent again
-    submitted, or will be      undecided, before `start`                   void: WorkersReplacedError
+E2 to E4 and N4 of docs/protocol.md, whose table "Reports and decisions" says what becomes of each position. A void
+all-reduce takes its positions all the same, so that all ranks count alike. From `start` on nothing is submitted until
+the program has gone on: it gives the newcomers its state.
 """
 
 from __future__ import annotations

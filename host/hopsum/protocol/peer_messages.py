@@ -1,24 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages between workers of one job: a fixed header of 24 bytes, then perhaps a payload.
 
-    kind         from -> to            says
-    FETCH        asker -> peer         send me the result of (slot, round)
-    FOUND        peer -> asker         here it is: op, contributors (in `value`), lanes
-    NOTYET       peer -> asker         I do not hold it either, not yet
-    GONE         peer -> asker         I held it and no longer do: you are behind all kept results
-    DONE         worker -> everybody   I hold all results before the stream position in `value`
-    PROGRESS_    worker -> peer        answer with DONE
-      QUERY
-    LEAVE        worker -> everybody   I need no result of this generation any more. `value`: 0, or one more than the
-                                       stream position before which I hold all results, where I have finished and
-                                       nobody is to take my place
-    STATE_ASK    newcomer -> peer      send me the program's state for the newcomers of a generation (in `round`) from
-                                       byte `value` on
-    STATE_PIECE  peer -> newcomer      here is some of it, from byte `value` on: payload as in state_transfer.py
-    STATE_NONE   peer -> newcomer      I have none for them, or not yet
-    STATE_TAKEN  newcomer -> everybody I have all of it
-
-All numbers are big-endian. How messages are cut out of a byte stream is the transport's business.
+docs/protocol.md says what each kind says. All numbers are big-endian. The transport cuts messages out of a byte stream.
 """
 
 from __future__ import annotations
@@ -104,15 +87,9 @@ class PeerMessage(NamedTuple):
         if reserved or (kind == PeerKind.FOUND) != (op in SHAPES) or (kind != PeerKind.FOUND and op):
             raise PeerMessageError("value", f"{PeerKind(kind).name} with op {op}, reserved field {reserved}")
         payload = bytes(data[HEADER_BYTES:])
-        least, most = _payload_bytes(PeerKind(kind), op)
+        least = most = SHAPES[op].down_bytes if kind == PeerKind.FOUND else 0
+        if kind == PeerKind.STATE_PIECE:
+            least, most = PIECE_BYTES_MIN, PIECE_BYTES_MAX
         if not least <= len(payload) <= most:
             raise PeerMessageError("length", f"{PeerKind(kind).name} with {len(payload)} payload bytes, not {most}")
         return cls(PeerKind(kind), sender, generation, slot, round_, op, value, payload)
-
-
-def _payload_bytes(kind: PeerKind, op: int) -> tuple[int, int]:
-    """Return the least and the largest number of payload bytes of a kind."""
-    if kind is PeerKind.STATE_PIECE:
-        return PIECE_BYTES_MIN, PIECE_BYTES_MAX
-    size = SHAPES[op].down_bytes if kind is PeerKind.FOUND else 0
-    return size, size

@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The repair of results from peers, without I/O: requests, answers, and proofs.
 
-A worker requests results that the switch no longer has, answers such requests, and waits for proofs before it goes on.
-
-Rules
-    W4  A STALE that names exactly an awaited round names workers that hold it: one of them is asked for all that is
-        lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
-    W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
-    R1  Messages carry the generation. Those of another one are neither answered nor accepted (worker.py).
-    E3  A decided position is never sent: those that hold it would not send it again, so it would get a second result.
-        Of `AHEAD` positions at a time, in the order of the stream, one of the workers named is asked; every `AGAIN_S`
-        another one of them. If none of them has it any more, the other peers are asked (W6). If they
-        died, it stays lacking: the next generation change decides again.
-    R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
-        unproved, and `unproved_least` where their results have `unproved_bytes`: the next one is held back until the
-        oldest is proved, or its stragglers are out after `straggler_s`.
-        DONE is cumulative, and a peer needs it before it holds an all-reduce back. So it may be told seldom, but at
-        once to a peer that asks, and after half of what may be unproved.
-    R3  A worker serves until all have said LEAVE.
+A worker requests results that the switch no longer has, answers such requests, and waits for proofs before it goes on:
+W4, W6, R1 to R3 and E3 of docs/protocol.md.
 
     position    input                                       next    also
     -           STALE that names it, or silence             ASKED   FETCH to one peer
+    -           decided, submitted here, lacking (E3)       ASKED   FETCH to one that holds it, `AHEAD` at a time
+    ASKED       decided: `AGAIN_S` over                     ASKED   FETCH to another one
     ASKED       NOTYET                                      ASKED   -
     ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
     ASKED       GONE                                        ASKED   FETCH to a peer that has not said so
     ASKED       GONE from all peers                         -       the worker is over: FellBehindError
     ASKED       result accepted, from whomever              -
 
-    position    input                              next
-    -           decided, submitted here, lacking   WANTED
-    WANTED      it is among the first `AHEAD`      ASKED    FETCH to a worker that holds it
-    ASKED       `AGAIN_S` over                     ASKED    FETCH to another one
-    ASKED       its result                         -        the next one that is WANTED is ASKED
+A STALE makes a worker ask for all that is lacking of that slot before the round held, `AHEAD` rounds at most.
 
-Losses between peers need no timers of their own: the open round of a slot is sent again (retransmit_queue.py), answered
-STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to time, and a
-fetcher of decided results asks again, since a peer that has not begun this generation yet does not answer (R1).
+Losses between peers need no timers of their own: the open round of a slot is sent again (retransmit_queue.py),
+answered STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to
+time, and one that lacks decided results asks again, since a peer that has not begun this generation yet does not
+answer (R1).
 """
 
 from __future__ import annotations
@@ -43,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
@@ -105,7 +90,7 @@ class PeerRepair:
     ) -> None:
         self._own, self._stream, self.policy, self._statistics = membership, stream, policy, statistics
         self.store = ResultStore(membership, stream)
-        self._outgoing: deque[tuple[int, PeerMessage]] = deque()
+        self._outgoing: list[tuple[int, PeerMessage]] = []
         self._asked: dict[int, _Asked] = {}
         self._decided = DecidedRanges(())
         self._wanted: deque[int] = deque()
@@ -152,8 +137,7 @@ class PeerRepair:
 
     def take_outgoing(self) -> list[tuple[int, PeerMessage]]:
         """Take the messages to peers that wait to be sent, as (rank, message)."""
-        outgoing = list(self._outgoing)
-        self._outgoing.clear()
+        outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     # ---- asking -------------------------------------------------------------------------------------
@@ -312,13 +296,13 @@ class PeerRepair:
         small = unproved < policy.unproved_least or self.store.kept_bytes + bytes_before < policy.unproved_bytes
         return small and unproved < policy.unproved_max
 
-    def timer(self, held_back: AllReduce | None) -> float | None:
-        """Return the time at which `handle_timer` is due, or None. `held_back`: the all-reduce that R2 holds back."""
-        due = [self._fetch_at] if self._fetched else []
+    def timer(self, held_back: AllReduce | None) -> float:
+        """Return the time at which `handle_timer` is due, infinite for never. `held_back`: what R2 holds back."""
+        due_at = self._fetch_at if self._fetched else inf
         # Without a kept result it is one in progress here that holds it back.
         if held_back is not None and len(self.store):
-            due += [self._query_at, self._gives_up_at(held_back.submitted_at)]
-        return min(due, default=None)
+            due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
+        return due_at
 
     def handle_timer(self, late: Mapping[int, int], held_back: AllReduce | None, now: float) -> None:
         """Ask peers for what is due, and give up on stragglers.

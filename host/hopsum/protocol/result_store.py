@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of delivered all-reduces, kept for peers until everybody is proved to hold them.
+"""Results of delivered all-reduces, kept for peers until everybody is proved to hold them (R2 of docs/protocol.md).
 
-Rules
-    R2  An all-reduce is dropped when it is delivered and every other worker is proved to hold it. A worker is proved
-        to hold a position by
-          - a later result of the same slot that has it among its contributors: it sends a round only when it holds
-            all before (W1), or
-          - its DONE about a later position, or its LEAVE.
-        All-reduces are dropped in the order of the stream. Void and skipped ones (generation_change.py) are as if
-        dropped.
-    A worker that is given up on needs no proof, until it is heard of again: its DONE counts from then on.
-    R2, E1  A new generation has new proofs: who has a rank may be another worker now. What is kept stays kept, since
-            positions go on.
+A worker is proved to hold a position by a later result of the same slot that has it among its contributors, by its DONE
+about a later position, or by its LEAVE. One that is given up on needs no proof, until it is heard of again: its DONE
+counts from then on. A new generation has new proofs: who has a rank may be another worker now. What is kept stays kept.
 
     all-reduce  input                                   next
     -           delivered                               KEPT
-    -           void, or skipped                        DROPPED
+    -           void, or skipped (generation_change.py) DROPPED
     KEPT        everybody proved, it is the oldest      DROPPED
     KEPT        given up on the others, here or by      DROPPED: a FETCH of it is answered GONE
                 the controller (on_ranks_lost)
@@ -52,12 +44,14 @@ class _Kept(NamedTuple):
     results: NDArray[np.uint8]
     contributors: NDArray[np.uint64]
     delivered_at: float
+    proves: bool = True
+    """Its contributors are of this generation: they prove what they hold of earlier all-reduces."""
 
 
 class ResultStore:
     """The results that one worker keeps for its peers.
 
-    An all-reduce with all workers in all its results, as most are, costs the same for any number of workers.
+    To keep an all-reduce and to drop it costs the same for any number of workers, where all say DONE.
     """
 
     def __init__(self, membership: Membership, stream: Stream) -> None:
@@ -68,15 +62,6 @@ class ResultStore:
         self._dropped_to = stream.end
         self.kept_bytes = 0
         """The bytes of all results in the store."""
-        self._everybody = np.uint64((1 << membership.workers) - 1)
-        self._complete = np.empty(membership.slots, np.int64)
-        """Per slot, the latest position with the contributions of all ranks in this generation, or -1 for none."""
-        self._latest = np.empty((membership.slots, membership.workers), np.int64)
-        """Per slot and rank, the latest position with its contribution in this generation, or -1 for none; without the
-        all-reduces that `_complete` has."""
-        self._newest = 0
-        """The end of the last all-reduce of this generation that is in one of both."""
-        # Lists: a DONE changes one number, for which numpy takes ten times as long.
         self._done: list[int] = []
         """Per rank, the position before which it said in this generation that it holds everything."""
         self._out: list[bool] = []
@@ -91,11 +76,10 @@ class ResultStore:
 
     def enter(self, now: float) -> None:
         """Begin a generation, in which no rank has proved anything yet, nor is late."""
-        self._complete[:], self._latest[:], self._newest = -1, -1, 0
         self._done, self._out = [0] * self._own.workers, [False] * self._own.workers
         self._done[self._own.rank] = _EVERYTHING
         self._note_said()
-        self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
+        self._kept = [kept._replace(delivered_at=now, proves=False) for kept in self._kept]
 
     @property
     def runs(self) -> list[tuple[int, int]]:
@@ -110,16 +94,9 @@ class ResultStore:
     def keep(self, reduce: AllReduce, now: float) -> None:
         """Take a complete all-reduce. Its results are not copied, since they do not change any more."""
         kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
-        insort(self._kept, kept, key=lambda each: each.first)
+        # Tuples in the order of their first positions, which are all different.
+        insort(self._kept, kept)
         self.kept_bytes += kept.results.nbytes
-        self._newest = max(self._newest, kept.end)
-        if (kept.contributors == self._everybody).all():
-            # The last round of each slot: no slot is there twice, and it proves at least what those before it prove.
-            positions = np.arange(max(kept.first, kept.end - self._stream.slots), kept.end)
-            slots = positions % self._stream.slots
-            self._complete[slots] = np.maximum(self._complete[slots], positions)
-        else:
-            self._note_contributors(kept)
         self._drop()
 
     def skip(self, first: int, end: int) -> None:
@@ -142,7 +119,10 @@ class ResultStore:
 
     def unproved(self) -> list[int]:
         """The ranks that have not proved to hold the oldest all-reduce that this worker keeps for its peers."""
-        return np.flatnonzero(~self._proved(self._kept[0])).tolist() if self._kept else []
+        if not self._kept:
+            return []
+        proved = self._proved(self._kept[0])
+        return [rank for rank in range(self._own.workers) if not proved >> rank & 1]
 
     def give_up(self) -> list[int]:
         """Drop the oldest kept all-reduce unproved, and return the ranks that were not proved to hold it."""
@@ -180,17 +160,6 @@ class ResultStore:
             else:
                 return
 
-    def _note_contributors(self, kept: _Kept) -> None:
-        """Note who contributed to an all-reduce whose results do not all have all workers."""
-        slots, ranks = self._stream.slots, np.arange(self._own.workers, dtype=np.uint64)
-        # Round by round: no slot is there twice, and the memory for it does not grow with the all-reduce.
-        for first in range(kept.first, kept.end, slots):
-            positions = np.arange(first, min(first + slots, kept.end))
-            contributors = kept.contributors[positions - kept.first, None]
-            inside = (contributors >> ranks & np.uint64(1)).astype(np.bool_)
-            at = positions % slots
-            self._latest[at] = np.maximum(self._latest[at], np.where(inside, positions[:, None], -1))
-
     def _note_said(self) -> None:
         # The own rank is never out.
         self._said_to = min(done for done, out in zip(self._done, self._out, strict=True) if not out)
@@ -199,19 +168,22 @@ class ResultStore:
         """Say whether all ranks are proved to hold an all-reduce, or given up."""
         if kept.end <= self._said_to:
             return True
-        # Only a later round of its last slot proves anything, and none has been noted yet.
-        if kept.end + self._stream.slots > self._newest:
+        # Only a later round of its last slot proves anything, and there is none yet.
+        if self._kept[-1].end < kept.end + self._stream.slots:
             return False
-        return bool(self._proved(kept).all())
+        return self._proved(kept) == (1 << self._own.workers) - 1
 
-    def _proved(self, kept: _Kept) -> NDArray[np.bool_]:
-        """Return, per rank, whether it is proved to hold an all-reduce, or given up."""
-        # W1: a later result of a slot proves all earlier ones of it, so the last round of each slot is enough.
-        first = max(kept.first, kept.end - self._own.slots)  # the last round of each slot stands for those before
-        positions = np.arange(first, kept.end)
-        slots = positions % self._stream.slots
-        latest = np.maximum(self._latest[slots], self._complete[slots, None])
-        later = np.logical_and.reduce(latest > positions[:, None])
-        said: NDArray[np.bool_] = np.array(self._done) >= kept.end
-        proved: NDArray[np.bool_] = later | said | self._out
-        return proved
+    def _proved(self, kept: _Kept) -> int:
+        """Return the bitmap of the ranks that are proved to hold an all-reduce, or given up."""
+        slots = self._stream.slots
+        # W1: a later result of a slot proves all earlier ones of it, so the last round of each slot is enough. What was
+        # delivered later is still here, since all-reduces are dropped in the order of the stream.
+        first = max(kept.first, kept.end - slots)
+        found = np.zeros(kept.end - first, np.uint64)
+        later = [each for each in self._kept if each.proves and each.first >= kept.end and each.end > first + slots]
+        if later:
+            at = (np.concatenate([np.arange(each.first, each.end) for each in later]) - first) % slots
+            contributors = np.concatenate([each.contributors for each in later])
+            np.bitwise_or.at(found, at[at < len(found)], contributors[at < len(found)])
+        said = sum(1 << rank for rank, done in enumerate(self._done) if done >= kept.end or self._out[rank])
+        return int(np.bitwise_and.reduce(found)) | said

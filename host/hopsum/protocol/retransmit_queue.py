@@ -25,13 +25,16 @@ next timer is the least of an array.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.worker_state import Timing, WorkerStatistics
+from hopsum.protocol.worker_state import AllReduce, Timing, WorkerStatistics
+from hopsum_wire import Flag
+from hopsum_wire._layout import HOPSUM_FIELDS
 
 # The congestion window of a worker, in chunks on the way: additive increase, multiplicative decrease (RFC 5681).
 #
@@ -116,6 +119,8 @@ class RttEstimator:
         self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)
 
 
+# FLUSH is the only bit of an UPDATE that changes between transmissions (W2, S8).
+_FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 # Larger than any position, so that `min` over the slots finds the oldest open one. 62 bits leave room to add.
 NO_POSITION: Final = (1 << 62) - 1
 """The mark of a slot without an open position. It is behind all positions."""
@@ -159,7 +164,8 @@ class RetransmitQueue:
         """Open positions that were sent."""
         self.measured_at = -inf
         """The time of the latest measured round trip."""
-        self.rtt = RttEstimator(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
+        least_s = timing.retransmit_min_s or timing.retransmit_s
+        self.rtt = RttEstimator(timing.retransmit_s, least_s, timing.retransmit_max_s)
         self.congestion = CongestionWindow(slots)
         statistics.window = slots
 
@@ -172,11 +178,6 @@ class RetransmitQueue:
     def sends_again(self) -> bool:
         """Flag: there are positions whose timer has fired and that nobody has taken for retransmission yet."""
         return bool(self._again)
-
-    @property
-    def rto_s(self) -> float:
-        """Return the current retransmission timeout, in seconds."""
-        return self.rtt.rto_s
 
     @property
     def oldest(self) -> int | None:
@@ -215,9 +216,17 @@ class RetransmitQueue:
         sent = int(self._sent[slot])
         # A result may come for a position that was never sent: another rank's UPDATE completed a sum with a quorum.
         self.on_the_way -= sent > 0
-        if sent and now is not None:
-            # Karn: a chunk that was sent twice says nothing about the round trip.
-            self._count(float(self._first_sent_at[slot]) if sent == 1 else None, now)
+        if not sent or now is None:
+            return
+        # Karn: a chunk that was sent twice says nothing about the round trip.
+        once_sent_at = float(self._first_sent_at[slot]) if sent == 1 else None
+        # One measurement an instant: results that came together waited for the same thing.
+        if once_sent_at is not None and now != self.measured_at:
+            self.measured_at = now
+            self.rtt.update(now - once_sent_at)
+            self._statistics.srtt_s = self.rtt.srtt_s
+        self.congestion.on_ack(once_sent_at)
+        self._statistics.window = self.congestion.size
 
     def handle_timer(self, now: float) -> list[int]:
         """Queue what is due again, and return the positions whose timeout it was."""
@@ -245,25 +254,14 @@ class RetransmitQueue:
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
         return Transmissions(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
-    def timer(self) -> float | None:
-        """Return the time at which `handle_timer` is due, or None."""
-        due_at = float(self._due_at.min())
-        return None if due_at == inf else due_at
+    def timer(self) -> float:
+        """Return the time at which `handle_timer` is due, infinite where nothing waits."""
+        return float(self._due_at.min())
 
     def clear(self) -> None:
         """Forget everything."""
         self.on_the_way, self._again = 0, []
         self._open[:], self._due_at[:] = NO_POSITION, inf
-
-    def _count(self, once_sent_at: float | None, now: float) -> None:
-        """Take a result of the switch. `once_sent_at` is the time at which its chunk was sent if that was once."""
-        # One measurement an instant: results that came together waited for the same thing.
-        if once_sent_at is not None and now != self.measured_at:
-            self.measured_at = now
-            self.rtt.update(now - once_sent_at)
-            self._statistics.srtt_s = self.rtt.srtt_s
-        self.congestion.on_ack(once_sent_at)
-        self._statistics.window = self.congestion.size
 
     def _first_time(self) -> NDArray[np.int64]:
         """Return the positions never sent before that the window lets through, in order."""
@@ -296,3 +294,46 @@ class RetransmitQueue:
         self._due_at[slots] = np.where(flush, timeout_at, np.minimum(timeout_at, flush_at))
         statistics.flushes += int(np.count_nonzero(flush))
         return flush
+
+
+# UPDATEs as GSO segments: datagrams of equal size, one a row, which a link sends in one call.
+#
+# positions                                     rows
+# consecutive, of one all-reduce                a part of its datagrams as they were stamped, no copy
+# of one all-reduce, with gaps (after losses)   a copy
+# with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
+
+
+def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> Iterator[NDArray[np.uint8]]:
+    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `transmissions`.
+
+    Args:
+        transmissions: at least one, positions of all-reduces in `active`.
+        active: all-reduces in progress, in the order of the stream.
+    """
+    positions, flush = transmissions
+    first, last = int(positions.min()), int(positions.max())
+    reduce = next(each for each in active if first < each.end)
+    if last < reduce.end and not flush.any():
+        yield _rows(reduce.datagrams, positions - reduce.first, flush=False)
+        return
+    owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
+    cuts = np.flatnonzero((owner[1:] != owner[:-1]) | (flush[1:] != flush[:-1])) + 1
+    for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
+        reduce = active[owner[start]]
+        yield _rows(reduce.datagrams, positions[start:stop] - reduce.first, flush=bool(flush[start]))
+
+
+def _rows(datagrams: NDArray[np.uint8], index: NDArray[np.int64], *, flush: bool) -> NDArray[np.uint8]:
+    if _is_run(index) and not flush:
+        return datagrams[index[0] : index[-1] + 1]
+    rows = datagrams[index]
+    if flush:
+        rows[:, _FLAGS_AT] |= np.uint8(Flag.FLUSH)
+    rows.flags.writeable = False
+    return rows
+
+
+def _is_run(positions: NDArray[np.int64]) -> bool:
+    """Say whether positions, at least one, are consecutive."""
+    return bool(positions[-1] - positions[0] == len(positions) - 1 and (positions[1:] - positions[:-1] == 1).all())

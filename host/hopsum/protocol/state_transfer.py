@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's state on its way from a worker to a newcomer, without I/O: in pieces, since models are large.
 
-Rules
-    T1  A state is one byte string, for the newcomers of one generation. Workers that offer one offer equal states,
-    though
-        perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together
-        pieces of one digest only.
-    T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
-        `PIECES_AHEAD` pieces are asked for and not here yet. So that is what the sender's queue may hold.
-    T3  A state is taken when it is complete and its digest is right. Else all of it is asked for again.
-        One that says to be longer than the newcomer's maximum is not taken at all: that is its error.
-    T4  An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
-        Newcomers that have not got the state of their generation may ask for that of a later one: it waits for them
-        too.
+A state is one byte string, for the newcomers of one generation. Workers that offer one offer equal states, though
+perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together pieces
+of one digest only. A state that says to be longer than the newcomer's maximum is not taken at all.
+
+The worker that offers keeps nothing for those that ask: each STATE_ASK names its byte. No more than `PIECES_AHEAD`
+pieces are asked for and not here yet, so that is what the sender's queue may hold. An offer is dropped when all that
+wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones. Newcomers that have not got the state of
+their generation may ask for that of a later one: it waits for them too.
 
     newcomer    input                                     next
     ASKING      STATE_NONE                                ASKING   the next worker in turn, after all of them a pause

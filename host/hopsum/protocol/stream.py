@@ -13,19 +13,34 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import GenerationEndedError
-from hopsum_wire import MAX_SLOTS
+from hopsum_wire import MAX_SLOTS, Op
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 from hopsum_wire.generations import Decided
+from hopsum_wire.payload import SHAPES
 
 NEW_GENERATION: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
 """The remedy in messages where only a new generation helps."""
 MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that a generation may use."""
+SLOTS_LEAST: Final = 256
+"""Slots that `slots_for` returns at least: several trains of datagrams, whatever the link."""
+
+
+def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
+    """Return the slots with which a worker's link stays busy for a round trip, from SLOTS_LEAST to MAX_SLOTS.
+
+    A slot is one packet of 4-bit codes on its way: the rule is the bandwidth-delay product over a packet's bits. Of a
+    job over several shards these are the slots at each.
+    """
+    bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
+    return min(MAX_SLOTS, max(SLOTS_LEAST, ceil(bits_per_s * round_trip_s / (bits * shards))))
 
 
 class SlotRound(NamedTuple):
@@ -53,6 +68,8 @@ class Stream:
         if not 1 <= slots <= MAX_SLOTS:
             raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {slots}")
         self.slots = slots
+        self.capacity = slots * MAX_ROUND
+        """Positions that the generation has in all (N4)."""
         self.renumber(base)
         self.end = base
         """The first position that is not yet taken."""
@@ -62,11 +79,6 @@ class Stream:
         if base < 0 or base % self.slots:
             raise ValueError(f"rounds begin at a multiple of the {self.slots} slots, not at position {base}")
         self.base = base
-
-    @property
-    def capacity(self) -> int:
-        """Positions that the generation has in all (N4)."""
-        return self.slots * MAX_ROUND
 
     def place(self, position: int) -> SlotRound:
         """Return the slot and round of a position (N2)."""

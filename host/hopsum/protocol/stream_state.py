@@ -7,15 +7,11 @@ position        all-reduce   result                      held
 < stream.end    in progress  in its `AllReduce`          as that says
 >= stream.end   to come      early, if it came already   if it came
 
-Rules
-    W1  Of each slot only the lowest position that is not held is opened for sending, whatever all-reduce it belongs to
-        (N3).
-    W3  The first result of a position stays. One that comes before its all-reduce is submitted is kept, up to two
-        windows ahead. One further ahead is treated as lost.
-    W5  Delivery comes only from accepted (contributors, values).
-    R2  All-reduces begin in the order of the stream, the next one when those before it are proved as far as the
-        policy asks for (repair.py), without peers at once. Chunks without a payload yet, and all behind them, wait
-        for it. Delivered results are kept for peers, and peers are notified.
+Results up to two windows ahead are kept as early. One further ahead is treated as lost.
+
+Positions are opened for sending by W1, of each slot the lowest that is not held, and by R2: all-reduces begin in the
+order of the stream, the next one when those before it are proved as far as the policy asks for (repair.py). Chunks
+without a payload yet, and all behind them, wait for it.
 """
 
 from __future__ import annotations

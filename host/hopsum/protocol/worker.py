@@ -8,20 +8,13 @@ it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messa
 This worker is the reference. On a UDP socket machine code takes the plain RESULTs in its place, and leaves the worker
 as if they had come one by one (hopsum.transport.worker_loop).
 
-Rules
-    N1-N4  One stream of positions. See stream.py.
-    W1     Round r of a slot is sent only when all earlier rounds of that slot are held: one position per slot
-           is outstanding, S in all, across all-reduces.
-    W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
-           comes on top (S8). When and how often each is sent: see retransmit_queue.py.
-    W3     A RESULT is accepted iff it names this generation, the worker runs, and it lacks that (slot, round),
-           sent or not. The first accepted stays.
-    W4     A STALE counts only if it names exactly a round that the worker waits for. Then only a peer can
-           still have that result. Peers are asked if the worker has a RepairPolicy. Without one the generation is over.
-    W5     Delivery and settlement come only from accepted (contributors, values). See stream_state.py.
-    W6, R  After some unanswered retransmissions peers are asked as well. Peers are served. See repair.py.
-    P1, P2 Before a deadline the switch is asked for the ranks that it waits for. See deadline_prober.py.
-    E2-E4  Sealed, it goes on in another generation with what was decided. See generation_change.py.
+Rules (docs/protocol.md)                  Where
+    N1-N4  numbers of positions           stream.py
+    W1, W3, W5  results and delivery      stream_state.py
+    W2, S8 when a position is sent        retransmit_queue.py
+    W4, W6, R  peers ask and are served   repair.py, result_store.py
+    P      PROBE before a deadline        deadline_prober.py
+    E2-E4  another generation             generation_change.py
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
@@ -50,6 +43,8 @@ Positions                                                   Worker
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,8 +65,7 @@ from hopsum.protocol.failures import (
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
-from hopsum.protocol.retransmit_queue import RetransmitQueue
-from hopsum.protocol.segments import segments_of
+from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
 from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import (
@@ -124,6 +118,8 @@ class Worker:
         """The repair from peers, if the worker has peers. The caller sends its LEAVE."""
         self._ignored_packets = IgnoredPackets()
         self._state = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
+        self.in_progress: Final = self._state.active
+        """All-reduces in progress, in the order of the stream."""
         self.join_point = JoinPoint(self._state, resume)
         # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
@@ -364,7 +360,7 @@ class Worker:
     def probe(self) -> None:
         """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
         if self.phase is WorkerPhase.RUN:
-            self._prober.ask(self._state.active)
+            self._prober.ask()
 
     def missing_text(self) -> str:
         """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
@@ -394,7 +390,8 @@ class Worker:
         """
         if self.phase is not WorkerPhase.RUN:
             return []
-        probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.take_outgoing()]
+        probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.outgoing]
+        self._prober.outgoing.clear()
         self.statistics.probes += len(probes)
         # PROBEs go first: they are small, and the answer words an error that is near.
         due = self.queue.take(now)
@@ -428,11 +425,11 @@ class Worker:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
         if self.phase is not WorkerPhase.RUN:
             return None
-        deadlines = [reduce.deadline_at for reduce in self._state.active]
-        probe_due = self._prober.timer(self._state.active)
-        peers_due = None if self.repair is None else self.repair.timer(self._state.held_back())
-        due = (probe_due, self.queue.timer(), peers_due)
-        return min([*deadlines, *(time for time in due if time is not None)], default=None)
+        # The oldest all-reduce has the first deadline.
+        deadline_at = self._state.active[0].deadline_at if self._state.active else inf
+        peers_at = inf if self.repair is None else self.repair.timer(self._state.held_back())
+        due_at = min(deadline_at, self._prober.timer(self._state.active), self.queue.timer(), peers_at)
+        return None if due_at == inf else due_at
 
     @property
     def has_events(self) -> bool:
@@ -457,11 +454,6 @@ class Worker:
         if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
             return False
         return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.waits))
-
-    @property
-    def in_progress(self) -> list[AllReduce]:
-        """Return the all-reduces in progress, in the order of the stream."""
-        return self._state.active
 
     @property
     def open_position(self) -> NDArray[np.int64]:
@@ -536,7 +528,7 @@ class Worker:
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
             lacking = self._state.lacking(position, header.held, AHEAD)
-            self.repair.ask_named(lacking, header.contributors, now, self.queue.rto_s)
+            self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
 

@@ -69,7 +69,7 @@ class Timing:
     """
 
     retransmit_s: float = 0.05
-    """Wait before a retransmission until a round trip was measured. Rtt.py says how long afterwards."""
+    """Wait before a retransmission until a round trip was measured. `RttEstimator` says how long afterwards."""
     backoff: float = 2.0
     """Factor of the wait after every retransmission of the same chunk."""
     retransmit_max_s: float = 1.0
@@ -91,18 +91,9 @@ class Timing:
         if min(times) <= 0 or self.backoff < 1:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")
 
-    @property
-    def retransmit_least_s(self) -> float:
-        """Return the least wait once round trips are measured."""
-        return self.retransmit_s if self.retransmit_min_s is None else self.retransmit_min_s
-
-    def wait_s(self, sent: int, timeout_s: float | None = None) -> float:
-        """Return the wait after the `sent`-th transmission, from 1.
-
-        `timeout_s`: after the first. None stands for the initial one.
-        """
+    def wait_s(self, sent: int, first_s: float) -> float:
+        """Return the wait after the `sent`-th transmission, from 1, where that after the first was `first_s`."""
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
-        first_s = self.retransmit_s if timeout_s is None else timeout_s
         return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
 
 

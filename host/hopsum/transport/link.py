@@ -9,10 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, Protocol
 
 from hopsum.protocol.failures import unsent_remedy
 
@@ -64,14 +61,6 @@ class DatagramLink(Protocol):
 
     def close(self) -> None:
         """Give the socket back."""
-
-
-@runtime_checkable
-class RowLink(DatagramLink, Protocol):
-    """A link that sends many datagrams at once: uint8[n, bytes], contiguous, one datagram a row."""
-
-    def send_rows(self, rows: NDArray[np.uint8]) -> None:
-        """Send datagrams in this order, or lose some of them."""
 
 
 # Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at

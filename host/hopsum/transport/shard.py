@@ -26,7 +26,7 @@ from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Membership, Timing, Worker, WorkerStatistics
-from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink
+from hopsum.transport.link import DatagramLink, LinkStatistics
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
 from hopsum.transport.udp_link import UdpLink
@@ -157,7 +157,6 @@ class Shard:
         self, link: DatagramLink, membership: Membership, timing: Timing | None = None, peers: Peers | None = None
     ) -> None:
         self.link = link
-        self._rows = link if isinstance(link, RowLink) else None
         # The link counts; the worker wants to hear of the growth only.
         self._unreachable, self._failures = 0, Counter[str]()
         """The part of the link's counts that the worker was told."""
@@ -202,8 +201,8 @@ class Shard:
     def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
         """Send batches of datagrams, uint8[n, bytes] each, in this order."""
         for segments in batches:
-            if self._rows is not None:
-                self._rows.send_rows(segments)
+            if isinstance(self.link, UdpLink):
+                self.link.send_rows(segments)
             else:
                 for datagram in segments:
                     self.link.send(memoryview(datagram))

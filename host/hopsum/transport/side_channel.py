@@ -109,20 +109,12 @@ class Incoming:
     ip: str
     task: asyncio.Task[None] | None = None
     """Reads the connection. Its end closes the connection."""
-    listener: Listener | None = None
-    """The listener's side of the proof, from HELLO on."""
+    rank: int = -1
+    """The rank that the other side says to have, from HELLO on."""
+    generation: int | None = None
+    """The generation that HELLO named, None before."""
     seal: Seal | None = None
     """The seal of messages, from the proof on."""
-
-    @property
-    def rank(self) -> int:
-        """The rank that the other side says to have."""
-        return -1 if self.listener is None else self.listener.peer
-
-    @property
-    def generation(self) -> int | None:
-        """Return the generation of its key, None before HELLO."""
-        return None if self.listener is None else self.listener.key.generation
 
     def end(self) -> None:
         """Close the connection, from outside of its task."""
@@ -416,7 +408,7 @@ class SideChannel:
                 reply = listener.take(hello)
                 if peers.get(listener.peer) != incoming.ip:
                     raise PeerMessageError("sender", f"rank {listener.peer} does not live at {incoming.ip}")
-                incoming.listener = listener
+                incoming.rank, incoming.generation = listener.peer, key.generation
                 incoming.writer.write(reply)
                 seal = listener.check(await self._read(incoming, PROOF_BYTES))
         except TimeoutError:

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof of membership on a connection between two workers, without I/O: who dials and who listens both know the key.
 
-    dialler -> listener   HELLO   magic, version, ranks of both, generation, 16 random bytes            32 bytes
-    listener -> dialler   REPLY   16 random bytes, MAC(generation key, "listener", HELLO, REPLY's)      48 bytes
-    dialler -> listener   PROOF   MAC(generation key, "dialler", HELLO, REPLY's random bytes)           32 bytes
-    dialler -> listener   any number of: length (4 bytes), message, MAC(session key, number of the message, message)
+HELLO, REPLY, PROOF, then any number of messages, each with its length before and its MAC after it.
 
-The session key is MAC(generation key, "session", HELLO, REPLY's random bytes). All MACs are keyed BLAKE2b; those of
-messages have 16 bytes. So nothing that was recorded on another connection, in another generation, between other ranks
-or in the other
-direction is of use, and no message can be left out, repeated or moved: the connection ends there.
+docs/protocol.md, "Side channels", has their bytes. Nothing that was recorded on another connection, in another
+generation, between other ranks or in the other direction is of use, and no message can be left out, repeated or moved:
+the connection ends there.
 """
 
 from __future__ import annotations

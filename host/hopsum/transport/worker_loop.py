@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
 from hopsum.codec.interface import address_of
-from hopsum.protocol.retransmit_queue import RetransmitQueue, Transmissions
-from hopsum.protocol.segments import segments_of
+from hopsum.protocol.retransmit_queue import RetransmitQueue, Transmissions, segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at

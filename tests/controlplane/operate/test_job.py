@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.protocol.slot_count import slots_for
+from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.job.job_command import main

@@ -30,7 +30,7 @@ from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
-from hopsum.protocol.slot_count import slots_for
+from hopsum.protocol.stream import slots_for
 from hopsum.transport.offload import mtu_towards, probe_offload, udp_socket
 from hopsum_wire.payload import PACKET_BYTES
 

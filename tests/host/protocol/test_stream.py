@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum.errors import GenerationEndedError
-from hopsum.protocol.stream import MAX_ROUND, SlotRound, Stream
+from hopsum.protocol.stream import MAX_ROUND, SLOTS_LEAST, SlotRound, Stream, slots_for
+from hopsum_wire import MAX_SLOTS
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
 SLOTS = st.integers(1, 2048)
 
@@ -70,3 +72,12 @@ def test_no_position_stands_there(slot: int, round_: int) -> None:
 def test_slots_of_a_job(slots: int) -> None:
     with pytest.raises(ValueError, match="1 to 2048 slots"):
         Stream(slots)
+
+
+def test_slots_fill_a_link_for_a_round_trip() -> None:
+    packet_s = 8 * (FRAME_OVERHEAD_BYTES + 512) / 1e9  # 1,024 codes of 4 bits
+    assert slots_for(1e9, 1000 * packet_s) == 1000
+    assert slots_for(2e9, 500.5 * packet_s) == 1001
+    assert slots_for(1e9, 1000 * packet_s, shards=2) == 500
+    assert slots_for(1e9, 0.0) == SLOTS_LEAST
+    assert slots_for(1e9, 1.0) == MAX_SLOTS
