@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from hopsum.transport.offload import IP_MTU, SOL_UDP, UDP_SEGMENT
-from hopsum.transport.packet_socket import split_segments
+from hopsum.transport.scapy_link import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
 from hopsum_wire.membership import Endpoint
 

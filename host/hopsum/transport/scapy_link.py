@@ -8,10 +8,13 @@ a link is made. `hopsum_wire.frames` builds the same bytes without scapy, and a 
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import select
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -21,23 +24,20 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage
-from hopsum.transport.packet_socket import (
-    ICMP_UNREACHABLE,
-    attach,
-    frames_for,
-    hold_port,
-    inspect_interface,
-    ip_number,
-    split_segments,
-)
 from hopsum.transport.udp_link import UdpLink
-from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
+from hopsum_wire import HOPSUM_BYTES, Header
+from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, PROTO_ICMP, PROTO_UDP, UDP_BYTES
 from hopsum_wire.frames import FramePath
 
 ASK_S: Final = 0.3
 """The wait for an ARP reply, `ASKS` times."""
 ASKS: Final = 5
+ICMP_UNREACHABLE: Final = 3
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+# linux/sockios.h, linux/if_arp.h
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+_ARPHRD_ETHER: Final = 1
+_SO_ATTACH_FILTER: Final = 26
 
 
 class ScapyMissingError(HopsumError):
@@ -152,8 +152,8 @@ class _UdpCarrier:
     def __init__(self, layers: Any, local: tuple[str, int], switch: tuple[str, int]) -> None:
         self._layers, self._link = layers, UdpLink(local, switch, gso="off")
         self.local, self.statistics = self._link.local, self._link.statistics
-        self.path = FramePath(0, 0, ip_number(self.local[0]), ip_number(switch[0]), self.local[1], switch[1])
-        self._back = FramePath(0, 0, ip_number(switch[0]), ip_number(self.local[0]), switch[1], self.local[1])
+        self.path = FramePath(0, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
+        self._back = FramePath(0, 0, _number(switch[0]), _number(self.local[0]), switch[1], self.local[1])
 
     def send(self, packet: Any) -> None:
         self._link.send(bytes(packet[self._layers.UDP].payload))
@@ -185,11 +185,10 @@ class _Layer2Carrier:
             self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._holder = hold_port(local, switch)
             self.local = local if self._holder is None else self._holder.getsockname()
-            attach(self._socket.ins, frames_for(self.local, switch, hop))
             self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._poll = select.poll()
             self._poll.register(self._socket.ins, select.POLLIN)
-            self.path = FramePath(mac, 0, ip_number(self.local[0]), ip_number(switch[0]), self.local[1], switch[1])
+            self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
             self._find_hop(interface)
             where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
             self._outage = Outage(where, self.statistics.failures)
@@ -240,12 +239,15 @@ class _Layer2Carrier:
             if not select.select([self._socket.ins], [], [], 0)[0]:
                 break
             try:
-                packet = self._socket.recv()
+                make, frame, at = self._socket.recv_raw()
             except OSError as error:  # once, when the interface goes down
                 self._outage.note(error, 0)
                 break
-            if packet is None:
+            # Looked at before scapy dissects it, which takes a hundred times as long.
+            if not frame or not concerns(frame, self.local, self._switch, self._hop):
                 continue
+            packet = make(frame)
+            packet.time = at
             if datagrams := self._datagrams(packet):
                 taken.append((packet, datagrams))
                 self.statistics.datagrams_received += len(datagrams)
@@ -300,3 +302,75 @@ class _Layer2Carrier:
             f"no host on {interface} answers ARP for {self._hop}, asked {ASKS} times: the switch, or a router named by "
             "via, has to be on this link",
         )
+
+
+def concerns(frame: bytes, own: tuple[str, int], switch: tuple[str, int], hop: str) -> bool:
+    """Say whether a frame may be for one worker.
+
+    That is UDP from the switch to the worker, ICMP "unreachable" to its address, ARP about its address or from the next
+    hop.
+    """
+    own_ip = socket.inet_aton(own[0])
+    # Offsets in an Ethernet frame: 12 type, 14 IPv4 header, 20 fragment, 23 protocol, 26 and 30 addresses, 34 UDP ports
+    # or ICMP's type; 28 and 38 ARP's addresses.
+    kind = int.from_bytes(frame[12:14], "big")
+    if kind == ETHERTYPE_ARP:
+        return frame[38:42] == own_ip or frame[28:32] == socket.inet_aton(hop)
+    is_plain = frame[14:15] == b"\x45" and not int.from_bytes(frame[20:22], "big") & 0x3FFF
+    if kind != ETHERTYPE_IPV4 or not is_plain or frame[30:34] != own_ip:
+        return False
+    if frame[23] == PROTO_ICMP:
+        return frame[34:35] == bytes([ICMP_UNREACHABLE])
+    ends = socket.inet_aton(switch[0]), struct.pack(">HH", switch[1], own[1])
+    return frame[23] == PROTO_UDP and (frame[26:30], frame[34:38]) == ends
+
+
+def _number(ip: str) -> int:
+    return int.from_bytes(socket.inet_aton(ip), "big")
+
+
+def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:
+    """Return MAC and MTU of an Ethernet interface. Raises OSError."""
+    request = struct.pack("16s24x", interface.encode()[:15])
+    try:
+        answer = fcntl.ioctl(sock, _SIOCGIFHWADDR, request)
+        (mtu_bytes,) = struct.unpack_from("=i", fcntl.ioctl(sock, _SIOCGIFMTU, request), 16)
+    except OSError as error:
+        known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+        raise OSError(
+            error.errno, f"no interface {interface!r} in this network namespace; there are: {known}"
+        ) from None
+    (kind,) = struct.unpack_from("=H", answer, 16)
+    if kind != _ARPHRD_ETHER:
+        raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")
+    return int.from_bytes(answer[18:24], "big"), int(mtu_bytes)
+
+
+def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:
+    """Return a socket that keeps the port and takes nothing; None if the address is none of this host's."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    # One BPF instruction, which returns 0: the packet socket has the datagrams. The kernel copies it during the call.
+    nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(nothing)))
+        holder.bind(local)
+        with suppress(OSError):  # the kernel need not know a way there
+            holder.connect(switch)
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
+    return holder
+
+
+def split_segments(buffer: memoryview) -> list[memoryview]:
+    """Return the datagrams of a GSO buffer, views into it.
+
+    All segments but the last have the same size (UDP_SEGMENT and UDP_GRO make them so), and the header of the first
+    one holds that size. A buffer that holds no whole hopsum packet stays in one piece, for its receiver to refuse.
+    """
+    if len(buffer) <= HOPSUM_BYTES:
+        return [buffer]
+    each = HOPSUM_BYTES + Header.unpack(buffer).length
+    return [buffer[at : at + each] for at in range(0, len(buffer), each)]
