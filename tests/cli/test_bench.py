@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from hopsum_evaluation.bench import allreduce, dataplane, scaling
+from hopsum_evaluation.bench.dilation import ProcessorQuotas
 from hopsum_topologies.bmv2_process import bmv2_unavailable
+from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.shaping import BURST_BYTES
 
 from ..support.printed import usage_error
@@ -144,21 +146,31 @@ def test_allreduce() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed")
-@pytest.mark.parametrize(("placement", "share"), [("server", 2.0), ("hosts", 0.5)])
-def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, share: float) -> None:
+@pytest.mark.parametrize(("placement", "share", "dilate"), [("server", 2.0, 2.0), ("hosts", 0.5, 1.0)])
+def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, share: float, dilate: float) -> None:
     """With two workers a server's link has the sums for both; a host's has half of the codes and of the sums."""
     elements, chunks = 200_000, 196
     report = bench(
         "allreduce", f"--placement={placement}", f"--elements={elements}", "--workers=2", "--buckets=2", "--runs=1",
-        "--rates=500mbit", "--only=thc",
+        "--rates=500mbit", "--only=thc", f"--dilate={dilate if quotas_are_possible() else 1.0}",
     )  # fmt: skip
     assert report["placement"] == placement
+    assert report["processors"].startswith(("crowded: ", "dilated ", f"{report['machine']['cores']} processors"))
+    assert report["rates"][0]["rate_bits_per_s"] == 500e6
     found = report["rates"][0]["subjects"]["thc"]
     down, up = chunks * (1024 + 32 + 42), chunks * (512 + 32 + 42)
     least = share * (down + (up if placement == "hosts" else 0))
     late = 2 * found["retransmits"] * (down + up) / chunks / found["all_reduces"]
     assert least <= found["busiest_wire_bytes"] <= 1.1 * least + late + 20_000  # ranges, ARP and what was sent again
     assert found["busiest_bits_per_element"] == pytest.approx(8 * found["busiest_wire_bytes"] / elements, abs=0.001)
+
+
+def quotas_are_possible() -> bool:
+    try:
+        ProcessorQuotas(2.0).close()
+    except TopologyError:
+        return False
+    return True
 
 
 def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +182,7 @@ def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 REFUSED = {
-    allreduce: ("--workers=1", "--runs=0", "--elements=9,3 --buckets=4", "--elements=x", "--only=nccl"),
+    allreduce: ("--workers=1", "--runs=0", "--elements=9,3 --buckets=4", "--elements=x", "--only=nccl", "--rates=fast"),
     dataplane: ("--runs=0", "--seconds=0", "--workers=17", "--slots=4096", "--only=x"),
     scaling: ("--host-counts=1", "--host-counts=17", "--host-counts=a", "--shard-counts=0", "--runs=0"),
 }

@@ -42,10 +42,11 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, Turn, gradient_of, work
-from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches
-from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, versions
+from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
+from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches, switches_of
+from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, processors_of, versions
 from hopsum_evaluation.command_options import codec_argument
-from hopsum_evaluation.units import list_of, time_s, whole
+from hopsum_evaluation.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory
@@ -71,11 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench allreduce", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument(
-        "--rates",
-        default="200mbit,1gbit,2.5gbit,unshaped",
-        help="rates of every link, as tc writes them (default %(default)s)",
-    )
+    add_rates_option(parser, "200mbit,1gbit,2.5gbit,unshaped")
+    add_dilate_option(parser)
     parser.add_argument(
         "--elements",
         type=list_of(whole(1)),
@@ -130,6 +128,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_rates_option(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --rates: a list of rates in tc's words, None for links that are not shaped."""
+    parser.add_argument(
+        "--rates", type=list_of(_rate), default=default, metavar="RATE,...",
+        help=f"rates of every link, as tc writes them, or {UNSHAPED} (default %(default)s)",
+    )  # fmt: skip
+
+
+def _rate(text: str) -> str | None:
+    if text == UNSHAPED:
+        return None
+    rate_bits_per_s(text)
+    return text
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 0."""
     parser = build_parser()
@@ -143,10 +156,10 @@ def main(arguments: Sequence[str]) -> int:
     if find_spec("torch") is None:
         subjects = [name for name in subjects if name not in OTHERS]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
-    rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
-        rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
-        options.gso, options.placement, options.error_feedback, round_trip_s=options.round_trip,
+        options.rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed,
+        subjects, options.gso, options.placement, options.error_feedback, round_trip_s=options.round_trip,
+        dilate=options.dilate,
     )  # fmt: skip
     start = time.perf_counter()
     try:
@@ -290,13 +303,17 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
                 theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in OTHERS if theirs in here
             }
         rates.append(entry)
-    names = ("workers", "buckets", "window", "gso", "placement", "error_feedback", "round_trip_s", "runs", "seed")
+    names = ("workers", "buckets", "window", "gso", "placement", "error_feedback", "round_trip_s", "runs", "seed",
+             "dilate")  # fmt: skip
+    where = machine()
+    switches = switches_of(setting.placement, setting.workers)
     return {
         "benchmark": "allreduce",
+        "processors": processors_of(setting.workers, switches, where["cores"], setting.dilate),
         "elements": list(setting.elements),
         **{name: getattr(setting, name) for name in names},
         "rates": rates,
-        "machine": machine(),
+        "machine": where,
         "versions": versions("hopsum", "numpy", "numba", "torch", "llvmlite"),
         "commit": commit(),
         "elapsed_s": round(elapsed_s, 1),
@@ -305,22 +322,24 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the report as a table for each size and rate."""
+    console.print(report["processors"], highlight=False)
     feedback = "with" if report["error_feedback"] else "without"
     console.print(
         f"all-reduce, {report['workers']} workers, placement {report['placement']}, side channels, {feedback} error "
         "feedback; times in ms, medians"
     )
     for entry in report["rates"]:
-        console.print(_table(entry))
+        console.print(_table(entry, report["dilate"]))
     where = report["machine"]
     console.print("first: ranks begin as each is told; wire: bytes of the busier direction of the busiest link by rate")
     console.print("bits: of an element, in that direction; worker, switch: processor time")
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
 
 
-def _table(entry: dict[str, Any]) -> Table:
+def _table(entry: dict[str, Any], dilate: float) -> Table:
     """Tabulate the subjects with one size at one rate, a row each."""
-    title = f"{entry['elements']:,} float32, {entry['rate']}"
+    dilated = f", dilated {dilate:g} times" if dilate > 1 else ""
+    title = f"{entry['elements']:,} float32, {entry['rate']}{dilated}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
     for column in ("ms", "min-max", "first", "wire", "over wire", "bits", "worker", "switch", "peak MB"):
@@ -368,6 +387,7 @@ class AllReduceSetting:
     error_feedback: True: hopsum's workers have error feedback.
     shards: number of hosts with a switch, in placement hosts. None: all.
     round_trip_s: delay added between two hosts, there and back. A switch in the middle is half way.
+    dilate: factor of time dilation, see `dilation`.
     """
 
     rates: Sequence[str | None]
@@ -383,6 +403,7 @@ class AllReduceSetting:
     error_feedback: bool = True
     shards: int | None = None
     round_trip_s: float = 0.0
+    dilate: float = 1.0
 
     @property
     def cases(self) -> list[tuple[int, str | None]]:
@@ -400,8 +421,10 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}
     compiled_kernel()
     with ExitStack() as stack:
+        quotas = stack.enter_context(ProcessorQuotas(setting.dilate))
         folder = stack.enter_context(temporary_directory("bench"))
-        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), setting.round_trip_s / 2))
+        round_trip_s = setting.dilate * setting.round_trip_s / 2
+        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), round_trip_s))
         console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")
         switches = start_switches(stack, setting.placement, star, setting.workers, setting.shards)
         seats = seats_of(star, switches, setting.workers)
@@ -409,6 +432,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         plan = AllReducePlan(
             setting.workers, setting.buckets, setting.seed, CHECKED, "eth0", folder, gso=setting.gso,
             services=tuple(switch.service for switch in switches), error_feedback=setting.error_feedback,
+            timing=dilated_timing(setting.dilate),
         )  # fmt: skip
         pools: dict[str, WorkerPool] = {}
         for subject in setting.subjects:
@@ -425,6 +449,9 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
             pools.update(dict.fromkeys(gloo, pool))
         for pool in dict.fromkeys(pools.values()):
             pool.gather("ready")
+        # After the imports of all, which no figure counts. A rank's processes take turns: they share its processor.
+        ranks = zip(*(pool.processes for pool in dict.fromkeys(pools.values())), strict=True)
+        quotas.hold([*([process.pid for process in own] for own in ranks), *([switch.pid] for switch in switches)])
         turns = _Turns(setting, plan, star, pools, [switch.pid for switch in switches], codecs, console)
         findings = [found for elements, rate in setting.cases for found in turns.measure(elements, rate)]
         for pool in dict.fromkeys(pools.values()):
@@ -447,10 +474,13 @@ class _Turns:
 
     def measure(self, elements: int, rate: str | None) -> list[RateFinding]:
         """Measure all subjects by turns with one size at one rate, once to warm up."""
-        self.star.shape(rate)
+        dilate = self.setting.dilate
+        self.star.shape(dilated_rate(rate, dilate))
+        slow = self.star.rate_bits_per_s()
+        bits_per_s = None if slow is None else dilate * slow
         checked = min(self.plan.checked, elements)
         truth = np.mean([gradient_of(self.plan.seed, rank, checked) for rank in range(self.plan.workers)], axis=0)
-        findings = [RateFinding(subject, elements, rate, self.star.rate_bits_per_s()) for subject in self.pools]
+        findings = [RateFinding(subject, elements, rate, bits_per_s) for subject in self.pools]
         calls = dict.fromkeys(self.pools, 1)
         for number in range(self.setting.runs + 1):
             for finding in findings:
@@ -473,7 +503,7 @@ class _Turns:
         before, used_s = self.star.counts(), sum(map(processor_s, self.switch_pids))
         pool = self.pools[turn.subject]
         pool.send(tuple(turn))
-        done = [Measured(*message) for message in pool.gather("done")]
+        done = [Measured(*message).undilated(self.setting.dilate) for message in pool.gather("done")]
         used_s = sum(map(processor_s, self.switch_pids)) - used_s
         passed = [now.since(then) for now, then in zip(self.star.counts(), before, strict=True)]
         _check(turn.subject, self.codecs.get(turn.subject), done, truth, self.plan)

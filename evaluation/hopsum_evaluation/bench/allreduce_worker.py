@@ -22,9 +22,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent
+from hopsum.agent import TIMING, Agent
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, Span
+from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import memory
@@ -56,6 +57,8 @@ class AllReducePlan:
     """The addresses that hopsum's workers send to, by shard."""
     error_feedback: bool = True
     """True where hopsum's workers have error feedback, one for each vector."""
+    timing: Timing = TIMING
+    """The timing of hopsum's workers."""
 
 
 class Turn(NamedTuple):
@@ -86,6 +89,13 @@ class Measured(NamedTuple):
     retransmits: int
     spans: list[Span]
     """The spans of the last all-reduce."""
+
+    def undilated(self, factor: float) -> Measured:
+        """Divide the times by a factor of time dilation. Processor time is the same."""
+        spans = [span._replace(start_s=span.start_s / factor, stop_s=span.stop_s / factor) for span in self.spans]
+        return self._replace(
+            first_s=self.first_s / factor, calls_s=[call_s / factor for call_s in self.calls_s], spans=spans
+        )
 
 
 class Reducer(Protocol):
@@ -166,7 +176,7 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     spans: list[Span] = []
     with Agent(
         membership, seat.rank, codec=plan.codec, link=links, side=sides, seed=plan.seed, overlap=plan.overlap,
-        trace=spans.append,
+        trace=spans.append, timing=plan.timing,
     ) as agent:  # fmt: skip
         agent.allreduce(np.ones(1024, np.float32))
         take_turns(plan, seat.rank, _Hopsum(agent, plan, spans), pipe)

@@ -51,6 +51,11 @@ def hosts_of(placement: str, workers: int) -> int:
     return workers + (placement == "server")
 
 
+def switches_of(placement: str, workers: int) -> int:
+    """Count the switches of a placement."""
+    return workers if placement == "hosts" else 1
+
+
 def start_switches(
     stack: ExitStack, placement: str, star: Star, workers: int, shards: int | None = None
 ) -> list[PlacedSwitch]:

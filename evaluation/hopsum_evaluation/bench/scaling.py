@@ -23,9 +23,17 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.allreduce import UNSHAPED, AllReduceSetting, RateFinding, WrongMeanError, run, unavailable
+from hopsum_evaluation.bench.allreduce import (
+    UNSHAPED,
+    AllReduceSetting,
+    RateFinding,
+    WrongMeanError,
+    add_rates_option,
+    run,
+    unavailable,
+)
 from hopsum_evaluation.bench.made_datagrams import CODES
-from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.bench.timing import commit, machine, processors_of, versions
 from hopsum_evaluation.units import list_of, whole
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
@@ -45,9 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--shard-counts", type=list_of(whole(1)), default=(1, 2, 4), metavar="K,...",
         help="numbers of shards, no more than hosts (default 1,2,4)",
     )  # fmt: skip
-    parser.add_argument(
-        "--rates", default=UNSHAPED, help="rates of every link, as tc writes them (default %(default)s)"
-    )
+    add_rates_option(parser, UNSHAPED)
     parser.add_argument(
         "--elements", type=int, default=ELEMENTS, help="number of float32 elements of a tensor (default %(default)s)"
     )
@@ -76,6 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.exit(1, f"hopsum bench scaling: {error}\n")
     report = {
         "benchmark": "scaling",
+        "processors": processors_of(max(hosts), max(shards), before["cores"]),
         "elements": options.elements,
         "buckets": options.buckets,
         "window": options.window,
@@ -96,10 +103,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(options: argparse.Namespace, hosts: int, shards: int, console: Console) -> list[dict[str, Any]]:
     """Measure one number of hosts and shards at all rates. Return a row of figures for each rate. Raises as `run`."""
-    rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = AllReduceSetting(
-        rates, hosts, (options.elements,), options.buckets, options.window, options.runs, options.seed, ["thc"], "auto",
-        "hosts", shards=shards,
+        options.rates, hosts, (options.elements,), options.buckets, options.window, options.runs, options.seed, ["thc"],
+        "auto", "hosts", shards=shards,
     )  # fmt: skip
     return [_row(found, setting, shards) for found in run(setting, console)]
 
@@ -139,6 +145,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{row['busiest_bits_per_element']:.2f}",
             f"{row['sent_again']:.1%}",
         )
+    console.print(report["processors"], highlight=False)
     console.print(table)
     where = report["machine"]
     console.print("core-s: processor time of a host: its worker, and its share of the switches; switch: of one")

@@ -120,6 +120,29 @@ def memory(pid: int) -> dict[str, int]:
     return {name: int(lines[key].split()[0]) * 1024 for name, key in (("rss", "VmRSS"), ("peak", "VmHWM"))}
 
 
+def processors_of(workers: int, switches: int, cores: int, factor: float = 1.0) -> str:
+    """Say on how many processors workers and switches ran, in one line that begins with the fault where there is one.
+
+    Two for each are enough: one computes while the kernel's part of the network has the other.
+    """
+    programs = workers + switches
+    named = f"{workers} workers and {switches} {'switch' if switches == 1 else 'switches'}"
+    if factor > 1:
+        held = f"dilated {factor:g} times: one processor for each of {named}, out of {cores}"
+        return held if programs <= factor * cores else f"crowded: {held}, which are too few by {programs / factor:g}"
+    if is_crowded(workers, switches, cores):
+        return (
+            f"crowded: {named} share {cores} processors with everything else; with two for each, {2 * programs}, "
+            "figures are others"
+        )
+    return f"{cores} processors for {named} and everything else"
+
+
+def is_crowded(workers: int, switches: int, cores: int) -> bool:
+    """Check for fewer processors than two for each worker and switch."""
+    return cores < 2 * (workers + switches)
+
+
 @contextmanager
 def one_core() -> Iterator[int]:
     """Keep all threads of this process, and processes it starts, on one core for the block. Yields its number.

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
+from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
 from hopsum_evaluation.report.accuracy_plan import (
     FULL,
@@ -116,12 +117,14 @@ class Trainings:
     workers: 2 to 16.
     seeds: one per repeat, as many as any rate of a course needs.
     placement: place of the switches, one of `bench.placements.PLACEMENTS`.
+    dilate: factor of time dilation, see `bench.dilation`.
     """
 
     workers: int
     courses: Sequence[Course]
     seeds: Sequence[int]
     placement: str = "fabric"
+    dilate: float = 1.0
 
     @property
     def codecs(self) -> tuple[str, ...]:
@@ -208,6 +211,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}
     compiled_kernel()
     with ExitStack() as stack:
+        quotas = stack.enter_context(ProcessorQuotas(trainings.dilate))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
         star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))
         tell(0.0, f"starting the switch and {trainings.workers} workers")
@@ -216,13 +220,16 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         models = tuple(course.model for course in trainings.courses)
         services = tuple(switch.service for switch in switches)
-        plan = AccuracyPlan(trainings.workers, models, trainings.codecs, folder, services)
+        plan = AccuracyPlan(
+            trainings.workers, models, trainings.codecs, folder, services, dilated_timing(trainings.dilate)
+        )
         pool = stack.enter_context(WorkerPool(seats, work, plan))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
         # One job for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, codec in enumerate(codecs.values()):
             jobs.create(pool, codec, WINDOW, folder / f"report{number}.json")
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
+        quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
         runs = _train_by_turns(trainings, star, pool, tell, keep)
         pool.send(None)
         # Workers end before their switch does: a worker without a switch would send again until its deadline.
@@ -241,16 +248,18 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
         rates += [(rate, course.paced[rate], True) for rate in course.paced]
         for rate, repeats, paced in rates:
             # Shaping again empties the queues and begins the counts at zero.
-            star.shape(rate)
+            star.shape(dilated_rate(rate, trainings.dilate))
+            slow = star.rate_bits_per_s()
+            bits_per_s = None if slow is None else trainings.dilate * slow
             steps, every = PACE if paced else (course.steps, course.every)
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in turned(course.schemes, repeat):
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
                     pool.send(tuple(TrainingOrder(course.model, scheme, seed, steps, course.batch, every)))
                     runs.append({
-                        "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
+                        "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
                         "placement": trainings.placement, "paced": paced, "repeat": repeat,
-                        **gather_trained(pool)[0]._asdict(),
+                        **gather_trained(pool)[0].undilated(trainings.dilate)._asdict(),
                     })  # fmt: skip
                     keep(runs[-1])
     return runs

@@ -19,8 +19,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_evaluation.bench.placements import PLACEMENTS
-from hopsum_evaluation.bench.timing import machine
+from hopsum_evaluation.bench.dilation import add_dilate_option
+from hopsum_evaluation.bench.placements import PLACEMENTS, switches_of
+from hopsum_evaluation.bench.timing import machine, processors_of
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--codec", type=codec_argument, default=PAIRED, help="codec of hopsum's workers (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
+    add_dilate_option(parser)
     parser.add_argument(
         "--output", type=Path, default=Path("accuracy.json"), metavar="FILE",
         help="file for all figures, JSON (default %(default)s)",
@@ -92,11 +94,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     """Do all trainings, and write the figures of each as soon as it ends. Return them. Raises NotRunError, OSError."""
-    course = course_of(options)
+    course, where = course_of(options), machine()
+    switches = switches_of(options.placement, options.workers)
     document: dict[str, Any] = {
         "benchmark": "accuracy", "model": options.model, "parameters": parameters(options.model),
         "rate_bits_per_s": options.rate, "placement": options.placement, "workers": options.workers,
-        "seeds": options.seeds, "seed": options.seed, "steps": course.steps, "machine": machine(),
+        "seeds": options.seeds, "seed": options.seed, "steps": course.steps, "machine": where,
+        "dilate": options.dilate,
+        "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
         "ours": options.codec, "runs": [],
     }  # fmt: skip
     write_report(document, options.output)
@@ -109,7 +114,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         document["runs"].append(run)
         write_report(document, options.output)
 
-    trainings = Trainings(options.workers, (course,), seeds, options.placement)
+    trainings = Trainings(options.workers, (course,), seeds, options.placement, dilate=options.dilate)
     measure_apart(train_all, trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep)
     return document
 
@@ -135,10 +140,13 @@ def course_of(options: argparse.Namespace) -> Course:
 def show(document: dict[str, Any], console: Console) -> None:
     """Print the seconds of each scheme, and its ratios."""
     model, ours, runs = MODELS[document["model"]], document["ours"], document["runs"]
+    console.print(document["processors"], highlight=False)
+    dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
     ratios, ends = time_ratios(model, runs, ours), end_ratios(runs, ours)
     title = (
-        f"{model.words}, links of {said_rate(document['rate_bits_per_s'])}, placement {document['placement']}, "
-        f"{document['workers']} workers, {document['seeds']} seeds, {document['steps']} steps; "
+        f"{dilated}{model.words}, links of {said_rate(document['rate_bits_per_s'])}, "
+        f"placement {document['placement']}, {document['workers']} workers, "
+        f"{document['seeds']} seeds, {document['steps']} steps; "
         "step and its parts in ms, kB of a step at a worker's interface"
     )
     table = Table(title=title, title_justify="left")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hopsum.agent import TIMING
+from hopsum.protocol.worker import Timing
+
 
 @dataclass(frozen=True, slots=True)
 class AccuracyModel:
@@ -95,6 +98,8 @@ class AccuracyPlan:
     folder: Path
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that workers send to, by shard."""
+    timing: Timing = TIMING
+    """The timing of hopsum's workers."""
 
 
 class TrainingOrder(NamedTuple):
@@ -137,3 +142,9 @@ class TrainingRun(NamedTuple):
 
     A veth counts large segments whole, without the headers of the frames inside.
     """
+
+    def undilated(self, factor: float) -> TrainingRun:
+        """Divide the times by a factor of time dilation. Processor time is the same."""
+        fields = self._asdict().items()
+        times = {name: s / factor for name, s in fields if name.endswith("_s") and "cpu" not in name and s is not None}
+        return self._replace(points=[(step, s / factor, value) for step, s, value in self.points], **times)

@@ -76,7 +76,9 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         servers = CollectiveCommunicator("gloo", dist.new_group(backend="gloo"), seat.rank, codec=thc, seed=0)
         sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
         for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
-            sums[codec] = stack.enter_context(Agent(membership, seat.rank, codec=codec, link=links, side=sides))
+            sums[codec] = stack.enter_context(
+                Agent(membership, seat.rank, codec=codec, link=links, side=sides, timing=plan.timing)
+            )
         exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
         for exchange in exchanges.values():
             stack.callback(exchange.close)

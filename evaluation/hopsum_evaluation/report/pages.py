@@ -12,6 +12,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum_evaluation.bench.timing import is_crowded
 from hopsum_evaluation.charts import BarChart, BarSeries, Plot, write_chart
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
@@ -53,7 +54,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
 
 def answers_page(report: dict[str, Any], rows: Sequence[AnswerRow], table: ShownTable, bars: BarChart | None) -> str:
     """Write the page of answers: one sentence that counts outcomes, the table of links and models, one picture."""
-    lines = ["# Results", "", "This page says which scheme to train with, by links and model.", ""]
+    lines = ["# Results", "", _first_words(report), ""]
     if not rows:
         lines += ["The trainings that would tell were not run.", ""]
     else:
@@ -72,6 +73,19 @@ def answers_page(report: dict[str, Any], rows: Sequence[AnswerRow], table: Shown
     if bars is not None:
         lines += [f"![{bars.title}](images/{bars.name}.svg)", ""]
     return "\n".join([*lines, f"Measured: {stamp(report, ACCURACY)}. What papers claim: [claims](claims.md).", ""])
+
+
+def _first_words(report: dict[str, Any]) -> str:
+    """Say what the page answers. Where workers shared processors, it answers for such a machine only."""
+    result = report["sections"].get(ACCURACY, {})
+    cores, workers = result.get("machine", report["machine"])["cores"], result.get("workers", 0)
+    if not workers or not is_crowded(workers, 1, cores):
+        return "This page says which scheme to train with, by links and model."
+    return (
+        f"These are the figures of {workers} workers and their switches that share {cores} processors. They do not "
+        "answer which scheme to train with: an answer needs two processors for each worker and two for the switch, "
+        f"{2 * (workers + 1)}."
+    )
 
 
 def claims_page(report: dict[str, Any], parts: Parts) -> str:

@@ -83,7 +83,9 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "found.json"
-    status, given, before = run(monkeypatch, path, "--seeds", "3", "--placement", "hosts", "--scale", "0.5")
+    status, given, before = run(
+        monkeypatch, path, "--seeds", "3", "--placement", "hosts", "--scale", "0.5", "--dilate", "2"
+    )
     assert status == 0
     assert (before["ours"], before["runs"]) == (OURS, [])
     (course,) = given.courses
@@ -94,6 +96,10 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     assert len(after["runs"]) == len(trainings())
     text = " ".join(capsys.readouterr().out.split())
     best = interval([2.0, 1.5, 1.5])
+    assert text.startswith(before["processors"])
+    assert "dilated 2 times: one processor for each of 4 workers and 4 switches" in before["processors"]
+    assert "dilated 2 times, convolutional network" in text
+    assert given.dilate == 2.0
     assert "100 │ 60 │ 50 │ 30 │ 4,000" in text
     assert "100 │ 60 │ - │ 30 │ 4,000" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text

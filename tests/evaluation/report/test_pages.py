@@ -14,7 +14,7 @@ import pytest
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
 from hopsum_evaluation.report.experiment import Shown, ShownTable
-from hopsum_evaluation.report.pages import advice, claim_cells, claims_page, count_words, write_pages
+from hopsum_evaluation.report.pages import advice, answers_page, claim_cells, claims_page, count_words, write_pages
 from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
 
@@ -134,11 +134,23 @@ def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
     page = (tmp_path / "results.md").read_text()
     row = "|200 Mbit/s|`cnn`|75%|in the middle|`thc`|4.00|`fp16`|6.01|1.50 (1.50 to 1.51)|3.00 (3.00 to 3.01)|`thc`|"
     assert row in page
+    assert "This page says which scheme to train with" in page
     assert "images/report-ratio.svg" in page
     first = (tmp_path / "images/lines.svg").read_bytes()
     write_pages(report_of([]), parts, tmp_path)
     assert (tmp_path / "images/lines.svg").read_bytes() == first, "a drawing follows from its figures alone"
     assert "were not run" in (tmp_path / "results.md").read_text()
+
+
+def test_figures_of_workers_that_share_processors_are_no_answer() -> None:
+    for cores, first in (
+        (9, "These are the figures of 4 workers and their switches that share 9"),
+        (10, "This page says"),
+    ):
+        report = report_of(trainings({"fp32": 12, "thc": 4}))
+        report["sections"]["accuracy"] |= {"workers": 4, "machine": {"processor": "A chip", "cores": cores}}
+        page = answers_page(report, [], ShownTable("answers", (), []), None)
+        assert page.splitlines()[2].startswith(first)
 
 
 def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:
