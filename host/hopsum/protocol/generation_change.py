@@ -139,7 +139,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
         positions = np.arange(reduce.first, reduce.end)
         # E3: a result that is held here and not decided may differ from the one that the others will get.
         reduce.discard(~decided.covers(positions))
-        rounds = (positions - state.stream.base) // state.stream.slots + 1
+        _, rounds = state.stream.places(reduce.first, len(positions))
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
         # W2 holds again from here on.
         reduce.datagrams.flags.writeable = False

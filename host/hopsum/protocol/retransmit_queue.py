@@ -36,9 +36,7 @@ from hopsum.protocol.worker_state import AllReduce, Timing, WorkerStatistics
 from hopsum_wire import Flag
 from hopsum_wire._layout import HOPSUM_FIELDS
 
-# The congestion window of a worker, in chunks on the way: additive increase, multiplicative decrease (RFC 5681).
-#
-# W1 allows one position per slot, so S in all. The window may only allow less.
+# The congestion window of a worker, in chunks on the way (RFC 5681). W1 allows S in all. The window may allow less.
 #
 #     state       input                                           window          next
 #     OPEN        as many results as the window is wide           + 1, to S       OPEN
@@ -46,8 +44,8 @@ from hopsum_wire._layout import HOPSUM_FIELDS
 #     RECOVERING  the same                                        as it is        RECOVERING
 #     RECOVERING  the result of a chunk first sent after halving  as it is        OPEN
 #
-# So it halves once a round trip at most, and once only for a wait, however long, in which nothing comes at all: that is
-# a worker that has not come yet, not a full queue.
+# So it halves once only for a wait, however long, in which nothing comes at all: that is a worker that has not come
+# yet, not a full queue.
 
 
 class CongestionWindow:
@@ -77,16 +75,9 @@ class CongestionWindow:
             self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
 
 
-# The retransmission timeout of a worker (RTO), estimated from smoothed round trips as in RFC 6298.
-#
-# A round trip is from a chunk's only transmission to its result: it contains the wait for the slowest worker of the
-# quorum, and that is meant: what another worker delays, a retransmission does not bring earlier.
-#
-# Rules
-#     Karn    Only chunks that were never sent again are measured: with others the answered one is unknown.
-#     first   srtt := R,  rttvar := R / 2
-#     later   rttvar := 3/4 rttvar + 1/4 |srtt - R|,  then srtt := 7/8 srtt + 1/8 R
-#     rto     clamp(srtt + 4 rttvar, least, most); before the first measurement the initial one
+# The retransmission timeout of a worker (RTO), estimated from smoothed round trips as in RFC 6298, with Karn's rule.
+# A round trip contains the wait for the slowest worker of the quorum, and that is meant: what another worker delays, a
+# retransmission does not bring earlier.
 
 
 # Gains and factor of RFC 6298.

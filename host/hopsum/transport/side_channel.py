@@ -355,7 +355,6 @@ class SideChannel:
             self.statistics.closed["crowd"] += 1
             # The oldest has had the most time to prove itself.
             self._unproved.pop(0).end()
-        configure(writer)
         self._unproved.append(incoming)
         incoming.task = self._start(self._hear(incoming))
         # No `finally` in the task: one that is cancelled before its first step has none.
@@ -402,6 +401,7 @@ class SideChannel:
         """Go through with the handshake. Raises PeerMessageError, asyncio.IncompleteReadError, OSError."""
         try:
             async with asyncio.timeout(PROVE_S):
+                configure(incoming.writer)
                 hello = await self._read(incoming, HELLO_BYTES)
                 key, peers = self._members
                 listener = Listener(self._rank, key, secrets.token_bytes(NONCE_BYTES))
@@ -458,7 +458,6 @@ class SideChannel:
             else:
                 longest_s = PROVE_AGAIN_MAX_S
                 try:
-                    configure(out.writer)
                     out.seal = await self._greet(out, reader, out.writer, until)
                     if out.seal is not None:
                         pause_s = DIAL_AGAIN_S
@@ -477,6 +476,7 @@ class SideChannel:
         dialler = Dialler(self._rank, out.rank, out.key, secrets.token_bytes(NONCE_BYTES))
         try:
             async with asyncio.timeout_at(until):
+                configure(writer)
                 self._write(writer, dialler.hello)
                 proof, seal = dialler.take(await reader.readexactly(REPLY_BYTES))
         except PeerMessageError as refused:
@@ -534,7 +534,7 @@ class SideChannel:
 
 
 def configure(writer: asyncio.StreamWriter) -> None:
-    """Let a silent end of a connection be noticed by the kernel."""
+    """Let a silent end of a connection be noticed by the kernel. Raises OSError: it has ended."""
     connection = writer.get_extra_info("socket")
     for option in _KEEPALIVE:
         connection.setsockopt(*option)
