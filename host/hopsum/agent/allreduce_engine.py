@@ -159,6 +159,8 @@ class AllReduceEngine:
         self._alone = WaitMonitor(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
         """The time since which an all-reduce waits for the one that was promised to follow."""
+        self._owed: deque[tuple[Task, CollectivePhase]] = deque()
+        """The phases of zeros of all-reduces that were skipped. They go before anything else."""
         self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
 
@@ -244,7 +246,7 @@ class AllReduceEngine:
 
     def _is_left(self) -> bool:
         # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
-        moves = self._handles and not self.network.is_sealed
+        moves = (self._handles or self._owed) and not self.network.is_sealed
         return bool(self._closed or self._tasks or moves or self._inbox)
 
     def _break(self, error: BaseException) -> None:
@@ -412,7 +414,17 @@ class AllReduceEngine:
             if len(task.first) < task.parts:
                 return
             arrived = _whole(task, arrived)
+            self._note_network(task)
+            task.arrived = arrived
+            if task.sealed:
+                # Its codes are in the stream, and may be on their way, or here, already.
+                self._sent_at[task.number] = time.perf_counter()
+                self._take(task)
+            return
+        self._note_network(task)
         task.arrived = arrived
+
+    def _note_network(self, task: Task) -> None:
         op = task.reduction.phase.op.name if task.reduction and task.reduction.phase else ""
         self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
 
@@ -422,6 +434,8 @@ class AllReduceEngine:
         """Put the next phase into the stream if it is there. Say whether anything was done."""
         if self.network.is_sealed:
             return False
+        if self._owed:
+            return self._send_owed()
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
             return self._let_go_on(self._go_on)
@@ -474,18 +488,20 @@ class AllReduceEngine:
             self._finish(task, task.reduction)
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
+        codes: CollectivePhase | None = None
+        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
+        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
         if not task.begun:
             task.call = replace(task.call, step=task.step)
             parts = signed(phase, self._signer.sign(task.call))
-        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
-        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
+            codes = self._foreseen(task, task.reduction)
         is_read_early = phase.last and task.begun and self._overlap and task.follower is None
         if not self._handles:
             self.network.begin_watch()
         handles: list[int] = []
         try:
-            coder = task.reduction if is_streamed or is_read_early else None
-            taken = self.network.submit(parts, task.number, handles, coder=coder)
+            coder = task.reduction if is_streamed or is_read_early or codes is not None else None
+            taken = self.network.submit(parts, task.number, handles, coder=coder, codes=codes)
         except Exception as error:
             self._note_failed(task, error)
             return True
@@ -499,8 +515,42 @@ class AllReduceEngine:
             task.begun, task.parts = True, len(parts)
         # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
         # to stop it.
-        task.waiting, task.sealed = True, phase.last
+        task.waiting, task.sealed = True, phase.last or codes is not None
         self._sent_at[task.number] = time.perf_counter()
+        return True
+
+    def _foreseen(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
+        """Return the phase of the codes to put into the stream with the ranges, None where the codes come later."""
+        # Alone: with others, their ranges are found while these codes are on their way. A promised one goes before.
+        if task.call.more or len(self._tasks) > 1 or not self._overlap or not self.network.has_loop:
+            return None
+        self._encode_in_parts(task, reduction)
+        return reduction.foresee()
+
+    def _encode_in_parts(self, task: Task, reduction: Reduction) -> None:
+        chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
+        reduction.encode_in_parts(part_chunks(chunks), compiled=self.network.has_loop)
+
+    def _leave_out(self, task: Task, reduction: Reduction) -> None:
+        """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
+        phase = reduction.left_out
+        if phase is None or task.call.more:
+            return
+        if task.sealed:
+            handle = next(handle for handle, (owner, _) in self._handles.items() if owner is task)
+            self.network.fill(handle, phase.payloads)
+        else:
+            self._owed.append((task, phase))
+
+    def _send_owed(self) -> bool:
+        """Put the oldest phase of zeros into the stream. Return False where a seal came first."""
+        task, phase = self._owed[0]
+        handles: list[int] = []
+        if not self.network.submit((phase,), task.number, handles):
+            return False
+        self._owed.popleft()
+        self._handles[handles[0]] = (task, 0)
+        self._made = True
         return True
 
     def _start(self, task: Task) -> Reduction:
@@ -525,10 +575,10 @@ class AllReduceEngine:
         self._recorder.receive(reduction.phase)
         try:
             if self._overlap:
-                chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
-                reduction.encode_in_parts(part_chunks(chunks), compiled=self.network.has_loop)
+                self._encode_in_parts(task, reduction)
             reduction.take(arrived.done.results, arrived.done.contributors)
         except CollectiveError as error:
+            self._leave_out(task, reduction)
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)
         except BaseException as error:
@@ -537,6 +587,7 @@ class AllReduceEngine:
             over = reduction.phase is None
             self._note_span(task, "decode" if over else "encode", start)
             if over:
+                self._leave_out(task, reduction)
                 self._finish(task, reduction, arrived.traffic)
 
     # ---- ends -----------------------------------------------------------------------------------------
@@ -597,6 +648,7 @@ class AllReduceEngine:
         self._take_all_behind()
         if not self._tasks:
             self._handles.clear()
+            self._owed.clear()
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
@@ -661,6 +713,8 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
 #         An all-reduce that turns out to have one phase only (all ranks skip) changes nothing for the others.
 #     O2  The phases of one all-reduce keep their order, and so do second phases of different ones.
 #     O3  Where the next phase is not there yet, nothing overtakes it.
+#     O5  Where all ranks skip after the ranges, the codes' phase is in the stream all the same, with zeros, unless the
+#         all-reduce has `more`: a rank that is alone with it may have put both phases into the stream at once.
 #     O4  An error feedback serves one all-reduce at a time: the next with it begins when that one is over.
 
 

@@ -22,7 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hopsum.codec.interface import CollectivePhase, Reduction
+from hopsum.communicator.signature import LANES
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.shard import Shard, TransportStatistics
@@ -148,6 +152,7 @@ class Network:
         taken: list[int],
         *,
         coder: Reduction | None = None,
+        codes: CollectivePhase | None = None,
     ) -> bool:
         """Append a phase to the stream, in parts, each with a handle and results of its own.
 
@@ -157,15 +162,25 @@ class Network:
             number: of its all-reduce.
             taken: gets the handle of each part that is in the stream, also where a later part is refused.
             coder: makes the payloads that are not there, and reads sums early, see `Transport.submit`.
+            codes: the phase behind the parts, whose payloads the coder makes of their sums.
         """
         with self._lock:
             if self.is_sealed:
                 return False
             for part in parts:
-                taken.append(self._transport.submit(part.op, part.payloads, part.counts(), coder=coder))
+                made_by = coder if codes is None else None
+                taken.append(self._transport.submit(part.op, part.payloads, part.counts(), coder=made_by))
+            if codes is not None:
+                given, ranges = (codes.op, codes.payloads, codes.counts()), tuple(taken)
+                taken.append(self._transport.submit(*given, coder=coder, ranges=ranges, lanes_before=LANES))
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, number + 1)
         return True
+
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        """Take all payloads of a phase in the stream that has none."""
+        with self._lock:
+            self._transport.fill(handle, payloads)
 
     def begin_watch(self) -> None:
         """Count silence from now: the first phase is in progress, or another generation."""

@@ -129,6 +129,12 @@ class ChunkStream:
     """Chunks from the first on whose sums are in the mean, and settled."""
     memory: NDArray[np.int64] | None = None
     """int64[stream_kernels.WORDS]. None: there is no machine code, or the reduction was aborted."""
+    begun: bool = False
+    """`scales` are there, so chunks may be encoded."""
+    beginner: MachineCode | None = None
+    """stream_kernels.begin, which fills `scales` of the sums of ranges."""
+    scales: tuple[NDArray[Any], ...] = ()
+    """By block, what follows from the shared ranges."""
     encoder: MachineCode | None = None
     """stream_kernels.encode, which `memory` is for."""
     decoder: MachineCode | None = None
@@ -232,6 +238,24 @@ class Reduction(ABC):
     def stream(self) -> ChunkStream | None:
         """Return the chunks of the phase, where machine code may encode and decode them; None for most codecs."""
         return None
+
+    def foresee(self) -> CollectivePhase | None:
+        """Return the phase behind the first one, before that has results. None where the codec cannot.
+
+        Machine code may begin, encode and decode that phase once the ranges are summed, before `take` has their sums.
+        Its payloads are zeros until then.
+        """
+        return None
+
+    @property
+    def left_out(self) -> CollectivePhase | None:
+        """Return the phase of zeros that ranks sum though they skip, since some may have it in the stream; or None."""
+        return None
+
+    @property
+    def is_begun(self) -> bool:
+        """Say whether payloads of the phase can be made: its ranges are shared."""
+        return True
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
         """Let the next phase begin with the payloads of so many chunks, where the codec can.

@@ -90,7 +90,6 @@ class RangeCodec(ABC):
         self,
         x: Floats,
         own: Words,
-        shared: SharedRanges,
         context: ReductionContext,
         payloads: Bytes,
         mean: Floats | None,
@@ -99,13 +98,19 @@ class RangeCodec(ABC):
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code that encodes and decodes its chunks; None: there is none.
 
+        It is not begun: see `begin`.
+
         Args:
-            x: and the next three: as for `encode`, of the whole vector.
+            x: and the next two: as for `encode`, of the whole vector.
             payloads: uint8[chunks, up_bytes(op)], to be filled.
             mean: float32[elements], to be filled. None: sums are not decoded by chunks.
             settles: the contribution to the sums is subtracted from x.
         """
         return None
+
+    def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
+        """Begin a stream: chunks may be encoded. The machine code `stream.beginner` does the same."""
+        stream.begun = True
 
     @abstractmethod
     def ranges(self, x: Floats) -> Words:
@@ -222,6 +227,17 @@ class RangeReduction(BlockReduction):
         """Return the chunks of the phase whose payloads are made."""
         return super().encoded if self._stream is None else self._stream.encoded
 
+    @property
+    def is_begun(self) -> bool:
+        return self.state is not ReductionState.RANGES
+
+    def foresee(self) -> CollectivePhase | None:
+        if self._compiled and self.state is ReductionState.RANGES and self._stream is None:
+            phase = self._codes_phase()
+            self._stream = self._machine_stream(phase.payloads)
+            return None if self._stream is None else phase
+        return None
+
     def encode_part(self) -> Bytes:
         stream = self._stream
         if stream is None or self._shared is None or stream.encoded == len(stream.payloads):
@@ -270,12 +286,19 @@ class RangeReduction(BlockReduction):
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
+            if self._stream is not None:
+                self._stream.memory = None
             self._skip()
             return
+        x = self._x
         # After `skipped`: only a rank whose ranges were not in the maximum gets here with an infinite block.
         self._drop_infinite()
         self._shared = shared
-        self._stream = stream = self._begin_codes(shared)
+        if self._stream is None or self._x is not x:
+            self._stream = self._begin_codes(shared)
+        elif not self._stream.begun:
+            self.codec.begin(self._stream, self._own, shared)
+        stream = self._stream
         self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes(len(stream.payloads)), last=True)
         self.state = ReductionState.SUMS
         if not stream.encoded and stream.memory is None:
@@ -285,11 +308,9 @@ class RangeReduction(BlockReduction):
         """Return the stream of the codes: with all of them, or with none yet."""
         chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
         if self._compiled:
-            payloads = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
-            mean = None if self._is_overwritten else self._room_for_mean()
-            given = (self._x, self._own, shared, self.context, payloads, mean)
-            stream = self.codec.stream(*given, settles=self._feedback is not None)
+            stream = self._machine_stream(np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8))
             if stream is not None:
+                self.codec.begin(stream, self._own, shared)
                 return stream
         # One part is all of it: nothing is sent before the last code is made.
         if not self._part_chunks or chunks <= self._part_chunks:
@@ -297,7 +318,12 @@ class RangeReduction(BlockReduction):
         else:
             # Payloads of later parts are filled while the first ones are on the wire.
             payloads, encoded = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8), 0
-        return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded)
+        return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded, begun=True)
+
+    def _machine_stream(self, payloads: Bytes) -> ChunkStream | None:
+        mean = None if self._is_overwritten else self._room_for_mean()
+        given = (self._x, self._own, self.context, payloads, mean)
+        return self.codec.stream(*given, settles=self._feedback is not None)
 
     @property
     def _is_overwritten(self) -> bool:

@@ -176,6 +176,10 @@ class LookupTableCodec(RangeCodec):
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
         self._table = CodeTable.of(table.values)
+        # One element of the table's grid is 2^FRACTION_BITS. The unscaled Hadamard matrix multiplies by sqrt(B).
+        self._scale_unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
+        # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
+        self._sum_unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
 
     @property
     def streams(self) -> bool:
@@ -288,7 +292,6 @@ class LookupTableCodec(RangeCodec):
         self,
         x: Floats,
         own: Words,
-        shared: SharedRanges,
         context: ReductionContext,
         payloads: Bytes,
         mean: Floats | None,
@@ -299,13 +302,19 @@ class LookupTableCodec(RangeCodec):
         # Packed sums are unpacked between kernels.
         if self.op == Op.LOOKUP_ADD6:
             return None
-        ranges = _shared_ranges(shared, blocks_of(x.size, self.block_elements))
-        scales, shifts = self._scales(own.view(np.float32), ranges)
         given = StreamParts(
-            x, payloads, mean, scales, shifts, self._units(ranges), self._table, self._form, _keys(context, 0),
-            self.chunk_blocks, settles, context.rank,
+            x, own, payloads, mean, self._scale_unit, self._sum_unit, TINY, self._table, self._form,
+            _keys(context, 0), self.chunk_blocks, settles, context.rank,
         )  # fmt: skip
         return self._kernels.stream(given)
+
+    def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
+        """Fill the stream's scales. See `RangeCodec`."""
+        ranges = _shared_ranges(shared, own.size)
+        scales, shifts, units = stream.scales
+        scales[:], shifts[:] = self._scales(own.view(np.float32), ranges)
+        units[:] = self._units(ranges)
+        super().begin(stream, own, shared)
 
     def _dequantize(
         self,
@@ -397,8 +406,6 @@ class LookupTableCodec(RangeCodec):
 
         Between kernels, with cold caches, each operation takes some 10 us on the calling thread alone: few of them.
         """
-        # One element of the table's grid is 2^FRACTION_BITS. The unscaled Hadamard matrix multiplies by sqrt(B).
-        unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
         shifts = np.zeros(own.shape, np.int32)
         # Divided by infinity, a block of zeros gets the scale 0, without a branch in the kernels.
         used = np.where(shared < TINY, np.inf, shared)
@@ -407,7 +414,7 @@ class LookupTableCodec(RangeCodec):
             part, exponent = np.frexp(own / used)
             shifts = np.clip(np.where(part == 0.5, exponent - 1, exponent), 0, MAX_SHIFT).astype(np.int32)
             used = np.maximum(np.ldexp(used, shifts), own)
-        return (unit / used).astype(np.float32), shifts
+        return (self._scale_unit / used).astype(np.float32), shifts
 
     def _factors(self, shared: Doubles, counts: Ints) -> Floats:
         """Return the factor of rotated-back integers, 0 where the shared range is zero or no worker is in."""
@@ -416,9 +423,7 @@ class LookupTableCodec(RangeCodec):
 
     def _units(self, shared: Doubles) -> Doubles:
         """Return the factors of sums of one contribution, float64[blocks]."""
-        # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
-        unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
-        return np.where(shared < TINY, 0.0, shared) * unit
+        return np.where(shared < TINY, 0.0, shared) * self._sum_unit
 
 
 class Thc(LookupTableCodec):

@@ -23,6 +23,7 @@ from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
     CodecError,
+    CollectivePhase,
     Floats,
     Reduction,
     ReductionState,
@@ -50,6 +51,16 @@ class BlockReduction(Reduction):
             self._take_ranges(results)
         else:
             self._take_sums(results, contributors)
+
+    @property
+    def left_out(self) -> CollectivePhase | None:
+        return self._codes_phase() if self.state is ReductionState.SKIPPED else None
+
+    def _codes_phase(self) -> CollectivePhase:
+        """Return the phase SUMS with payloads of zeros."""
+        chunks = blocks_of(self._blocks, self.codec.chunk_blocks)
+        payloads = np.zeros((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
+        return CollectivePhase(self.codec.op, payloads, self._lanes(chunks), last=True)
 
     @abstractmethod
     def _take_ranges(self, results: Bytes) -> None:

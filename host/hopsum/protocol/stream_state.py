@@ -59,9 +59,9 @@ class StreamState:
     def enter(self, decided: DecidedRanges, queue: RetransmitQueue) -> None:
         """Begin a generation: open all-reduces in progress anew, and forget what came early in the one before."""
         self.early.clear()
-        self.decided, self._queue = decided, queue
         first, slots = self.delivered_to, self.stream.slots
-        self.open_end = first
+        self.decided = decided if decided.end > first else None
+        self._queue, self.open_end = queue, first
         # The first position at or behind `first` that is congruent to the slot.
         self.open_position = first + (np.arange(slots, dtype=np.int64) - first) % slots
 

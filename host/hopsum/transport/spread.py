@@ -36,6 +36,10 @@ class Spread:
     error: BaseException | None = None
     row: int = 0
     """The place in the memory of the compiled loop, during a call."""
+    ranges: tuple[Spread, ...] = ()
+    """The all-reduces directly before this one whose sums its codes need, where machine code may begin them."""
+    lanes_before: int = 0
+    """Lanes before the ranges in these sums, which are as sent where all ranks have the same."""
 
     @property
     def chunks(self) -> int:
@@ -121,7 +125,7 @@ def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> Co
         coder = spread.coder
         if coder is None or coder.phase is None or (by_machine and coder.stream is not None):
             continue
-        if unfilled is None and coder.encoded < spread.chunks:
+        if unfilled is None and coder.encoded < spread.chunks and coder.is_begun:
             unfilled = CodecWork(spread, "encode")
             # The network may soon have sent all payloads that are made. An idle link costs most.
             if coder.encoded + spread.missing - spread.chunks <= window + 2 * spread.part_chunks:

@@ -154,6 +154,8 @@ class Transport:
         counts: ArrayLike | None = None,
         *,
         coder: Reduction | None = None,
+        ranges: Sequence[int] = (),
+        lanes_before: int = 0,
     ) -> int:
         """Append an all-reduce to the streams and return its handle. `step` sends it and brings its end.
 
@@ -164,6 +166,9 @@ class Transport:
             coder: its phase has these payloads, and it has made the first `encoded` of them. `step` lets it make the
                 others while the first are on their way, and read sums before the last one is here. It may be aborted
                 meanwhile, by the thread that calls `step`.
+            ranges: handles of the all-reduces directly before this one whose sums the coder begins with. Machine code
+                may begin before the coder has them.
+            lanes_before: lanes before the ranges in their sums, which are as sent where all ranks sent the same.
         """
         chunks, shards = len(payloads), len(self.shards)
         if not chunks:
@@ -172,7 +177,8 @@ class Transport:
         ready = chunks if coder is None else coder.encoded
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
-        spread = Spread(self._handles, places, coder, [], used)
+        before = tuple(self._spreads.by_handle[each] for each in ranges)
+        spread = Spread(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
         with self._locks:
             for number in range(used):
@@ -192,6 +198,20 @@ class Transport:
         self._spreads.by_handle[spread.handle] = spread
         self._spreads.at_shards.update(at_shards)
         return spread.handle
+
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        """Take all payloads of an all-reduce, of which none were made, in the place of its coder."""
+        spread = self._spreads.by_handle[handle]
+        with self._locks:
+            self._fill(spread, 0, payloads)
+        spread.coder = None
+
+    def _fill(self, spread: Spread, first: int, payloads: NDArray[np.uint8]) -> None:
+        """Give the shards the payloads of chunks from `first` on; with the locks."""
+        shards = len(self.shards)
+        for number, reduce in enumerate(spread.reduces):
+            if reduce is not None:
+                self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
 
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
@@ -292,7 +312,7 @@ class Transport:
 
     def _do(self, work: CodecWork) -> AllReduceFailed | None:
         """Make the next payloads of a vector, or read its next sums. Return its end where the coder fails."""
-        spread, shards = work.spread, len(self.shards)
+        spread = work.spread
         assert spread.coder is not None
         try:
             if work.what == "read":
@@ -304,9 +324,7 @@ class Transport:
             self._end(spread)
             return AllReduceFailed(spread.handle, error)
         with self._locks:
-            for number, reduce in enumerate(spread.reduces):
-                if reduce is not None:
-                    self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
+            self._fill(spread, first, payloads)
         return None
 
     def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:

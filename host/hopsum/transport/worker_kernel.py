@@ -389,6 +389,27 @@ def _hand_out(a: Any, number: Any, made: Any, end: Any) -> None:
 
 
 @inner
+def _begin(m: Any, number: Any) -> Any:
+    """Begin the codes of a vector if its ranges are summed. Say whether they have begun."""
+    streams, stream = m.streams, number * at.STREAM_WORDS
+    if streams[stream + at.BEGIN_AT] == 0:
+        return True
+    for row in range(number - streams[stream + at.RANGES], number):
+        if streams[row * at.STREAM_WORDS + at.LEFT] > 0:
+            return False
+    codes = streams[stream + at.CODES_AT]
+    sums = (streams[stream + at.FIRST_AT], streams[stream + at.REST_AT])
+    call_at(streams[stream + at.BEGIN_AT], (codes, streams[stream + at.SENT_AT], streams[stream + at.BEFORE], *sums))
+    if _integers(codes)[0] == 0:
+        streams[stream + at.BEGIN_AT] = 0
+        return True
+    # The ranks skip, or differ in something: Python has the words for it.
+    streams[stream + at.CODES_AT] = 0
+    m.job[at.STOP] = at.STOP_DONE
+    return False
+
+
+@inner
 def _encode_train(a: Any) -> Any:
     """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
     m = memory(a, 0)
@@ -400,6 +421,8 @@ def _encode_train(a: Any) -> Any:
             # A window ahead of what is here keeps the network busy. More would keep the caller from its messages.
             ahead = made - (chunks - streams[stream + at.LEFT])
             if streams[stream + at.CODES_AT] == 0 or ahead >= job[at.WINDOW_ALL] + 2 * job[at.TRAIN]:
+                return False
+            if not _begin(m, number):
                 return False
             # R2 holds the vector back. One train of it lets the workers see that.
             if streams[stream + at.BEGINS] == 0 and made > 0:
@@ -463,7 +486,8 @@ def _take_rows(m: Any) -> None:
             words[at.ENDED] = m.job[at.STOP] = at.STOP_REST
             return
         words[at.REST] += given
-        if m.streams[m.reduces[row * at.REDUCE_WORDS + at.STREAM] * at.STREAM_WORDS + at.LEFT] == 0:
+        stream = m.reduces[row * at.REDUCE_WORDS + at.STREAM] * at.STREAM_WORDS
+        if m.streams[stream + at.LEFT] == 0 and m.streams[stream + at.QUIET] == 0:
             m.job[at.STOP] = at.STOP_DONE
             return
 

@@ -26,7 +26,7 @@ JOB_WORDS: Final = 8
 
 STOP_TIME: Final = 1  # it is the time of the limit
 STOP_WOKEN: Final = 2  # by an eventfd, or by a signal
-STOP_DONE: Final = 3  # an all-reduce has all its results
+STOP_DONE: Final = 3  # an all-reduce has all its results, or its codes cannot begin here
 STOP_REST: Final = 4  # a datagram is not plain
 STOP_RECEIVE: Final = 5  # receiving failed
 STOP_SEND: Final = 6  # sending failed
@@ -116,7 +116,15 @@ TAKEN: Final = 8  # chunks whose sums are decoded
 SUMS_AT: Final = 9  # addresses of results, contributors and held of all chunks
 WHOSE_AT: Final = 10
 HERE_AT: Final = 11
-STREAM_WORDS: Final = 12
+# ... and of a vector of codes that begins once the ranges before it are summed, else 0
+BEGIN_AT: Final = 12  # 0: begun
+RANGES: Final = 13  # rows directly before it that have its ranges
+SENT_AT: Final = 14  # addresses of the ranges' first payload, as sent, and of the sums in each of those rows
+FIRST_AT: Final = 15
+REST_AT: Final = 16
+BEFORE: Final = 17  # lanes before the ranges
+QUIET: Final = 18  # 1: has such ranges. The call does not end when they are summed
+STREAM_WORDS: Final = 19
 NO_ROW: Final = -1  # in `rows`: the shard has nothing in progress of the vector
 TRAIN_CHUNKS: Final = 32  # of one shard: some 0.1 ms
 TRAIN_CHUNKS_MAX: Final = 128

@@ -38,6 +38,7 @@ from hopsum_wire import WIRE_VERSION, Kind, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE
 
 _CMSG_BYTES: Final = 24
+_NO_CODES: Final = (0,) * (at.QUIET - at.CODES_AT)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -241,9 +242,10 @@ class WorkerLoop:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
         """
         self.job[at.STREAMS] = len(spreads.by_handle)
+        self.streams[:, at.QUIET] = 0
         for row, spread in enumerate(spreads.by_handle.values()):
             spread.row = row
-            self.streams[row] = self._stream(spread)
+            self.streams[row, : at.QUIET] = self._stream(spread)
             self._rows[row] = at.NO_ROW
         for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
             rows = [spreads.at_shards[number, reduce.handle].row for reduce in worker.in_progress]
@@ -260,7 +262,19 @@ class WorkerLoop:
         row = (spread.missing, spread.chunks, spread.ready, 1)
         stream = spread.stream
         if stream is None or stream.memory is None or stream.encoder is None:
-            return (*row, 0, 0, 0, 0, 0, 0, 0, 0)
+            return (*row, *_NO_CODES)
+        begin: tuple[int, ...] = (0,) * 6
+        if not stream.begun:
+            ranges = spread.ranges
+            # Sums that are delivered are the coder's: it begins before the next call.
+            if stream.beginner is None or not all(each.missing for each in ranges):
+                return (*row, *_NO_CODES)
+            self.streams[spread.row - len(ranges) : spread.row, at.QUIET] = 1
+            sums = [address_of(each.places.results) for each in (ranges[0], ranges[-1])]
+            sent = ranges[0].reduces[0]
+            assert sent is not None
+            sent_at = address_of(sent.datagrams) + at.HOPSUM_BYTES
+            begin = (stream.beginner.address, len(ranges), sent_at, *sums, spread.lanes_before)
         decode_at = 0
         # What the coder did not read, though it was asked to, it reads in the end.
         if stream.decoder is not None and stream.taken == spread.taken:
@@ -268,7 +282,7 @@ class WorkerLoop:
         codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
         results, contributors, held = spread.places
         places = (address_of(results), address_of(contributors), address_of(held))
-        return (*row, *codes, spread.taken, *places)
+        return (*row, *codes, spread.taken, *places, *begin)
 
     def give_back(self, workers: Sequence[Worker], spreads: Spreads) -> None:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
@@ -278,7 +292,7 @@ class WorkerLoop:
         for row, spread in zip(rows, spreads.by_handle.values(), strict=True):
             stream = spread.stream
             if row[at.CODES_AT] and stream is not None:
-                stream.encoded = row[at.MADE]
+                stream.encoded, stream.begun = row[at.MADE], not row[at.BEGIN_AT]
                 if row[at.TAKEN] != spread.taken:
                     stream.taken = spread.taken = row[at.TAKEN]
 

@@ -74,6 +74,8 @@ class Cluster:
     ops: frozenset[Op] = frozenset(Op)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Besides `table`, which is plain thc's."""
+    looped: tuple[int, ...] = ()
+    """Ranks that have the link itself, without `headers`: the compiled loop serves them."""
 
     def __post_init__(self) -> None:
         self.table = best_table(self.workers).values
@@ -108,7 +110,8 @@ class Cluster:
         )
 
     def agent(self, rank: int, codec: str | Codec, timing: Timing = EAGER) -> Agent:
-        made = Agent(self.membership, rank, codec=codec, timing=timing, link=self.links[rank])
+        link: DatagramLink = self.links[rank]._link if rank in self.looped else self.links[rank]
+        made = Agent(self.membership, rank, codec=codec, timing=timing, link=link)
         return self.stack.enter_context(made)
 
     def agents(self, codec: str | Codec, timing: Timing = EAGER) -> list[Agent]:

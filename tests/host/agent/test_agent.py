@@ -150,8 +150,11 @@ def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:
     assert futures[0].result(WAIT_S).mean.tobytes() == futures[1].result(WAIT_S).mean.tobytes() == first.tobytes()
 
 
-def test_a_vector_that_is_not_finite_is_skipped_by_all(stack: ExitStack) -> None:
-    agents, vectors = Cluster(stack, 2).agents("thc"), normal(2, 3000, seed=9)
+@pytest.mark.parametrize("looped", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("codec", ["thc", "fixed"])
+def test_a_vector_that_is_not_finite_is_skipped_by_all(stack: ExitStack, codec: str, looped: tuple[int, ...]) -> None:
+    """A rank with the compiled loop has put the codes into the stream with the ranges, others have not."""
+    agents, vectors = Cluster(stack, 2, looped=looped).agents(codec), normal(2, 3000, seed=9)
     feedback = [ErrorFeedback(3000), ErrorFeedback(3000)]
     reduce_all(agents, vectors, feedback)
     before = [each.residual.copy() for each in feedback]

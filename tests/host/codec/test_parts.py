@@ -14,7 +14,7 @@ from tests.host.codec.vectors import layered
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends.stream_kernels import FAULT
-from hopsum.codec.interface import address_of
+from hopsum.codec.interface import CollectivePhase, address_of
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import INFINITE
@@ -180,6 +180,52 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
     for one_kept, other_kept in zip(whole.kept, mixed.kept, strict=True):
         if not repeats:
             np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    form=st.sampled_from(FORMS),
+    elements=st.one_of(st.integers(1, 20_000), st.just(300_000)),
+    seed=st.integers(0, 999),
+    case=st.sampled_from(["plain", "late", "not finite", "zeros", "another call"]),
+)
+def test_machine_code_begins_as_python_does(
+    form: tuple[str, dict[str, Any]], elements: int, seed: int, case: str
+) -> None:
+    """Scales follow from the shared ranges. Whatever is not plain is left to Python."""
+    codec = codec_of(form, "auto")
+    vectors = [layered(elements, seed + rank) for rank in range(2)]
+    if case == "not finite":
+        vectors[1][-1] = np.inf
+    if case == "zeros":
+        vectors = [vector * np.float32(1e-36) for vector in vectors]
+    one, other = (codec.start(x, ReductionContext(7, seed, rank)) for rank, x in enumerate(vectors))
+    assert one.phase is not None
+    assert other.phase is not None
+    shared = lanes(other.phase) if case == "late" else np.maximum(lanes(one.phase), lanes(other.phase))
+    one.encode_in_parts(3, compiled=True)
+    phase, stream = one.foresee(), one.stream
+    if phase is None or stream is None or stream.memory is None or stream.beginner is None:
+        assert form[1].get("result_bits") == 6 or codec.backend == "numpy"
+        return
+    # Eight lanes go before the ranges, and the first chunk is an array of its own.
+    sent, room = np.arange(8, dtype=">u4"), np.zeros(shared.size + 256, ">u4")
+    room[:8], room[8 : 8 + shared.size] = sent, shared
+    room[7] += case == "another call"
+    first, rest = room[:256].copy(), room[256:].copy()
+    stream.beginner(address_of(stream.memory), address_of(sent), 8, address_of(first), address_of(rest))
+    made = [array.copy() for array in stream.scales]
+    late = (one._own > shared[: one._own.size]).any()
+    assert bool(stream.memory[FAULT]) == (case in ("not finite", "another call") or bool(late))
+    if not stream.memory[FAULT]:
+        one.take(shared.astype(">u4").view(np.uint8).reshape(-1, 1024), np.full(len(one.phase.payloads), 3, np.uint64))
+        for mine, expected in zip(made, stream.scales, strict=True):
+            assert mine.tobytes() == expected.tobytes()
+
+
+def lanes(phase: CollectivePhase) -> NDArray[Any]:
+    """Return the lanes of a phase of ranges."""
+    return phase.payloads.reshape(-1).view(">u4")
 
 
 def test_machine_code_settles_nothing_of_impossible_sums() -> None:

@@ -26,7 +26,7 @@ from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header, Op, up_bytes
 
-from .codes import Codes
+from .codes import RANGE_BYTES, Codes
 from .results import result_of
 
 WAIT_S = 90
@@ -73,8 +73,8 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def transport_of(stack: ExitStack, shards: int, seed: str, storm: float) -> Transport:
-    timing = Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=WAIT_S)
+def transport_of(stack: ExitStack, shards: int, seed: str, storm: float, timing: Timing | None = None) -> Transport:
+    timing = timing or Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=WAIT_S)
     ends = []
     for number in range(shards):
         switch = EchoSwitch(f"{seed} {number}", storm)
@@ -121,6 +121,38 @@ def test_sums_come_to_their_places(
     assert read_early > 64
     assert transport.statistics.worker.results == transport.statistics.worker.updates
     assert bool(transport.statistics.worker.retransmits) or not storm
+
+
+@pytest.mark.parametrize(("compiled", "storm", "agrees"), [(1, 0, 1), (1, 1, 1), (1, 0, 0), (0, 1, 1)])
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_codes_begin_once_the_ranges_before_them_are_summed(
+    stack: ExitStack, shards: int, compiled: int, storm: float, agrees: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code begins in the same call, unless the sums are not as it expects; then Python, as in the reference."""
+    monkeypatch.setenv("HOPSUM_COMPILED", str(compiled))
+    patient = None if storm else Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
+    transport = transport_of(stack, shards, f"ranges {shards} {storm}", storm, patient)
+    begun = 0
+    for number, (ranges, chunks) in enumerate([(1, 1), (1, 300), (3, 64), (9, 300)]):
+        sums = np.random.default_rng(number).integers(0, 256, (ranges, RANGE_BYTES), dtype=np.uint8)
+        left = {transport.submit(Op.MAX32, part) for part in (sums[:1], sums[1:]) if len(part)}
+        source, told = codes_of(chunks, number).source, sums if agrees else sums ^ 1
+        codes: Any = Codes(source, Op.ADD32, told)
+        given = {"ranges": sorted(left), "lanes_before": 8}
+        handle = transport.submit(Op.ADD32, np.zeros_like(source), coder=codes, **given)
+        done = None
+        while done is None:
+            for event in transport.step(1.0):
+                assert isinstance(event, AllReduceDone)
+                left.discard(event.handle)
+                if event.handle == handle:
+                    done = event
+                elif not left:
+                    begun += codes.stream.begun
+                    codes.stream.begun = True
+        np.testing.assert_array_equal(done.results, source)
+        codes.check(done)
+    assert begun == (4 if compiled and agrees else 0) or storm
 
 
 @pytest.mark.parametrize(("shards", "fails"), [(1, "take_part"), (2, "take_part"), (2, "encode_part")])

@@ -119,16 +119,18 @@ class StreamParts(NamedTuple):
 
     x: Floats
     """float32[elements]"""
+    own: Words
+    """[blocks], the ranges of x."""
     payloads: Bytes
     """uint8[chunks, up_bytes], to be filled."""
     mean: Floats | None
     """float32[elements], to be filled. None: sums are not decoded by chunks."""
-    scales: Floats
-    """[blocks]"""
-    shifts: Ints
-    """[blocks]"""
-    units: Doubles
-    """[blocks], the factor of a sum of one contribution."""
+    scale_unit: float
+    """The scale of a block's elements is this, divided by the block's shared range."""
+    sum_unit: float
+    """The factor of a sum of one contribution is this, multiplied by the block's shared range."""
+    least: float
+    """A shared range below it counts as zero."""
     table: CodeTable
     form: Form
     keys: BlockKeys

@@ -155,13 +155,15 @@ class NumbaKernels(Kernels):
         at, words = stream_kernels, np.zeros(stream_kernels.WORDS, np.int64)
         stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
         mean = given.x if given.mean is None else given.mean
-        arrays: tuple[NDArray[Any], ...] = (given.x, given.scales, given.shifts, given.units, mean, given.table.values)
+        blocks = len(given.own)
+        stream.scales = np.empty(blocks, np.float32), np.empty(blocks, np.int32), np.empty(blocks, np.float64)
+        arrays: tuple[NDArray[Any], ...] = (given.x, *stream.scales, mean, given.table.values, given.own)
         stream.kept = arrays
         words[at.ENCODE], words[at.DECODE] = _ENCODE[bits].address, _DECODE[bits].address
         words[at.DEQUANTIZE] = _DEQUANTIZE[bits].address
         words[at.BLOCK], words[at.CHUNK_BLOCKS] = given.form.block_elements, given.chunk_blocks
         words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
-        places = (at.X, at.SCALES, at.SHIFTS, at.UNITS, at.MEAN, at.TABLE)
+        places = (at.X, at.SCALES, at.SHIFTS, at.UNITS, at.MEAN, at.TABLE, at.OWN)
         for place, array in zip(places, arrays, strict=True):
             words[place] = address_of(array)
         words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
@@ -171,7 +173,8 @@ class NumbaKernels(Kernels):
         keys = np.array([_key(given.keys.rotation, 0), _key(given.keys.rounding, 0)], np.uint64).view(np.int64)
         words[at.ROTATION], words[at.ROUNDING] = keys
         words[at.SETTLES], words[at.RANK] = given.settles, given.rank
-        stream.encoder = stream_kernels.encode
+        words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = given.scale_unit, given.sum_unit, given.least
+        stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
         stream.decoder = None if given.mean is None else stream_kernels.decode
         return stream
 

@@ -16,10 +16,11 @@ import numpy as np
 from hopsum.codec.backends.jit import call_at, inner, kernel, pointer, types
 
 _carray: Any = numba.carray
-u8, i32, i64, u64, f32, f64 = np.uint8, np.int32, np.int64, np.uint64, np.float32, np.float64
+u8, i32, u32, i64, u64, f32, f64 = np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64
 _I64 = types.int64
 _integers, _bits, _octets = pointer(types.int64), pointer(types.uint64), pointer(types.uint8)
 _floats, _doubles, _shifts = pointer(types.float32), pointer(types.float64), pointer(types.int32)
+_words = pointer(types.uint32)
 
 # The memory of a vector, int64[WORDS]. These numbers stay in this file: numba finds its cache stale by the file alone.
 FAULT: Final = 0  # 1: a sum is larger than the table allows; nothing of its run was delivered
@@ -46,8 +47,14 @@ TAKEN: Final = 20  # address by chunk, uint64: the contributors of what was deco
 GRANULARITY: Final = 21
 SETTLES: Final = 22
 RANK: Final = 23
-WORDS: Final = 24
+OWN: Final = 24  # address by block, uint32: the own ranges
+SCALE_UNIT: Final = 25  # float64, see StreamParts
+SUM_UNIT: Final = 26
+LEAST: Final = 27  # float64: a range below it counts as zero
+WORDS: Final = 28
 
+_RANGE_LANES, _INFINITE = 256, 0x7F800000
+"""Lanes of a chunk of ranges, and the bits of +inf."""
 _SUM_BYTES = 1024
 """Bytes of a RESULT's payload: lanes are not packed here."""
 
@@ -87,6 +94,44 @@ def _encode_blocks(w: Any, first: Any, x: Any, out: Any) -> None:
             out,
         ),
     )
+
+
+@kernel(_I64, _I64, _I64, _I64, _I64)
+def begin(memory: Any, sent_at: Any, before: Any, first_at: Any, rest_at: Any) -> None:
+    """Fill what follows from the shared ranges (`Thc.begin`), where this is plain; else FAULT, and nothing has begun.
+
+    Plain: all ranks made the same call, all blocks are finite, and this rank's ranges are in the maximum.
+
+    Args:
+        memory: of the vector.
+        sent_at: address of the first lanes that this rank has sent: `before` lanes, of equal sums on all ranks.
+        first_at: address of the sums of the first chunk: of those lanes, and then of the ranges.
+        rest_at: the same of the other chunks, as far as there are any.
+    """
+    w, f = _integers(memory), _doubles(memory)
+    size = w[BLOCK]
+    scales, shifts, units, own = _floats(w[SCALES]), _shifts(w[SHIFTS]), _doubles(w[UNITS]), _words(w[OWN])
+    w[FAULT] = 1
+    for lane in range(before):
+        if _words(sent_at)[lane] != _words(first_at)[lane]:
+            return
+    for block in range((w[ELEMENTS] + size - 1) // size):
+        lane = block + before
+        first = lane < _RANGE_LANES
+        place = (first_at if first else rest_at) + 4 * (lane if first else lane - _RANGE_LANES)
+        octets = _octets(place)
+        # Numbers on the wire are big-endian.
+        bits = (i64(octets[0]) << 24) | (i64(octets[1]) << 16) | (i64(octets[2]) << 8) | i64(octets[3])
+        if bits >= _INFINITE or i64(own[block]) > bits:
+            return
+        # Written as bits, read as a number.
+        _words(w[SCALES])[block] = u32(bits)
+        shared = f64(scales[block])
+        is_zero = shared < f[LEAST]
+        scales[block] = f32(0) if is_zero else f32(f[SCALE_UNIT] / shared)
+        units[block] = f64(0) if is_zero else shared * f[SUM_UNIT]
+        shifts[block] = i32(0)
+    w[FAULT] = 0
 
 
 @kernel(_I64, _I64, _I64)
