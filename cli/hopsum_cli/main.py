@@ -94,6 +94,11 @@ COMMANDS = {
         "hopsum_evaluation.report.accuracy_bench",
         "demo",
     ),
+    "bench training": Command(
+        "time steps of models at their published size over shaped links, beside other schemes (root)",
+        "hopsum_evaluation.report.training_bench",
+        "demo",
+    ),
     "bench dataplane": Command(
         "measure codes per second of the embedded switch and of bmv2", "hopsum_evaluation.bench.dataplane", "demo"
     ),

@@ -7,7 +7,9 @@ experiment        what sections have in common; claims: verdicts and intervals; 
 Sections: error, accuracy, packet_loss, lossless_claims, estimation.
 
 accuracy          trainings over shaped links; accuracy_plan: models and messages; accuracy_worker: its processes
-accuracy_models   networks and data; other_schemes: schemes over gloo; time_to_target: arithmetic of trainings
+accuracy_models   networks and data; published_networks: those of papers; other_schemes: schemes over gloo
+time_to_target    arithmetic of trainings
 accuracy_bench    the trainings alone: `hopsum bench accuracy`
+training_bench    the time of steps, by the same workers: `hopsum bench training`
 lossy_training    trainings in memory with lost packets
 """

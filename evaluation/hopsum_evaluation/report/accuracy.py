@@ -117,6 +117,8 @@ class Trainings:
     workers: 2 to 16.
     seeds: one per repeat, as many as any rate of a course needs.
     placement: place of the switches, one of `bench.placements.PLACEMENTS`.
+    done: rate, scheme and repeat of trainings that an earlier call has done.
+    device, threads: as in AccuracyPlan.
     dilate: factor of time dilation, see `bench.dilation`.
     """
 
@@ -124,6 +126,9 @@ class Trainings:
     courses: Sequence[Course]
     seeds: Sequence[int]
     placement: str = "fabric"
+    done: frozenset[tuple[str, str, int]] = frozenset()
+    device: str = "cpu"
+    threads: int = 1
     dilate: float = 1.0
 
     @property
@@ -220,14 +225,16 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         models = tuple(course.model for course in trainings.courses)
         services = tuple(switch.service for switch in switches)
+        timed = any(course.seconds for course in trainings.courses)
         plan = AccuracyPlan(
-            trainings.workers, models, trainings.codecs, folder, services, dilated_timing(trainings.dilate)
-        )
+            trainings.workers, models, trainings.codecs * (1 + timed), folder, services,
+            dilated_timing(trainings.dilate), trainings.device, trainings.threads,
+        )  # fmt: skip
         pool = stack.enter_context(WorkerPool(seats, work, plan))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
-        # One job for each codec: the lookup table is the job's, so codecs cannot share one.
-        for number, codec in enumerate(codecs.values()):
-            jobs.create(pool, codec, WINDOW, folder / f"report{number}.json")
+        # A job of its own for each codec: the lookup table is the job's, so codecs cannot share one.
+        for number, name in enumerate(plan.codecs):
+            jobs.create(pool, codecs[name], WINDOW, folder / f"report{number}.json")
         ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
         quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
         runs = _train_by_turns(trainings, star, pool, tell, keep)
@@ -254,8 +261,11 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
             steps, every = PACE if paced else (course.steps, course.every)
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in turned(course.schemes, repeat):
+                    if (rate, scheme, repeat) in trainings.done:
+                        continue
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    pool.send(tuple(TrainingOrder(course.model, scheme, seed, steps, course.batch, every)))
+                    order = TrainingOrder(course.model, scheme, seed, steps, course.batch, every, course.seconds)
+                    pool.send(tuple(order))
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
                         "placement": trainings.placement, "paced": paced, "repeat": repeat,

@@ -3,12 +3,14 @@
 
 All schemes train by turns from the same parameters on the same batches, once for each seed. Printed are the seconds of
 each scheme and how many times longer it takes to the target than hopsum, with the 95 % interval of the seeds. The
-fastest other scheme is taken seed by seed. --output has the figures of every training that has ended.
+fastest other scheme is taken seed by seed. --output has the figures of every training that has ended. A call with the
+same settings does the trainings that the file lacks.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from math import isfinite
@@ -21,8 +23,9 @@ from rich.table import Table
 
 from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.placements import PLACEMENTS, switches_of
-from hopsum_evaluation.bench.timing import machine, processors_of
+from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
@@ -31,7 +34,7 @@ from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, rea
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
-SCHEMES: Final = (*OTHERS, "topk", "thc-ps")
+SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "topk", "thc-ps")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--others",
-        type=list_of(_scheme),
+        type=list_of(scheme),
         default=OTHERS,
         metavar="SCHEME,...",
         help=f"schemes beside hopsum, of {', '.join(SCHEMES)} (default: {','.join(OTHERS)})",
@@ -82,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.exit(1, f"hopsum bench accuracy: {reason}\n")
     try:
         document = train(options, Console(stderr=True))
-    except (NotRunError, OSError) as error:
+    except (MissingDataError, NotRunError, OSError) as error:
         print(f"hopsum bench accuracy: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -93,7 +96,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
-    """Do all trainings, and write the figures of each as soon as it ends. Return them. Raises NotRunError, OSError."""
+    """Do all trainings, and write the figures of each as soon as it ends. Return them.
+
+    Raises MissingDataError, NotRunError, OSError.
+    """
     course, where = course_of(options), machine()
     switches = switches_of(options.placement, options.workers)
     document: dict[str, Any] = {
@@ -102,8 +108,9 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         "seeds": options.seeds, "seed": options.seed, "steps": course.steps, "machine": where,
         "dilate": options.dilate,
         "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
-        "ours": options.codec, "runs": [],
+        "ours": options.codec, "schemes": list(course.schemes), "commit": commit(),
     }  # fmt: skip
+    document["runs"] = trained_before(document, options.output)
     write_report(document, options.output)
     # The streams of `hopsum report`, so that both commands train on the same batches.
     settings = Settings(options.seed, Size.FULL)
@@ -114,17 +121,41 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         document["runs"].append(run)
         write_report(document, options.output)
 
-    trainings = Trainings(options.workers, (course,), seeds, options.placement, dilate=options.dilate)
-    measure_apart(train_all, trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep)
+    done = frozenset((run["rate"], run["scheme"], run["repeat"]) for run in document["runs"])
+    trainings = Trainings(options.workers, (course,), seeds, options.placement, done, dilate=options.dilate)
+    if len(done) < trainings.count:
+        measure_apart(
+            train_all, trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep
+        )
     return document
 
 
 def parameters(model: str) -> int:
-    """Count the parameters of a model."""
+    """Count the parameters of a model. Raises MissingDataError."""
     # Here, not above: --help needs no torch.
     from hopsum_evaluation.report.accuracy_models import load_learning
 
-    return sum(each.numel() for each in load_learning(model).make_network(0).parameters())
+    return load_learning(model).count_parameters()
+
+
+def trained_before(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Read the figures of trainings that an earlier call with the settings of this document has left in its file.
+
+    Raises NotRunError where the file has anything else, OSError.
+    """
+    if not path.exists():
+        return []
+    try:
+        before = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        raise NotRunError(f"{path} has no trainings to continue: remove it, or name another --output") from None
+    names = (before.keys() | document.keys()) - {"runs", "machine"}
+    differ = [f"{name} {before.get(name)}, now {document.get(name)}" for name in sorted(names)
+              if before.get(name) != document.get(name)]  # fmt: skip
+    if differ:
+        raise NotRunError(f"{path} has trainings with {'; '.join(differ)}: remove it, or name another --output")
+    found: list[dict[str, Any]] = before["runs"]
+    return found
 
 
 def course_of(options: argparse.Namespace) -> Course:
@@ -183,5 +214,6 @@ def _said(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.3g}{interval}"
 
 
-def _scheme(text: str) -> str:
-    return text if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)
+def scheme(text: str) -> str:
+    """Read the name of a scheme, or the spelling of a setting of codec thc. Raises ArgumentTypeError."""
+    return codec_argument(text) if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of `accuracy_plan.MODELS` with their data, none of which is downloaded.
+"""The networks of `accuracy_plan.MODELS` and `accuracy_plan.TIMED` with their data, none of which is downloaded.
 
-cnn           scikit-learn's digits
-transformer   the language reference that Python's own library carries for `help()`: module `pydoc_data.topics`
-              (PSF licence 2), character by character. The last tenth is kept for the test
+cnn              scikit-learn's digits
+cnn-10m          Fashion-MNIST, of Debian's package dataset-fashion-mnist
+transformer      the language reference that Python's own library carries for `help()`: module `pydoc_data.topics`
+                 (PSF licence 2), character by character. The last tenth is kept for the test
+transformer-10m  the same
+timed models     random numbers
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import nan
 
 import numpy as np
 import torch
@@ -20,15 +24,32 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hopsum_evaluation.demo.digits_network import Images, accuracy, load_images, make_network
+from hopsum_evaluation.demo.digits_network import accuracy, load_images, make_network
+from hopsum_evaluation.report.accuracy_plan import WINDOW
+from hopsum_evaluation.report.published_networks import (
+    BERT_BASE,
+    GPT2_SMALL,
+    IMAGE_CLASSES,
+    TextSize,
+    TiedTransformer,
+    make_resnet50,
+    make_vgg16,
+)
 
-CNN_CHANNELS, CNN_WIDTH = 32, 960
-"""Sizes of `cnn` that give about a million parameters."""
 CONTEXT = 64
 """Characters that the transformer sees at once."""
 SYMBOLS = 128
 """ASCII. A question mark stands for any other character."""
-LAYERS, HEADS, WIDTH = 4, 4, 128
+SMALL = TextSize(SYMBOLS, CONTEXT, 128, layers=4, heads=4)
+LARGE = TextSize(SYMBOLS, CONTEXT, 384, layers=6, heads=6)
+"""The width, layers and heads of nanoGPT's character model: 10.8 M parameters."""
+_TEST_IMAGES = 2000
+"""The most images to measure with. All 10,000 of Fashion-MNIST would take longer than the steps between."""
+_IMAGE_SIDE = 224
+_MASKED_SHARE = 0.15
+"""The share of words that BERT is asked for."""
+_NOT_ASKED = -100
+"""The class that torch's cross entropy leaves out."""
 _TEST_SHARE = 10
 _TEST_WINDOWS = 128
 
@@ -50,10 +71,28 @@ class Learning:
     measure: Callable[[nn.Module], float]
     """The function that measures, on what is kept for the test, what the model's target is about."""
 
+    def count_parameters(self) -> int:
+        """Count the parameters of the network."""
+        # On this device torch makes shapes without memory: a large network would take seconds and half a gigabyte.
+        with torch.device("meta"):
+            return sum(each.numel() for each in self.make_network(0).parameters())
+
 
 def load_learning(model: str) -> Learning:
-    """Load a model of `accuracy_plan.MODELS` with its data. Networks leave torch's global generator seeded."""
-    return {"cnn": _cnn, "transformer": _transformer}[model]()
+    """Load a model with its data. Networks leave torch's global generator seeded.
+
+    Raises MissingDataError for a data set that is not installed.
+    """
+    return {
+        "cnn": partial(_cnn, "digits", 960, 0.1),
+        "cnn-10m": partial(_cnn, "fashion", 800, 0.05),
+        "transformer": partial(_transformer, SMALL, 2e-3),
+        "transformer-10m": partial(_transformer, LARGE, 1e-3),
+        "vgg16": partial(_timed_images, make_vgg16),
+        "resnet50": partial(_timed_images, make_resnet50),
+        "bert-base": partial(_timed_text, BERT_BASE, causal=False),
+        "gpt2-small": partial(_timed_text, GPT2_SMALL, causal=True),
+    }[model]()
 
 
 def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
@@ -61,32 +100,60 @@ def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
     return cross_entropy(network(batch[0]), batch[1])
 
 
-def _cnn() -> Learning:
-    images = load_images("digits")
+def _cnn(data: str, hidden: int, rate: float) -> Learning:
+    images = load_images(data)
+    images = replace(images, test_x=images.test_x[:_TEST_IMAGES], test_y=images.test_y[:_TEST_IMAGES])
 
     def draw(rng: np.random.Generator, count: int) -> Batch:
         chosen = torch.from_numpy(rng.integers(0, len(images.train_y), count))
         return images.train_x[chosen], images.train_y[chosen]
 
-    make = partial(make_network, images, channels=CNN_CHANNELS, hidden=CNN_WIDTH)
-    return Learning(_words(images), make, lambda network: torch.optim.SGD(network.parameters(), 0.1, 0.9), draw,
+    words = {"digits": "scikit-learn's digits", "fashion": "Fashion-MNIST"}[data]
+    words += f", {len(images.train_y):,} images and {len(images.test_y):,} for the test"
+    make = partial(make_network, images, channels=32, hidden=hidden)
+    return Learning(words, make, lambda network: torch.optim.SGD(network.parameters(), rate, 0.9), draw,
                     lambda network: accuracy(network, images))  # fmt: skip
 
 
-def _words(images: Images) -> str:
-    return f"scikit-learn's digits, {len(images.train_y):,} images and {len(images.test_y):,} for the test"
+def _timed_images(make: Callable[[], nn.Module]) -> Learning:
+    def draw(rng: np.random.Generator, count: int) -> Batch:
+        images = rng.standard_normal((count, 3, _IMAGE_SIDE, _IMAGE_SIDE), dtype=np.float32)
+        return torch.from_numpy(images), torch.from_numpy(rng.integers(0, IMAGE_CLASSES, count))
+
+    return Learning("random images", partial(_seeded, make),
+                    lambda network: torch.optim.SGD(network.parameters(), 1e-3, 0.9), draw, lambda _: nan)  # fmt: skip
+
+
+def _timed_text(size: TextSize, *, causal: bool) -> Learning:
+    def draw(rng: np.random.Generator, count: int) -> Batch:
+        text = torch.from_numpy(rng.integers(0, size.symbols, (count, WINDOW + 1)))
+        given = text[:, :-1]
+        if causal:
+            return given, text[:, 1:].flatten()
+        seen = torch.from_numpy(rng.random((count, WINDOW)) >= _MASKED_SHARE)
+        return given, given.masked_fill(seen, _NOT_ASKED).flatten()
+
+    make = partial(_seeded, partial(TiedTransformer, size, causal=causal))
+    return Learning("random text", make, lambda network: torch.optim.AdamW(network.parameters(), 1e-4), draw,
+                    lambda _: nan)  # fmt: skip
+
+
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return make()
 
 
 class Transformer(nn.Module):
     """Names the next character: int64[windows, CONTEXT] to float32[windows * CONTEXT, SYMBOLS]."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: TextSize) -> None:
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.places = nn.Embedding(CONTEXT, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH), enable_nested_tensor=False)
-        self.last = nn.Linear(WIDTH, SYMBOLS)
+        width = size.width
+        self.symbols = nn.Embedding(SYMBOLS, width)
+        self.places = nn.Embedding(CONTEXT, width)
+        layer = nn.TransformerEncoderLayer(width, size.heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, size.layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.last = nn.Linear(width, SYMBOLS)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,10 +163,10 @@ class Transformer(nn.Module):
         return logits.flatten(0, 1)
 
 
-def make_transformer(seed: int) -> nn.Module:
-    """Make the transformer. Its parameters follow from the seed."""
+def make_transformer(size: TextSize, seed: int) -> nn.Module:
+    """Make a transformer. Its parameters follow from the seed."""
     torch.manual_seed(seed)
-    network = Transformer()
+    network = Transformer(size)
     # TransformerEncoder copies one layer: all begin with the same parameters unless they are drawn again.
     for each in network.layers.parameters():
         if each.dim() > 1:
@@ -115,7 +182,7 @@ def read_text() -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64))
 
 
-def _transformer() -> Learning:
+def _transformer(size: TextSize, rate: float) -> Learning:
     text = read_text()
     kept = len(text) // _TEST_SHARE
     train, test = text[:-kept], text[-kept:]
@@ -130,8 +197,8 @@ def _transformer() -> Learning:
             return float(loss(network, held).exp())
 
     words = f"pydoc_data.topics of Python {platform.python_version()}, {len(text):,} characters, SHA-256 {digest[:12]}"
-    return Learning(words, make_transformer, lambda network: torch.optim.AdamW(network.parameters(), 2e-3), draw,
-                    perplexity)  # fmt: skip
+    return Learning(words, partial(make_transformer, size),
+                    lambda network: torch.optim.AdamW(network.parameters(), rate), draw, perplexity)  # fmt: skip
 
 
 def _windows(text: torch.Tensor, firsts: NDArray[np.int64]) -> Batch:

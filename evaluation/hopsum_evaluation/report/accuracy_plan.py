@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models, courses and messages of the trainings of section `accuracy`, without torch: the parent process needs none."""
+"""Models, courses and messages of trainings over shaped links, without torch: the parent process needs none."""
 
 from __future__ import annotations
 
@@ -47,14 +47,42 @@ class AccuracyModel:
 MODELS: Final = {
     "cnn": AccuracyModel("convolutional network", "test accuracy", 0.9, rises=True, percent=True),
     "transformer": AccuracyModel("character-level transformer", "test perplexity", 7.0, rises=False),
+    "cnn-10m": AccuracyModel("wide convolutional network", "test accuracy", 0.8, rises=True, percent=True),
+    "transformer-10m": AccuracyModel("wide character-level transformer", "test perplexity", 9.0, rises=False),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TimedModel:
+    """A model whose steps are timed, and that learns nothing: its data are random.
+
+    words: name of the model, for pages.
+    samples: what a batch has, in words.
+    batch: samples of a worker in a step on the CPU.
+    cuda_batch: the same on a GPU.
+    """
+
+    words: str
+    samples: str
+    batch: int
+    cuda_batch: int
+
+
+TIMED: Final = {
+    "vgg16": TimedModel("VGG-16", "images", 4, 32),
+    "resnet50": TimedModel("ResNet-50", "images", 8, 64),
+    "bert-base": TimedModel("BERT-base", "windows", 4, 64),
+    "gpt2-small": TimedModel("GPT-2 small", "windows", 4, 64),
+}
+WINDOW: Final = 128
+"""Symbols of a window that a timed text model is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
     """Trainings of one model, by rates and schemes.
 
-    steps: of a training.
+    steps: of a training. 0: as many as take `seconds`.
     batch: images or windows of a worker in a step.
     every: steps between two measurements on the test data.
     rates: number of seeds at each rate, which is in tc's words.
@@ -68,6 +96,7 @@ class Course:
     rates: Mapping[str, int]
     schemes: Sequence[str]
     paced: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class CourseLength(NamedTuple):
@@ -78,8 +107,17 @@ class CourseLength(NamedTuple):
     every: int
 
 
-FULL: Final = {"cnn": CourseLength(64, 32, 4), "transformer": CourseLength(240, 8, 10)}
-"""The full courses by model. `every` is as in Course."""
+FULL: Final = {
+    "cnn": CourseLength(64, 32, 4),
+    "transformer": CourseLength(240, 8, 10),
+    "cnn-10m": CourseLength(150, 32, 10),
+    "transformer-10m": CourseLength(150, 8, 10),
+}
+"""The full courses by model. `every` is as in Course.
+
+Those of 10 M parameters were chosen by trainings in fp32 in one process, before any training over links: fp32 reaches
+the target after about 100 steps, and a training in fp32 over links of 200 Mbit/s takes less than 8 minutes.
+"""
 PACE: Final = (60, 20)
 """Steps, and steps between measurements, of a training that only times steps.
 
@@ -94,12 +132,20 @@ class AccuracyPlan:
     workers: int
     models: tuple[str, ...]
     codecs: tuple[str, ...]
-    """The codecs of the jobs at the switch, each a scheme of its name."""
+    """The codecs of the jobs at the switch, each a scheme of its name.
+
+    A second job of a codec is for agents that encode, send and decode one after the other: where these overlap, spans
+    do not tell them apart.
+    """
     folder: Path
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that workers send to, by shard."""
     timing: Timing = TIMING
     """The timing of hopsum's workers."""
+    device: str = "cpu"
+    """The kind of the devices that compute, "cpu" or "cuda". Workers share GPUs where there are fewer."""
+    threads: int = 1
+    """torch's threads of a worker."""
 
 
 class TrainingOrder(NamedTuple):
@@ -111,6 +157,7 @@ class TrainingOrder(NamedTuple):
     steps: int
     batch: int
     every: int
+    seconds: float
 
 
 class Ready(NamedTuple):
@@ -133,7 +180,7 @@ class TrainingRun(NamedTuple):
     reduce_s: float | None
     """The seconds of the all-reduce alone, as the median.
 
-    None for PowerSGD, whose all-reduce has no form of its own.
+    None for PowerSGD, whose all-reduce has no form of its own, and where steps are counted by their time.
     """
     step_cpu_s: float
     """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
@@ -142,6 +189,10 @@ class TrainingRun(NamedTuple):
 
     A veth counts large segments whole, without the headers of the frames inside.
     """
+    encode_s: float | None = None
+    """The seconds in which rank 0 encodes in a step without overlap of codec and network. None: not timed."""
+    decode_s: float | None = None
+    """The same for decoding."""
 
     def undilated(self, factor: float) -> TrainingRun:
         """Divide the times by a factor of time dilation. Processor time is the same."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process of section `accuracy`: trains by DDP over a shaped link, one training after the other.
+"""A worker process of trainings: trains by DDP over a shaped link, one training after the other.
 
 Messages to the parent: ("bound", sockets) for each codec · ("ready", [Ready of each model]) · ("step", number) at
 each point of a curve, a sign of life · ("done", *TrainingRun) after each training. From the parent: the path of each
@@ -8,8 +8,11 @@ codec's membership file · a TrainingOrder for each training · None at the end.
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from math import ceil
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.communicator import Communicator
+from hopsum.communicator import Communicator, Span
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.baselines.two_shot import BITS
@@ -34,6 +37,7 @@ from hopsum_evaluation.report.other_schemes import (
     TopKState,
     TwoShotExchange,
     TwoShotState,
+    bf16_hook,
     exchange,
     largest,
     part_elements,
@@ -44,8 +48,13 @@ from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
-POWERSGD_RANK = 2
+POWERSGD_RANKS = {"powersgd": 2, "powersgd-4": 4}
 POWERSGD_START = 10
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+SETTLING_STEPS = 4
+"""Steps before those that are counted by their time. DDP makes its buckets anew after the first, PowerSGD compresses
+from the third on and allocates there, and the last one tells how many steps follow."""
+LEAST_STEPS = 2
 ONE_BUCKET_MB = 1024
 """torch's PowerSGD begins an all-reduce when the one before has ended, in a callback. With several buckets ranks may
 begin them in different orders, and gloo, which matches them by order, aborts the process."""
@@ -60,6 +69,10 @@ class Reducers(NamedTuple):
     sums: dict[str, Communicator]
     """Communicators of the schemes that sum codes, by a switch or by software servers, by name of the scheme."""
     exchanges: dict[str, TwoShotExchange]
+    apart: dict[str, Communicator]
+    """Agents of the same codecs whose codec never works while the network does, for timed models, by scheme."""
+    spans: list[Span]
+    """The spans of time of agents in `apart` since the list was cleared."""
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
@@ -69,64 +82,97 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     enter_namespace(seat.namespace)
     joined = [join(seat, plan.services, pipe) for _ in plan.codecs]
     join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, _INTERFACE)
+    torch.set_num_threads(plan.threads)
+    if plan.device == "cuda":
+        torch.cuda.set_device(seat.rank % torch.cuda.device_count())
+        # As people train: on tensor cores.
+        torch.set_float32_matmul_precision("high")
     learning = {name: load_learning(name) for name in plan.models}
     with ExitStack() as stack:
         # THC's authors call this colocated: every worker is also the server of its share of the chunks, over gloo.
         thc = make_codec("thc", workers=plan.workers)
         servers = CollectiveCommunicator("gloo", dist.new_group(backend="gloo"), seat.rank, codec=thc, seed=0)
         sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
+        apart: dict[str, Communicator] = {}
+        spans: list[Span] = []
         for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
-            sums[codec] = stack.enter_context(
-                Agent(membership, seat.rank, codec=codec, link=links, side=sides, timing=plan.timing)
-            )
+            second = codec in sums
+            agent = Agent(
+                membership, seat.rank, codec=codec, link=links, side=sides, timing=plan.timing,
+                overlap=not second, trace=spans.append if second else None,
+            )  # fmt: skip
+            (apart if second else sums)[codec] = stack.enter_context(agent)
         exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
         for exchange in exchanges.values():
             stack.callback(exchange.close)
-        reducers = Reducers(sums, exchanges)
-        pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
+        reducers = Reducers(sums, exchanges, apart, spans)
+        pipe.send(("ready", [tuple(Ready(each.count_parameters(), each.data)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
             order = TrainingOrder(*message)
             trained = _train(order, learning[order.model], plan, seat.rank, reducers, pipe)
+            # DDP is part of cycles: its gradients would stay beside those of the next training.
+            gc.collect()
             pipe.send(("done", *trained))
     dist.destroy_process_group()
-
-
-def _ready(learning: Learning) -> Ready:
-    return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
 
 
 def _train(
     order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, reducers: Reducers, pipe: Connection
 ) -> TrainingRun:
-    network = learning.make_network(order.seed % (1 << 31))
+    network = learning.make_network(order.seed % (1 << 31)).to(plan.device)
     # PowerSGD gets one bucket: see ONE_BUCKET_MB.
-    bucket_mb = ONE_BUCKET_MB if order.scheme == "powersgd" else None
-    ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb)
-    _register(ddp, order.scheme, reducers)
+    bucket_mb = ONE_BUCKET_MB if order.scheme in POWERSGD_RANKS else None
+    # Without views gradients take their memory twice: with large models on one machine it is scarce.
+    ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    state = _register(ddp, order, reducers)
     optimiser = learning.make_optimiser(ddp)
     # A stream for each rank: with one seed for all, ranks would draw the same batches.
     shuffle = np.random.default_rng([order.seed, rank])
+
+    def draw() -> Batch:
+        given, asked = learning.draw(shuffle, order.batch)
+        return given.to(plan.device), asked.to(plan.device)
+
     took: list[float] = []
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
+    steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(SETTLING_STEPS)][-1], order.seconds)
     # After DDP has sent its first parameters, which are no part of a step.
     began_bytes = _interface_bytes()
-    for step in range(1, order.steps + 1):
-        batch = learning.draw(shuffle, order.batch)
+    for step in range(1, steps + 1):
+        batch = draw()
         used_s = time.process_time()
         took.append(_step(ddp, optimiser, batch))
         used.append(time.process_time() - used_s)
-        if step % order.every == 0:
+        if order.every and step % order.every == 0:
             if rank == 0:
                 points.append((step, sum(took), learning.measure(network)))
                 pipe.send(("step", step))
             dist.barrier()
     moved = max(now - then for now, then in zip(_interface_bytes(), began_bytes, strict=True))
-    compute_s = _compute(ddp, learning, batch)
-    reduce_s = _reduce(order, network, plan, reducers)
-    return TrainingRun(
-        points, float(np.mean(took[1:])), compute_s, reduce_s, float(np.mean(used[1:])), moved / order.steps
-    )
+    compute_s = _compute(ddp, optimiser, batch)
+    reduce_s = _reduce(order, network, plan, reducers) if order.steps else None
+    encode_s = decode_s = None
+    if state is not None and order.scheme in reducers.apart:
+        state.attach(reducers.apart[order.scheme], ddp)
+        # The spans of the second step: the first one finds cold caches.
+        for _ in range(2):
+            reducers.spans.clear()
+            _step(ddp, optimiser, batch)
+        encode_s, decode_s = (_seconds_in(reducers.spans, *stages) for stages in (("prepare", "encode"), ("decode",)))
+    step_s, step_cpu_s = float(np.mean(took[1:])), float(np.mean(used[1:]))
+    return TrainingRun(points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s)
+
+
+def _settle(last_s: float, seconds: float) -> int:
+    """Return how many steps take so many seconds, the same on all ranks, by this rank's seconds of its last one."""
+    slowest = torch.tensor(last_s)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return max(LEAST_STEPS, ceil(seconds / float(slowest)))
+
+
+def _seconds_in(spans: Sequence[Span], *stages: str) -> float:
+    return sum(each.stop_s - each.start_s for each in spans if each.stage in stages)
 
 
 def _interface_bytes() -> tuple[int, int]:
@@ -142,17 +188,24 @@ def _step(module: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> 
     optimiser.zero_grad()
     loss(module, batch).backward()  # type: ignore[no-untyped-call]
     optimiser.step()
+    if batch[0].is_cuda:
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
-def _register(ddp: DistributedDataParallel, scheme: str, reducers: Reducers) -> None:
+def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Reducers) -> HopsumState | None:
+    """Register the hook of the order's scheme. Return its state where it is hopsum's."""
+    scheme = order.scheme
     if scheme == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif scheme == "powersgd":
+    elif scheme == "bf16":
+        ddp.register_comm_hook(None, bf16_hook)
+    elif scheme in POWERSGD_RANKS:
         state = powerSGD_hook.PowerSGDState(
             process_group=None,
-            matrix_approximation_rank=POWERSGD_RANK,
-            start_powerSGD_iter=POWERSGD_START,
+            matrix_approximation_rank=POWERSGD_RANKS[scheme],
+            # 2 is the least that torch takes: then all steps that are counted by their time compress.
+            start_powerSGD_iter=POWERSGD_START if order.steps else 2,
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme == "topk":
@@ -160,20 +213,25 @@ def _register(ddp: DistributedDataParallel, scheme: str, reducers: Reducers) -> 
     elif scheme in reducers.exchanges:
         ddp.register_comm_hook(TwoShotState(reducers.exchanges[scheme]), two_shot_hook)
     elif scheme in reducers.sums:
-        ddp.register_comm_hook(HopsumState(reducers.sums[scheme], ddp), hopsum_hook)
+        own = HopsumState(reducers.sums[scheme], ddp)
+        ddp.register_comm_hook(own, hopsum_hook)
+        return own
+    return None
 
 
-def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
-    """Time a step without its all-reduce, on all ranks at the same time. Return the median, in seconds."""
+def _compute(ddp: DistributedDataParallel, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+    """Time a step without its all-reduce, on all ranks at the same time. Return the median, in seconds.
+
+    The training is over after it: the optimiser moves nothing any more.
+    """
     # With a learning rate of 0 the steps take their time and leave the parameters as they are.
-    still = learning.make_optimiser(ddp)
-    for group in still.param_groups:
+    for group in optimiser.param_groups:
         group["lr"] = 0.0
     found = []
     with ddp.no_sync():
         for _ in range(PROBES):
             dist.barrier()
-            found.append(_step(ddp, still, batch))
+            found.append(_step(ddp, optimiser, batch))
     return float(np.median(found))
 
 
@@ -182,7 +240,7 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
 
     Return the median of a tight loop, in seconds, or None for PowerSGD.
     """
-    if order.scheme == "powersgd":
+    if order.scheme in POWERSGD_RANKS:
         return None
     scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
@@ -198,8 +256,8 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
             reducers.sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
         elif scheme in reducers.exchanges:
             reducers.exchanges[scheme].mean(mean.numpy(), left)
-        elif scheme == "fp16":
-            half = mean.half()
+        elif scheme in HALVES:
+            half = mean.to(HALVES[scheme])
             dist.all_reduce(half)
             mean.copy_(half)
             mean /= plan.workers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemes without a switch that the trainings compare thc with, over gloo: top-k and two-shot.
+"""Schemes without a switch that the trainings compare thc with, over gloo: bf16, top-k and two-shot.
 
 No `from __future__ import annotations` here: DDP compares a hook's annotations with the types themselves.
 """
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from hopsum_evaluation.baselines.two_shot import BLOCK, dequantise, padded, quantise
 
@@ -38,6 +39,12 @@ class GlooResiduals:
         """Keep what was not delivered of the bucket, float32[elements]. The tensor is the residuals' from then on."""
         parameters = bucket.parameters()
         self._residuals.update(zip(parameters, torch.split(rest, [each.numel() for each in parameters]), strict=True))
+
+
+def bf16_hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket in bfloat16, by torch's own hook."""
+    # Under another name: DDP refuses torch's by its name where there is no NCCL, and gloo adds bfloat16 as well.
+    return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]  # None: of all ranks, as torch says
 
 
 class TopKState:

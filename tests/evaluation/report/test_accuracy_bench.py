@@ -29,7 +29,7 @@ def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95
     if seconds is not None:
         points[1:] = [[8, seconds, CNN.target], [12, 9.0, last]]
     run = {"model": "cnn", "scheme": scheme, "repeat": repeat, "points": points, "step_s": 0.1, "compute_s": 0.06}
-    run |= {"step_cpu_s": 0.03, "bytes_per_step": 4e6}
+    run |= {"rate": "200mbit", "step_cpu_s": 0.03, "bytes_per_step": 4e6}
     return {**run, "reduce_s": None if scheme == "powersgd" else 0.05}
 
 
@@ -103,6 +103,8 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     assert "100 │ 60 │ 50 │ 30 │ 4,000" in text
     assert "100 │ 60 │ - │ 30 │ 4,000" in text
     assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
+    _, again, _ = run(monkeypatch, path, "--seeds", "3", "--placement", "hosts", "--scale", "0.5", "--dilate", "2")
+    assert again.done == {(each["rate"], each["scheme"], each["repeat"]) for each in trainings()}
 
 
 @pytest.mark.parametrize(

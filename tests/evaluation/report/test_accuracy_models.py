@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from hopsum_evaluation.demo.digits_network import load_images
 from hopsum_evaluation.report import accuracy_models
-from hopsum_evaluation.report.accuracy_models import CONTEXT, SYMBOLS, Learning, load_learning, make_transformer
+from hopsum_evaluation.report.accuracy_models import CONTEXT, SMALL, SYMBOLS, Learning, load_learning, make_transformer
+from hopsum_evaluation.report.accuracy_plan import MODELS
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +50,7 @@ def test_training_does_not_see_what_is_kept_for_the_test(learning: Learning, mon
 
 
 def test_nothing_is_seen_of_what_comes_later() -> None:
-    network = make_transformer(1)
+    network = make_transformer(SMALL, 1)
     x = torch.randint(0, SYMBOLS, (2, CONTEXT), generator=torch.Generator().manual_seed(1))
     changed = x.clone()
     changed[:, 40] = (changed[:, 40] + 1) % SYMBOLS
@@ -54,3 +58,11 @@ def test_nothing_is_seen_of_what_comes_later() -> None:
         before, after = (network(each).reshape(2, CONTEXT, SYMBOLS) for each in (x, changed))
     assert torch.equal(before[:, :40], after[:, :40])
     assert (before[:, 40:] != after[:, 40:]).any(-1).all()
+
+
+def test_models_have_the_size_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load_images("digits")
+    fashion = replace(digits, train_x=torch.zeros(1, 1, 28, 28))
+    monkeypatch.setattr(accuracy_models, "load_images", {"digits": digits, "fashion": fashion}.get)
+    counted = {name: load_learning(name).count_parameters() for name in MODELS}
+    assert counted == {"cnn": 1_012_426, "transformer": 834_432, "cnn-10m": 10_062_826, "transformer-10m": 10_770_560}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum bench training`: what it trains, what a file of an earlier call has, and a timed training of two workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_evaluation.report import training_bench
+from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
+from hopsum_evaluation.report.accuracy_plan import Course
+from hopsum_evaluation.report.experiment import measure_apart
+
+from ...support.printed import usage_error
+
+Keep = Callable[[dict[str, Any]], None]
+
+
+class MadeUp:
+    """Trainings that end at once, up to a number of them, after which the command is interrupted."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.done: list[tuple[str, str, str]] = []
+        """Placement, rate and scheme."""
+
+    def __call__(self, _: object, given: Trainings, tell: object, keep: Keep) -> dict[str, Any]:
+        (course,) = given.courses
+        for rate in course.rates:
+            for scheme in course.schemes:
+                if (rate, scheme, 0) in given.done:
+                    continue
+                if len(self.done) == self.most:
+                    raise KeyboardInterrupt
+                self.done.append((given.placement, rate, scheme))
+                bits_per_s = 1e6 * float(rate.removesuffix("mbit"))
+                step_s, encode_s = (4.0, None) if scheme == "fp32" else (2.0, 0.25)
+                keep({"placement": given.placement, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
+                      "repeat": 0, "step_s": step_s, "compute_s": 1.5, "bytes_per_step": 5e6, "encode_s": encode_s,
+                      "decode_s": encode_s})  # fmt: skip
+        return {}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str, most: int = 100) -> tuple[int, MadeUp]:
+    made_up = MadeUp(most)
+    monkeypatch.setattr(training_bench, "unavailable", lambda: None)
+    monkeypatch.setattr(training_bench, "measure_apart", made_up)
+    small = ("--rate", "1gbit,10gbit", "--schemes", "fp32,thc", "--output", str(path), "--device", "cpu")
+    return training_bench.main([*small, *arguments]), made_up
+
+
+@pytest.mark.system
+def test_what_is_done_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "found.json"
+    status, first = run(monkeypatch, path, most=3)
+    assert status == 130
+    status, second = run(monkeypatch, path)
+    assert status == 0
+    rates = ("1000mbit", "10000mbit")
+    fabric = [("fabric", rate, scheme) for rate in rates for scheme in ("fp32", "thc")]
+    assert first.done + second.done == fabric + [("hosts", rate, "thc") for rate in rates]
+    text = " ".join(capsys.readouterr().out.split())
+    assert "4 workers with 8 images each" in text
+    assert "fp32 8.00 1.00 4,000 1,500 2,500 - 40.0 - 5.00" in text
+    assert "thc, hosts 16.0 2.00 2,000 1,500 500 250 40.0 250 5.00" in text
+    status, third = run(monkeypatch, path, "--json")
+    assert (status, third.done) == (0, [])
+    assert json.loads(capsys.readouterr().out)["runs"] == json.loads(path.read_text())["runs"]
+
+
+@pytest.mark.system
+def test_a_file_with_other_trainings_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "found.json"
+    run(monkeypatch, path)
+    before = path.read_text()
+    assert run(monkeypatch, path, "--batch", "2")[0] == 1
+    assert f"{path} has trainings with batch 8, now 2" in capsys.readouterr().err
+    assert path.read_text() == before
+    path.write_text("[1]")
+    assert run(monkeypatch, path)[0] == 1
+    assert "has no trainings to continue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--schemes", "fp64"], "'fp64': one of fp32"),
+        (["--placement", "moon"], "'moon': one of fabric"),
+        (["--time", "10"], "'10' is no time"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in usage_error(capsys, training_bench.main, *arguments)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
+def test_steps_are_counted_by_their_time_and_agents_tell_their_parts() -> None:
+    schemes = ("fp32", "bf16", "powersgd-4", "thc")
+    course = Course("cnn", 0, 4, 0, {"200mbit": 1}, schemes, seconds=0.1)
+    found = measure_apart(train_all, Trainings(2, (course,), (1,)), lambda *_: None)
+    assert [run["scheme"] for run in found["runs"]] == list(schemes)
+    by_scheme = {run["scheme"]: run for run in found["runs"]}
+    elements = found["models"]["cnn"]["parameters"]
+    bits = {scheme: 8 * run["bytes_per_step"] / elements for scheme, run in by_scheme.items()}
+    # Two ranks exchange halves, with the headers of segments. The parent shapes both directions of a link.
+    assert 32 < bits["fp32"] < 36
+    assert 16 < bits["bf16"] < 18
+    assert bits["powersgd-4"] < 4
+    assert 8 < bits["thc"] < 10
+    for scheme, run in by_scheme.items():
+        assert run["points"] == []
+        assert run["step_s"] > 0.8 * bits[scheme] * elements / 200e6
+        assert (run["encode_s"] is not None) == (run["decode_s"] is not None) == (scheme == "thc")
+    assert by_scheme["thc"]["encode_s"] > 0
+    assert by_scheme["thc"]["decode_s"] > 0
