@@ -212,7 +212,7 @@ def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: p
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsum_evaluation.demo.digits_network.FASHION", Path("/nonexistent"))
     assert training_demo.main(["--data", "fashion"]) == 1
-    assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
+    assert "apt-get install dataset-fashion-mnist, or use the digits" in capsys.readouterr().err
 
 
 class ScriptedPool:

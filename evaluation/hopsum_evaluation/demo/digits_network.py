@@ -59,7 +59,7 @@ def _read_idx(name: str) -> NDArray[np.uint8]:
     """Read one IDX file of bytes: a magic number with the number of dimensions, their sizes, the bytes."""
     path = FASHION / f"{name}-ubyte.gz"
     if not path.is_file():
-        raise MissingDataError(f"{path} is missing: apt-get install dataset-fashion-mnist, or use --data digits")
+        raise MissingDataError(f"{path} is missing: apt-get install dataset-fashion-mnist, or use the digits")
     data = gzip.decompress(path.read_bytes())
     dimensions = data[3]
     shape = np.frombuffer(data, ">u4", dimensions, 4)

@@ -120,6 +120,7 @@ class TiedTransformer(nn.Module):
             self.bias = nn.Parameter(torch.zeros(size.symbols))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute logits: of the symbol that follows each one (causal), or of each place's own symbol."""
         hidden = self.symbols(x) + self.places.weight[: x.shape[1]]
         if self.causal:
             mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
