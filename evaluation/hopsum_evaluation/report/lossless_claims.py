@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `lossless`: the claims of LHC: throughput against density, the density of a real model, and what peels.
+"""Section `lossless`: the claims of LHC: throughput against density, and what peels.
 
 Speed: encode, peel and decode a Gaussian vector in one thread, bitmap index, without a network. A speed-up is that of a
-link with codec and link one after the other: measured codec time, counted bytes. Peeling: ours sketches members at
-random places of a vector; in the published layout all 1024 elements of a block share three rows, so that every column
-is a hypergraph of its own.
+link with codec and link one after the other: measured codec time, counted bytes. Peeling: sketches of members at random
+places of a vector.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from math import ceil
@@ -91,25 +89,20 @@ _CLAIMED: Final = 0.05
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure speed, a step, a density, and what peels. Raises NotRunError."""
+    """Measure speed, a step, and what peels. Raises NotRunError."""
     repeats = settings.pick(2, 5, 10)
     speed = _measure_speed(settings, repeats, tell)
     iteration = measure_iterations(settings, repeats)
-    tell(0.55, "a model of word embeddings")
-    density = measure_density(settings)
     members = settings.pick(1 << 13, 1 << 16, 1 << 18)
-    blocks, columns = settings.pick(1 << 12, 1 << 14, 1 << 17), settings.pick(4, 16, 64)
     peeled = []
     for repeat in range(repeats):
-        tell(0.6 + 0.4 * repeat / repeats, f"what peels, {members:,} members")
+        tell(0.55 + 0.45 * repeat / repeats, f"what peels, {members:,} members")
         rng = settings.rng("data", "peel", repeat)
         peeled.append({
-            "threshold": our_threshold(members, _CLAIMED, rng),
-            "left": [our_share_left(members, gamma, _CLAIMED, rng) for gamma in _GAMMAS],
-            "columns": [published_columns(blocks, gamma, _CLAIMED, columns, rng) for gamma in _GAMMAS],
+            "threshold": threshold(members, _CLAIMED, rng),
+            "left": [share_left(members, gamma, _CLAIMED, rng) for gamma in _GAMMAS],
         })  # fmt: skip
-    return {"speed": speed, "iteration": iteration, "density": density, "gammas": list(_GAMMAS), "peeled": peeled,
-            "members": members, "blocks": blocks, "columns": columns}  # fmt: skip
+    return {"speed": speed, "iteration": iteration, "gammas": list(_GAMMAS), "peeled": peeled, "members": members}
 
 
 def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[str, Any]]:
@@ -146,9 +139,9 @@ def show(result: Result) -> Shown:
     """Make tables, plots and the samples of the claims from a result of `run`."""
     speed, peeled, gammas = result["speed"], result["peeled"], result["gammas"]
     claimed = next(row for row in speed if row["density"] == _CLAIMED)
-    iteration, density = result.get("iteration"), result.get("density")
+    iteration = result.get("iteration")
     return Shown(
-        tables=[_speed_table(speed), _peel_table(gammas, peeled), *([_density_table(density)] if density else [])],
+        tables=[_speed_table(speed), _peel_table(gammas, peeled)],
         plots=[_speed_plot(speed), _peel_plot(gammas, peeled)],
         samples={
             "throughput": _speedups(claimed),
@@ -168,14 +161,6 @@ def _iteration_speedups(iteration: dict[str, Any], row: dict[str, Any]) -> list[
                           LINK_BITS_PER_S)
         for compute_s, each in zip(iteration["compute_s"], row["runs"], strict=True)
     ]  # fmt: skip
-
-
-def _density_table(density: dict[str, Any]) -> ShownTable:
-    """Tabulate the densities of a real model, to be looked up in the speed by density."""
-    row = [f"{density['parameters']:,}", f"{density['workers']}", figure(100 * density["worker"]),
-           figure(100 * density["sum"])]  # fmt: skip
-    heads = ("parameters", "workers", "not zero at a worker, %", "not zero in the sum, %")
-    return ShownTable("lossless-density", heads, [row])
 
 
 def _speedups(row: dict[str, Any], link: float = LINK_BITS_PER_S) -> list[float]:
@@ -199,11 +184,9 @@ def _speed_plot(speed: Sequence[dict[str, Any]]) -> Plot:
 def _peel_plot(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Plot:
     whole = [float(np.mean([each["left"][place] == 0 for each in peeled])) for place in range(len(gammas))]
     left = [float(np.mean([each["left"][place] for each in peeled])) for place in range(len(gammas))]
-    columns = [float(np.mean([each["columns"][place] for each in peeled])) for place in range(len(gammas))]
     series = [
-        Series("ours: sketches that peel", gammas, whole),
-        Series("ours: elements left", gammas, left),
-        Series("published: columns that peel", gammas, columns),
+        Series("sketches that peel", gammas, whole),
+        Series("elements left", gammas, left),
         Series(f"threshold {THRESHOLD}", [THRESHOLD, THRESHOLD], [0.0, 1.0], reference=True),
     ]
     return Plot("lossless-peel", "What peels, by size of the sketch", "cells per non-zero element", "share", series)
@@ -224,15 +207,10 @@ def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Sh
     rows = []
     for place, gamma in enumerate(gammas):
         left = [each["left"][place] for each in peeled]
-        columns = float(np.mean([each["columns"][place] for each in peeled]))
         whole = sum(each == 0 for each in left)
-        rows.append([f"{gamma:g}", f"{whole} of {len(left)}", figure(float(np.mean(left))), f"{columns:.0%}"])
-    heads = ("cells per element", "ours: sketches that peel", "ours: share left", "published: columns that peel")
+        rows.append([f"{gamma:g}", f"{whole} of {len(left)}", figure(float(np.mean(left)))])
+    heads = ("cells per element", "sketches that peel", "share left")
     return ShownTable("lossless-peeling", heads, rows)
-
-
-_HASHES: Final = 3
-"""Cells of an element, or rows of a block."""
 
 
 def unpeeled(
@@ -247,14 +225,14 @@ def unpeeled(
     return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
 
 
-def our_share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
+def share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
     """Sketch members at random places of a vector. Return the share that does not peel in gamma cells each."""
     places = _places(members, density, rng)
     left = unpeeled(SketchKernels(), places, gamma, key=int(rng.integers(1 << 62)))
     return left / members
 
 
-def our_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
+def threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
     """Find the least gamma, in multiples of `step`, at which a sketch of so many members peels, by bisection."""
     places, kernels, key = _places(members, density, rng), SketchKernels(), int(rng.integers(1 << 62))
     # Fewer cells than elements never peel, and 1.6 is far above THRESHOLD: the answer is in between.
@@ -264,30 +242,6 @@ def our_threshold(members: int, density: float, rng: np.random.Generator, step: 
         left = unpeeled(kernels, places, middle * step, key=key)
         low, high = (low, middle) if left == 0 else (middle, high)
     return high * step
-
-
-def published_columns(blocks: int, gamma: float, density: float, columns: int, rng: np.random.Generator) -> float:
-    """Simulate the published layout. Return the share of columns that peel wholly.
-
-    A block lies in three rows of one table, drawn independently, so that two may be the same. Every column has an
-    edge for each block that is not zero there. Rows follow from the non-zero elements on average.
-    """
-    rows = max(_HASHES, ceil(gamma * density * blocks))
-    # Drawn with repetition, as the published layout draws: an edge with two equal ends peels less.
-    where = rng.integers(0, rows, (blocks, _HASHES))
-    return float(np.mean([peels(where[rng.random(blocks) < density], rows) for _ in range(columns)]))
-
-
-def peels(edges: NDArray[np.int64], cells: int) -> bool:
-    """Remove edges, int64[edges, 3], that are alone in one of their cells, until none is. Return True if all went."""
-    left = edges
-    while len(left):
-        alone = np.bincount(left.ravel(), minlength=cells) == 1
-        free = alone[left].any(axis=1)
-        if not free.any():
-            return False
-        left = left[~free]
-    return True
 
 
 def _places(members: int, density: float, rng: np.random.Generator) -> NDArray[np.uint32]:
@@ -351,46 +305,3 @@ def iteration_speedup(
     """Divide the time of a step with a dense float32 gradient by that with codec and bytes. Nothing overlaps."""
     dense_s = 32 * parameters / link_bits_per_s
     return (compute_s + dense_s) / (compute_s + parameters / elements_per_s + dense_s * bytes_of_dense)
-
-
-_EMBEDDED: Final = 256
-"""Width of a word's embedding."""
-_WORDS: Final = 64
-"""Words that a worker predicts in a step."""
-_CONTEXT, _NEGATIVES = 4, 5
-"""Words around a predicted one, and negative samples for each."""
-_EMBEDDING_WORKERS: Final = 4
-
-
-def measure_density(settings: Settings) -> dict[str, Any] | None:
-    """Measure how dense the gradient of a model of word embeddings is. Return None without the text.
-
-    Continuous bag of words with negative sampling (Mikolov et al. 2013): a step changes only the rows of both tables
-    for words that it saw and for negative samples. These rows follow from the batch, so that no training is needed.
-    """
-    if find_spec("torch") is None or find_spec("pydoc_data") is None:
-        return None
-    from hopsum_evaluation.report.accuracy_models import read_text
-
-    words = bytes(read_text().numpy().astype(np.uint8)).decode().split()
-    counts = Counter(words).most_common(settings.pick(1 << 9, 1 << 14, 1 << 14))
-    numbers = {word: number for number, (word, _) in enumerate(counts)}
-    text = np.array([numbers[word] for word in words if word in numbers], np.int64)
-    # The power 3/4 of the counts is the publication's: rare words are drawn more often than they occur.
-    odds = np.array([count for _, count in counts], np.float64) ** 0.75
-    odds /= odds.sum()
-    rng = settings.rng("batch", "words")
-    # Rows that a step changes: of the input table, then of the output table.
-    touched = np.zeros((_EMBEDDING_WORKERS, 2, len(counts)), np.bool_)
-    for input_rows, output_rows in touched:
-        centres = rng.integers(_CONTEXT, len(text) - _CONTEXT, _WORDS)
-        around = np.delete(np.arange(-(_CONTEXT // 2), _CONTEXT // 2 + 1), _CONTEXT // 2)
-        input_rows[text[centres[:, None] + around]] = True
-        output_rows[text[centres]] = True
-        output_rows[rng.choice(len(odds), (_WORDS, _NEGATIVES), p=odds)] = True
-    return {
-        "parameters": 2 * len(counts) * _EMBEDDED,
-        "workers": _EMBEDDING_WORKERS,
-        "worker": float(touched.mean()),
-        "sum": float(touched.any(axis=0).mean()),
-    }
