@@ -14,6 +14,5 @@ docs/lossless.md.
 from __future__ import annotations
 
 from hopsum.codec.lossless.lossless_codec import Lossless, LosslessReduction
-from hopsum.codec.lossless.sketch_plan import Sizing
 
-__all__ = ["Lossless", "LosslessReduction", "Sizing"]
+__all__ = ["Lossless", "LosslessReduction"]

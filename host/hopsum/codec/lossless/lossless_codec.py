@@ -55,16 +55,15 @@ from hopsum.codec.interface import (
 )
 from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK, Bloom, SketchKernels
 from hopsum.codec.lossless.sketch_plan import (
-    BLOCK_ELEMENTS,
     CHUNK_BITS,
     GAMMA,
     ParallelKernels,
-    Sizing,
     SketchPlan,
     choose_index,
     expected_union,
     index_bits,
     make_plan,
+    require_gamma,
     require_kind,
 )
 from hopsum.codec.vector_reduction import (
@@ -93,7 +92,6 @@ class Lossless:
         workers: int,
         *,
         gamma: float = GAMMA,
-        block_elements: int = BLOCK_ELEMENTS,
         index: str = "auto",
         repeats: int = _REPEATS,
         kernels: Kernels | None = None,
@@ -104,7 +102,6 @@ class Lossless:
             workers: of the job.
             gamma: cells of the sketch per non-zero element of the union. With 0 there is no sketch, and the union is
                 packed.
-            block_elements: consecutive elements that share their hashes, a power of two up to 65536.
             index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
             repeats: how often the sums are asked for while their contributors differ from chunk to chunk.
             kernels: of a backend, on as many threads as it has; "auto" on one if left out.
@@ -113,16 +110,17 @@ class Lossless:
             CodecError: options out of range.
         """
         require_workers(workers)
+        require_gamma(gamma)
         require_kind(index)
         if repeats < 1:
             raise CodecError(f"{repeats} repeats of the sums: at least 1, the first time")
         kernels = kernels or load_kernels("auto")
         self.workers = workers
-        self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {repeats} repeats"
+        self.facts = f", gamma {gamma}, index {index}, {repeats} repeats"
         """Options that ranks need to have in common, in words."""
         self.backend = kernels.name
         self.work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
-        self.sizing, self.index, self.repeats = Sizing(gamma, block_elements), index, repeats
+        self.gamma, self.index, self.repeats = gamma, index, repeats
 
     def start(
         self,
@@ -208,7 +206,7 @@ class LosslessReduction(Reduction):
         # Only shared numbers enter here: every rank must choose the same index.
         union = expected_union(self.elements, nonzero, codec.workers)
         key = derive_key(self.context.seed, self.context.step, INDEX)
-        return choose_index(codec.index, self.elements, union, codec.sizing.gamma or 1.0, key)
+        return choose_index(codec.index, self.elements, union, codec.gamma or 1.0, key)
 
     def _index_payloads(self) -> Bytes:
         chunks = blocks_of(index_bits(self.elements, self._bloom), CHUNK_BITS)
@@ -235,7 +233,7 @@ class LosslessReduction(Reduction):
             raise CodecError(f"index: bit {int(members[-1])} is set of a vector of {self.elements} elements")
         self.members = members
         key = derive_key(self.context.seed, self.context.step, SKETCH)
-        self.plan = make_plan(self._work.kernels, self.members, self._codec.sizing, key, self._work.threads)
+        self.plan = make_plan(self._work.kernels, self.members, self._codec.gamma, key, self._work.threads)
         # Anew each time: to keep them takes 4 bytes a member for the whole all-reduce.
         values = self._work.quantise(self._x, self._scales, self.members)
         payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), np.uint32)

@@ -108,28 +108,18 @@ def _bloom_bits(elements: int, union: float, gamma: float, hashes: int) -> float
 
 GAMMA: Final = 1.25
 BLOCK_ELEMENTS: Final = 1024
+"""Consecutive elements that share their hashes, a power of two. They are fewer in small sketches."""
 _ATTEMPTS: Final = 4
 SEGMENT_MEMBERS: Final = 1 << 16
-MOST_BLOCK_ELEMENTS: Final = 1 << 16
 _GROWTH: Final = 16
 _PACKED_SHARE: Final = 64
 _MOST_GAMMA: Final = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """Options of the sketches. They are the same on all ranks."""
-
-    gamma: float = GAMMA
-    """Cells per member of the first attempt. 0 packs everything."""
-    block_elements: int = BLOCK_ELEMENTS
-    """Consecutive elements that share their hashes, a power of two. It is smaller in small sketches."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= _MOST_GAMMA:
-            raise CodecError(f"gamma {self.gamma}: 0, or cells per non-zero element up to {_MOST_GAMMA}")
-        if self.block_elements not in {1 << shift for shift in range(MOST_BLOCK_ELEMENTS.bit_length())}:
-            raise CodecError(f"blocks of {self.block_elements} elements: a power of two up to {MOST_BLOCK_ELEMENTS}")
+def require_gamma(gamma: float) -> None:
+    """Raise CodecError unless sketches can have so many cells per member."""
+    if not 0 <= gamma <= _MOST_GAMMA:
+        raise CodecError(f"gamma {gamma}: 0, or cells per non-zero element up to {_MOST_GAMMA}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +153,17 @@ class SketchPlan:
         return self.cells + self.packed.size
 
 
-def make_plan(kernels: SketchKernels, members: Words, sizing: Sizing, key: int, threads: int = 1) -> SketchPlan:
-    """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same."""
+def make_plan(kernels: SketchKernels, members: Words, gamma: float, key: int, threads: int = 1) -> SketchPlan:
+    """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same.
+
+    The first attempt at a sketch has `gamma` cells per member, the same on all ranks. 0 packs everything.
+    """
     bounds = _bounds(members.size)
     # By place, as threads end in any order and the plan must be the same on all ranks.
     found: list[Segment | None] = [None] * len(bounds)
 
     def size(place: int) -> None:
-        found[place] = _size_segment(kernels, members, bounds[place], sizing, key)
+        found[place] = _size_segment(kernels, members, bounds[place], gamma, key)
 
     # A segment peels by itself: threads share nothing but the list of results.
     run_parallel([partial(size, place) for place in range(len(bounds))], threads)
@@ -184,13 +177,13 @@ def _bounds(members: int) -> list[slice]:
     return [slice(ends[segment], ends[segment + 1]) for segment in range(segments)]
 
 
-def _size_segment(kernels: SketchKernels, members: Words, run: slice, sizing: Sizing, key: int) -> Segment:
+def _size_segment(kernels: SketchKernels, members: Words, run: slice, gamma: float, key: int) -> Segment:
     part = members[run]
     order = np.empty(part.size, np.uint32)
-    for attempt in range(_ATTEMPTS if sizing.gamma and part.size else 0):
+    for attempt in range(_ATTEMPTS if gamma and part.size else 0):
         # A sixteenth of gamma more at each attempt, and other hash functions.
-        third = ceil(sizing.gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
-        layout = SketchLayout.of(third, sizing.block_elements, derive_key(key, attempt))
+        third = ceil(gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
+        layout = SketchLayout.of(third, BLOCK_ELEMENTS, derive_key(key, attempt))
         peeled = kernels.peel(part, layout, order)
         # Few that do not peel are cheaper as packed lanes than a larger sketch is for all.
         if part.size - peeled <= part.size // _PACKED_SHARE:

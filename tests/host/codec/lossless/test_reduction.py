@@ -52,7 +52,6 @@ def require_exact(reductions: list[LosslessReduction], workers: int, vectors: li
     spare=st.integers(0, 3),
     seed=st.integers(-(1 << 70), 1 << 70),
     step=st.integers(0, 1 << 40),
-    block=st.sampled_from([1, 64, 256, 1024]),
     index=st.sampled_from(["auto", "bitmap", "bloom"]),
     gamma=st.sampled_from([0.0, 1.1, 1.25, 3.0]),
     exponent=st.integers(-44, 33),
@@ -64,7 +63,6 @@ def test_any_sum_is_exact(
     spare: int,
     seed: int,
     step: int,
-    block: int,
     index: str,
     gamma: float,
     exponent: int,
@@ -73,7 +71,7 @@ def test_any_sum_is_exact(
     if backend == "numba":
         pytest.importorskip("numba")
     workers = len(densities) + spare
-    codec = make(backend, workers, block_elements=block, index=index, gamma=gamma)
+    codec = make(backend, workers, index=index, gamma=gamma)
     vectors = [sparse(elements, d, rank) * np.float32(10.0**exponent) for rank, d in enumerate(densities)]
     kept = [ErrorFeedback(elements) for _ in vectors]
     reductions = start(codec, vectors, kept, seed, step)

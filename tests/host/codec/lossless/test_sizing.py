@@ -12,13 +12,14 @@ from hopsum.codec import CodecError
 from hopsum.codec.lossless.sketch_kernels import SketchLayout
 from hopsum.codec.lossless.sketch_plan import (
     CHUNK_BITS,
+    GAMMA,
     ParallelKernels,
-    Sizing,
     SketchPlan,
     choose_index,
     expected_union,
     index_bits,
     make_plan,
+    require_gamma,
     require_kind,
 )
 from hopsum_evaluation.report.lossless_claims import unpeeled
@@ -33,7 +34,7 @@ def shape(plan: SketchPlan) -> list[object]:
 
 def test_a_good_size_is_kept(backend: str) -> None:
     members = random_members(1 << 18, 0.05)
-    plan = make_plan(sketch_kernels(backend), members, Sizing(1.25), 9)
+    plan = make_plan(sketch_kernels(backend), members, 1.25, 9)
     assert len(plan.segments) == 1
     assert 1.25 * members.size <= plan.cells < 1.25 * members.size + 3
     assert plan.packed.size <= members.size // 64
@@ -42,25 +43,25 @@ def test_a_good_size_is_kept(backend: str) -> None:
 def test_large_supports_are_cut_and_threads_change_nothing() -> None:
     members = random_members(1 << 22, 0.1)
     kernels = sketch_kernels("numba")
-    plan = make_plan(kernels, members, Sizing(), 9, threads=1)
+    plan = make_plan(kernels, members, GAMMA, 9, threads=1)
     assert len(plan.segments) == members.size >> 16 == 6
     assert [s.members.start for s in plan.segments][1:] == [s.members.stop for s in plan.segments][:-1]
     assert plan.lanes < 1.27 * members.size
-    assert shape(plan) == shape(make_plan(kernels, members, Sizing(), 9, threads=3))
+    assert shape(plan) == shape(make_plan(kernels, members, GAMMA, 9, threads=3))
 
 
 def test_a_sketch_that_fails_grows(backend: str) -> None:
     members = random_members(1 << 17, 0.05)
     kernels = sketch_kernels(backend)
     assert unpeeled(kernels, members, 1.12) > members.size / 3
-    plan = make_plan(kernels, members, Sizing(1.12), 9)
+    plan = make_plan(kernels, members, 1.12, 9)
     assert 1.23 * members.size < plan.cells < 1.33 * members.size
     assert plan.packed.size <= members.size // 64
 
 
 def test_what_never_peels_is_packed(backend: str) -> None:
     members = random_members(1 << 17, 0.05)
-    plan = make_plan(sketch_kernels(backend), members, Sizing(0.5), 9)
+    plan = make_plan(sketch_kernels(backend), members, 0.5, 9)
     assert plan.cells == 0
     assert plan.lanes == members.size
     np.testing.assert_array_equal(plan.packed, np.arange(members.size))
@@ -68,7 +69,7 @@ def test_what_never_peels_is_packed(backend: str) -> None:
 
 def test_without_gamma_nothing_is_peeled(backend: str) -> None:
     members = random_members(1 << 18, 0.5)
-    plan = make_plan(sketch_kernels(backend), members, Sizing(0), 9)
+    plan = make_plan(sketch_kernels(backend), members, 0, 9)
     assert (plan.cells, plan.lanes) == (0, members.size)
 
 
@@ -77,14 +78,11 @@ def test_without_gamma_nothing_is_peeled(backend: str) -> None:
     elements=st.integers(1, 20_000),
     density=st.sampled_from([0.0, 0.001, 0.05, 1.0]),
     gamma=st.sampled_from([0.0, 0.9, 1.15, 1.22, 1.25, 2.0]),
-    block=st.sampled_from([1, 64, 1024]),
     key=st.integers(0, (1 << 64) - 1),
 )
-def test_every_member_is_in_a_sketch_or_packed(
-    elements: int, density: float, gamma: float, block: int, key: int
-) -> None:
+def test_every_member_is_in_a_sketch_or_packed(elements: int, density: float, gamma: float, key: int) -> None:
     members = random_members(elements, density, key % 997)
-    plans = [make_plan(sketch_kernels(b), members, Sizing(gamma, block), key) for b in ("numpy", "numba")]
+    plans = [make_plan(sketch_kernels(b), members, gamma, key) for b in ("numpy", "numba")]
     assert shape(plans[0]) == shape(plans[1])
     plan = plans[0]
     sketched = [s.members.start + (s.order >> np.uint32(3)).astype(np.int64) for s in plan.segments]
@@ -93,19 +91,10 @@ def test_every_member_is_in_a_sketch_or_packed(
     assert (np.diff(plan.packed.astype(np.int64)) > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": -0.1}, "gamma -0.1"),
-        ({"gamma": float("nan")}, "gamma nan"),
-        ({"gamma": 9.0}, "up to 8"),
-        ({"block_elements": 1000}, "power of two"),
-        ({"block_elements": 0}, "power of two"),
-    ],
-)
-def test_impossible_sizes_are_refused(options: dict[str, float], message: str) -> None:
+@pytest.mark.parametrize(("gamma", "message"), [(-0.1, "gamma -0.1"), (float("nan"), "gamma nan"), (9.0, "up to 8")])
+def test_impossible_sizes_are_refused(gamma: float, message: str) -> None:
     with pytest.raises(CodecError, match=message):
-        Sizing(**options)  # type: ignore[arg-type]
+        require_gamma(gamma)
 
 
 def left_over(backend: str, members: Members, gamma: float, block_elements: int = 1024) -> list[float]:
