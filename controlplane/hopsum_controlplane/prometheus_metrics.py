@@ -69,6 +69,7 @@ PREFIX: Final = "hopsum_controller_"
 
 _KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 _VERSION: Final = version("hopsum")
+_encode, CONTENT_TYPE = choose_encoder("")
 
 
 class ControllerCollector(Collector):
@@ -86,23 +87,14 @@ class ControllerCollector(Collector):
         return [family for family in found if family.samples]
 
 
-def content_type(accept: str = "") -> str:
-    """Return the content type of a scrape that accepts this: OpenMetrics or Prometheus' text."""
-    return str(choose_encoder(accept)[1])
-
-
 def expose(
-    controller: ClusterController,
-    max_members: int = MAX_MEMBERS,
-    *,
-    accept: str = "",
-    certificate_ends_at_s: float | None = None,
+    controller: ClusterController, max_members: int = MAX_MEMBERS, *, certificate_ends_at_s: float | None = None
 ) -> str:
-    """Return the text that a scrape gets that accepts this, of its `content_type`."""
+    """Return the text of a scrape, of CONTENT_TYPE."""
     # A registry for each scrape: the values are read at that moment, and none is kept.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ControllerCollector(controller, max_members, certificate_ends_at_s))
-    return bytes(choose_encoder(accept)[0](registry)).decode()
+    return bytes(_encode(registry)).decode()
 
 
 def collect(

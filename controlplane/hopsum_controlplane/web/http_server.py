@@ -20,13 +20,11 @@ from typing import Any, Final, Protocol, Self
 
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.prometheus_metrics import content_type, expose
+from hopsum_controlplane.prometheus_metrics import CONTENT_TYPE, expose
 from hopsum_controlplane.web.page_state import PageState
 from hopsum_wire.web_server import HttpAnswer, ReadOnlyServer, health_answer
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
-OPEN_METRICS: Final = "application/openmetrics-text"
-"""The words in the header Accept of a scrape that takes the metrics in this form."""
 FRESH_S: Final = 0.5
 """Age in seconds below which an answer is given to the next client too: switches are read no more often."""
 _MAX_PORT: Final = 65535
@@ -74,8 +72,7 @@ class WebServer:
         self._answers = {
             PAGE: HttpAnswer("text/html; charset=utf-8", lambda: page, policy),
             STATE: HttpAnswer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
-            METRICS: _metrics(controller, vitals, fresh_s, ""),
-            OPEN_METRICS: _metrics(controller, vitals, fresh_s, OPEN_METRICS),
+            METRICS: _metrics(controller, vitals, fresh_s),
         }
         if vitals is not None:
             for path, check in ((HEALTH, vitals.why_not_healthy), (READINESS, vitals.why_not_ready)):
@@ -128,21 +125,18 @@ class WebServer:
         self.close()
 
     def _answer(self, environ: Mapping[str, Any]) -> HttpAnswer | None:
-        path = environ["PATH_INFO"]
-        if path == METRICS and OPEN_METRICS in environ.get("HTTP_ACCEPT", ""):
-            path = OPEN_METRICS
-        return self._answers.get(path)
+        return self._answers.get(environ["PATH_INFO"])
 
 
 # ---- answers ------------------------------------------------------------------------------------------
 
 
-def _metrics(controller: ClusterController, vitals: HealthCheck | None, fresh_s: float, accept: str) -> HttpAnswer:
+def _metrics(controller: ClusterController, vitals: HealthCheck | None, fresh_s: float) -> HttpAnswer:
     def text() -> str:
         ends_at_s = None if vitals is None else vitals.certificate_ends_at_s
-        return expose(controller, accept=accept, certificate_ends_at_s=ends_at_s)
+        return expose(controller, certificate_ends_at_s=ends_at_s)
 
-    return HttpAnswer(content_type(accept), _kept(text, fresh_s))
+    return HttpAnswer(CONTENT_TYPE, _kept(text, fresh_s))
 
 
 def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:

@@ -15,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX, expose
-from hopsum_controlplane.web import WebServer
+from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
-from hopsum_wire.watch.heartbeat import NAMES
 
 from ...support.pages import blocks, type_in
-from ..cluster.test_metrics import parse
-from ..cluster.world import Cluster
 from .test_controller import NOBODY, START_S, start, write_config
 from .test_reload import certify, needs_openssl
 
@@ -35,15 +30,6 @@ RULES = ROOT / "docs" / "prometheus" / "hopsum.rules.yml"
 PAGE = (ROOT / "docs" / "failures.md").read_text()
 (SCRAPE,) = blocks("operating", "See what happens", "yaml")
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-OPEN_METRICS = "application/openmetrics-text"
-
-
-@pytest.fixture
-def training(cluster: Cluster) -> Cluster:
-    """The cluster with a job whose workers have told their counts."""
-    for worker in cluster.run("train"):
-        worker.beat(**dict.fromkeys(NAMES, 3.0))
-    return cluster
 
 
 def alerts() -> dict[str, str]:
@@ -89,29 +75,6 @@ def test_promtool_notices_when_a_rule_is_gone(alert: str, tmp_path: Path) -> Non
     shutil.copy(RULES.with_suffix(".test.yml"), tmp_path / "tests.yml")
     done = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode != 0
-
-
-def test_open_metrics_are_what_its_parser_takes(training: Cluster) -> None:
-    told = {
-        family.name: family
-        for family in text_string_to_metric_families(expose(training.controller, accept=OPEN_METRICS))
-    }
-    (build,) = told[f"{PREFIX}build_info"].samples
-    assert (build.labels, build.value) == ({"version": version("hopsum")}, 1)
-    (writable,) = told[f"{PREFIX}database_writable"].samples
-    assert writable.value == 1
-    assert told[f"{PREFIX}member_allreduces"].type == "counter"
-    plain = parse(expose(training.controller))
-    assert sum(len(family.samples) for family in told.values()) == len(plain)
-
-
-def test_who_asks_for_open_metrics_gets_them(training: Cluster, stack: ExitStack) -> None:
-    server = stack.enter_context(WebServer(training.controller, "127.0.0.1:0"))
-    for accept, kind in ((f"{OPEN_METRICS};version=1.0.0,text/plain;q=0.5", OPEN_METRICS), ("", "text/plain")):
-        request = urllib.request.Request(server.metrics_url, headers={"Accept": accept} if accept else {})
-        with urllib.request.urlopen(request, timeout=START_S) as answer:
-            assert answer.headers["Content-Type"].startswith(kind)
-            assert answer.read().decode().rstrip().endswith("# EOF") is (kind == OPEN_METRICS)
 
 
 def ask(at: str, what: str, **arguments: str) -> Any:
