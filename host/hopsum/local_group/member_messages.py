@@ -16,7 +16,6 @@ A message is a JSON object in one packet of a Unix socket. The end of the connec
 
 from __future__ import annotations
 
-import array
 import json
 import mmap
 import os
@@ -134,22 +133,19 @@ class Connection:
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> bool:
         """Send a message, with memory attached if a descriptor is given; return whether the other process is there."""
         told = json.dumps(message).encode()
-        # SCM_RIGHTS carries an array of ints.
-        memory = array.array("i", [] if descriptor is None else [descriptor])
         with self._lock, suppress(OSError):
-            return self._end.sendmsg([told], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, memory)] if memory else []) > 0
+            return socket.send_fds(self._end, [told], [] if descriptor is None else [descriptor]) > 0
         return False
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
         """Return the next message and the descriptor that came along; None: the other process has ended."""
         try:
-            told, attached, _, _ = self._receive()
+            try:
+                told, found, _, _ = socket.recv_fds(self._end, _BYTES_MAX, 1)
+            except ConnectionResetError:  # the other process ended without having read all; what it said before follows
+                told, found, _, _ = socket.recv_fds(self._end, _BYTES_MAX, 1)
         except OSError:
-            told, attached = b"", []
-        found = array.array("i")
-        for _, kind, data in attached:
-            if kind == socket.SCM_RIGHTS:
-                found.frombytes(data[: len(data) - len(data) % found.itemsize])
+            told, found = b"", []
         # An end with descriptors attached would leak them.
         if not told:
             for each in found:
@@ -157,13 +153,6 @@ class Connection:
             return None
         message: dict[str, Any] = json.loads(told)
         return message, found[0] if found else None
-
-    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
-        """Read one packet. Raises OSError."""
-        try:
-            return self._end.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(4))
-        except ConnectionResetError:  # the other process ended without having read all; what it had said before follows
-            return self._end.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(4))
 
     def close(self) -> None:
         """End the connection; a thread that waits in `receive` hears of it."""
