@@ -24,9 +24,16 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
+import grimp
+
 ROOT = Path(__file__).resolve().parents[1]
 STYLED = ("wire/", "host/", "switch/", "controlplane/", "topologies/", "evaluation/", "cli/", "ptf_tests/common/")
 """Folders of the product whose docstrings are counted."""
+PACKAGES = (
+    "hopsum", "hopsum_cli", "hopsum_controlplane", "hopsum_evaluation", "hopsum_labs", "hopsum_model", "hopsum_oracle",
+    "hopsum_ptf", "hopsum_switch", "hopsum_tna", "hopsum_topologies", "hopsum_wire",
+)  # fmt: skip
+"""Packages in which no modules may import each other in a circle."""
 PERSONS = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
 """Words for persons, which docstrings use for ranks and programs at the cost of their readers."""
 FILLER = re.compile(r"See `?[\w.]+`?\.")
@@ -148,8 +155,6 @@ class House:
     """Product lines of Python that hold only a comment, without licence lines."""
     modules: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Product files by the name of their module, packages and the files of students and targets left out."""
-    imports: dict[str, set[str]] = field(default_factory=dict)
-    """Modules of the product that each module of it imports anywhere: at its top, for types only, inside functions."""
     hidden: list[str] = field(default_factory=list)
     """Places where `import_module` loads a module of ours by a string."""
     style: Style = field(default_factory=Style)
@@ -158,8 +163,10 @@ class House:
     @property
     def circles(self) -> list[list[str]]:
         """Return a group of modules that import each other in a circle, if there is one."""
+        # All imports count: at a module's top, for types only, inside functions.
+        graph = grimp.build_graph(*PACKAGES, cache_dir=None)
         try:
-            TopologicalSorter(self.imports).prepare()
+            TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
         except CycleError as error:
             return [error.args[1]]
         return []
@@ -188,45 +195,18 @@ def count_house(root: Path) -> House:
             house.product[name] = text.count("\n")
             if path.suffix == ".py":
                 python[name] = text
-    modules = {_module_name(name): name for name in python}
-    for module, name in modules.items():
+    for name, text in python.items():
         # Each file is walked once: a walk takes longer than everything that is asked of its nodes.
-        nodes = list(ast.walk(ast.parse(python[name])))
-        house.imports[module] = set(_imports(nodes, module, Path(name).name == "__init__.py", modules))
+        nodes = list(ast.walk(ast.parse(text)))
         house.hidden += [f"{name}:{place}" for place in _imports_by_string(nodes)]
         # Files of students and of examples have names that the course or the page gives.
         if Path(name).name != "__init__.py" and not name.startswith(("labs/", "examples/", "docs/")):
             house.modules[Path(name).stem].append(name)
         if not name.endswith("_pb2.py"):
-            _count_lines(house, nodes, python[name])
+            _count_lines(house, nodes, text)
             if name.startswith(STYLED):
                 house.style.count(nodes, name)
     return house
-
-
-def _module_name(name: str) -> str:
-    """Return the dotted name of a file: without the folders above its outermost package, and without `__init__`."""
-    parts = list(Path(name).with_suffix("").parts)
-    start = next((at for at, part in enumerate(parts) if part.startswith("hopsum")), 0)
-    parts = parts[start:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _imports(nodes: list[ast.AST], module: str, is_package: bool, known: dict[str, str]) -> Iterator[str]:
-    """Yield the modules of ours that a module imports."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in known)
-        elif isinstance(node, ast.ImportFrom):
-            base = module.split(".") if is_package else module.split(".")[:-1]
-            above = base[: len(base) - node.level + 1] if node.level else []
-            start = ".".join([*above, *([node.module] if node.module else [])])
-            for each in node.names:
-                # `from package import name` may name a module or something in the package's own file.
-                inner = f"{start}.{each.name}"
-                target = inner if inner in known else start
-                if target in known and target != module:
-                    yield target
 
 
 def _imports_by_string(nodes: list[ast.AST]) -> Iterator[str]:
