@@ -90,8 +90,10 @@ class PeerRepair:
     ) -> None:
         self._own, self._stream, self.policy, self._statistics = membership, stream, policy, statistics
         self.store = ResultStore(membership, stream)
-        self._outgoing: list[tuple[int, PeerMessage]] = []
-        self._asked: dict[int, _Asked] = {}
+        self.outgoing: list[tuple[int, PeerMessage]] = []
+        """Messages to be sent, as (rank, message)."""
+        self.asked: dict[int, _Asked] = {}
+        """Positions for which peers were asked, and have not answered."""
         self._decided = DecidedRanges(())
         self._wanted: deque[int] = deque()
         """Decided positions that are lacking and were not asked for yet, in the order of the stream (E3)."""
@@ -111,7 +113,7 @@ class PeerRepair:
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
         self._own, self._decided = membership, decided
-        for pending in (self._outgoing, self._asked, self._wanted, self._fetched):
+        for pending in (self.outgoing, self.asked, self._wanted, self._fetched):
             pending.clear()
         # LEAVE was said in a generation: in the next one the same worker may take part again.
         self._held_to.clear()
@@ -126,19 +128,9 @@ class PeerRepair:
         return [rank for rank in range(self._own.workers) if rank != self._own.rank]
 
     @property
-    def waits(self) -> bool:
-        """Say whether answers of peers are outstanding."""
-        return bool(self._asked)
-
-    @property
     def everybody_left(self) -> bool:
         """Say whether all others have said LEAVE (R3)."""
         return self._left == (1 << self._own.workers) - 1
-
-    def take_outgoing(self) -> list[tuple[int, PeerMessage]]:
-        """Take the messages to peers that wait to be sent, as (rank, message)."""
-        outgoing, self._outgoing = self._outgoing, []
-        return outgoing
 
     # ---- asking -------------------------------------------------------------------------------------
 
@@ -146,7 +138,7 @@ class PeerRepair:
         """Ask a worker that a STALE or a generation change named, but not again before a timeout."""
         for position in positions:
             # In the past, so that the first STALE asks at once.
-            asked = self._asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
+            asked = self.asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
             asked.named = named
             if now >= asked.at + timeout_s:
                 self._ask(position, asked, now)
@@ -155,11 +147,11 @@ class PeerRepair:
         """Ask the next peer about the oldest of the positions that were sent so often, `late`, without an answer."""
         silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
         for position in silent[:AHEAD]:
-            self._ask(position, self._asked.setdefault(position, _Asked(0, self._own.rank)), now)
+            self._ask(position, self.asked.setdefault(position, _Asked(0, self._own.rank)), now)
 
     def note_gone(self, position: int, rank: int, now: float) -> bool:
         """Take a GONE. Say whether no peer is left to ask."""
-        asked = self._asked.get(position)
+        asked = self.asked.get(position)
         if asked is None:
             return False
         asked.gone |= 1 << rank
@@ -170,7 +162,7 @@ class PeerRepair:
 
     def settle(self, position: int, now: float) -> None:
         """Forget a position that has its result."""
-        self._asked.pop(position, None)
+        self.asked.pop(position, None)
         if self._fetched.pop(position, None) is not None:
             self._fetch_next(now)
 
@@ -333,7 +325,7 @@ class PeerRepair:
         payload: bytes = b"",
     ) -> None:  # fmt: skip
         message = PeerMessage(kind, self._own.rank, self._own.generation, slot, round, op, value, payload)
-        self._outgoing.append((rank, message))
+        self.outgoing.append((rank, message))
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:

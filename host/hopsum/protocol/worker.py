@@ -120,6 +120,8 @@ class Worker:
         self._state = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
         self.in_progress: Final = self._state.active
         """All-reduces in progress, in the order of the stream."""
+        self.events: Final = self._state.events
+        """The ends of all-reduces that `next_event` takes."""
         self.join_point = JoinPoint(self._state, resume)
         # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
@@ -403,7 +405,10 @@ class Worker:
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
         """Take the messages to peers that are due now, as (rank, message)."""
-        return [] if self.repair is None else self.repair.take_outgoing()
+        if self.repair is None:
+            return []
+        outgoing, self.repair.outgoing = self.repair.outgoing, []
+        return outgoing
 
     def done_for_peers(self) -> PeerMessage | None:
         """Take the DONE that all peers should have soon, if there is one. The next one takes its place (R2)."""
@@ -419,7 +424,7 @@ class Worker:
         """Say whether a message of a peer would help now: the caller should look often."""
         if self.phase is not WorkerPhase.RUN or self.repair is None:
             return False
-        return self.repair.waits or self._state.held_back() is not None
+        return bool(self.repair.asked) or self._state.held_back() is not None
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
@@ -431,14 +436,9 @@ class Worker:
         due_at = min(deadline_at, self._prober.timer(self._state.active), self.queue.timer(), peers_at)
         return None if due_at == inf else due_at
 
-    @property
-    def has_events(self) -> bool:
-        """Whether an event waits to be taken by `next_event`."""
-        return bool(self._state.events)
-
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
-        return self._state.events.popleft() if self._state.events else None
+        return self.events.popleft() if self.events else None
 
     # ---- a compiled loop in the worker's place ---------------------------------------------------------
 
@@ -453,7 +453,7 @@ class Worker:
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
         if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
             return False
-        return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.waits))
+        return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.asked))
 
     @property
     def open_position(self) -> NDArray[np.int64]:
@@ -594,7 +594,7 @@ class Worker:
         self.phase = WorkerPhase.OVER
         # From now on the worker is OVER: all ranks of the generation must begin a new one.
         self._failure = error
-        self._state.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
+        self.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
         self.queue.clear()
         for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()

@@ -231,7 +231,7 @@ class Transport:
             runs = loop is not None and not self._locks.are_wanted and loop.is_plain(self._workers, self._spreads)
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
             # A vector may have ended in `submit`: its results came early, or it is void.
-            if work is not None or any(worker.has_events for worker in self._workers):
+            if work is not None or any(worker.events for worker in self._workers):
                 wait_s = 0.0
             if loop is not None and runs:
                 batches = loop.run(self._workers, self._spreads, min([*due, begun + wait_s]))

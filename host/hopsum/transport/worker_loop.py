@@ -327,7 +327,7 @@ class WorkerLoop:
             if not has_rest and self.job[at.STOP] != at.STOP_DONE:
                 break
             # Else the caller has something to do first.
-            if any(unsent) or any(worker.has_events for worker in workers) or self.interrupt is not None:
+            if any(unsent) or any(worker.events for worker in workers) or self.interrupt is not None:
                 break
             if not self.is_plain(workers, spreads):
                 break
