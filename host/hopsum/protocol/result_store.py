@@ -44,8 +44,9 @@ class _Kept(NamedTuple):
     results: NDArray[np.uint8]
     contributors: NDArray[np.uint64]
     delivered_at: float
-    proves: bool = True
-    """Its contributors are of this generation: they prove what they hold of earlier all-reduces."""
+    named: int
+    """Bitmap of the ranks among its contributors, which prove that they hold earlier results; 0 in a later generation.
+    """
 
 
 class ResultStore:
@@ -79,7 +80,7 @@ class ResultStore:
         self._done, self._out = [0] * self._own.workers, [False] * self._own.workers
         self._done[self._own.rank] = _EVERYTHING
         self._note_said()
-        self._kept = [kept._replace(delivered_at=now, proves=False) for kept in self._kept]
+        self._kept = [kept._replace(delivered_at=now, named=0) for kept in self._kept]
 
     @property
     def runs(self) -> list[tuple[int, int]]:
@@ -93,7 +94,8 @@ class ResultStore:
 
     def keep(self, reduce: AllReduce, now: float) -> None:
         """Take a complete all-reduce. Its results are not copied, since they do not change any more."""
-        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
+        named = int(np.bitwise_or.reduce(reduce.contributors))
+        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now, named)
         # Tuples in the order of their first positions, which are all different.
         insort(self._kept, kept)
         self.kept_bytes += kept.results.nbytes
@@ -171,7 +173,15 @@ class ResultStore:
         # Only a later round of its last slot proves anything, and there is none yet.
         if self._kept[-1].end < kept.end + self._stream.slots:
             return False
-        return self._proved(kept) == (1 << self._own.workers) - 1
+        # A straggler is in no later result at all, which costs less to see.
+        named, everybody = self._said(kept), (1 << self._own.workers) - 1
+        for later in self._kept[1:]:
+            named |= later.named
+        return named == everybody == self._proved(kept)
+
+    def _said(self, kept: _Kept) -> int:
+        """Return the bitmap of the ranks that said to hold an all-reduce, or are given up."""
+        return sum(1 << rank for rank, done in enumerate(self._done) if done >= kept.end or self._out[rank])
 
     def _proved(self, kept: _Kept) -> int:
         """Return the bitmap of the ranks that are proved to hold an all-reduce, or given up."""
@@ -180,10 +190,9 @@ class ResultStore:
         # delivered later is still here, since all-reduces are dropped in the order of the stream.
         first = max(kept.first, kept.end - slots)
         found = np.zeros(kept.end - first, np.uint64)
-        later = [each for each in self._kept if each.proves and each.first >= kept.end and each.end > first + slots]
+        later = [each for each in self._kept if each.named and each.first >= kept.end and each.end > first + slots]
         if later:
             at = (np.concatenate([np.arange(each.first, each.end) for each in later]) - first) % slots
             contributors = np.concatenate([each.contributors for each in later])
             np.bitwise_or.at(found, at[at < len(found)], contributors[at < len(found)])
-        said = sum(1 << rank for rank, done in enumerate(self._done) if done >= kept.end or self._out[rank])
-        return int(np.bitwise_and.reduce(found)) | said
+        return int(np.bitwise_and.reduce(found)) | self._said(kept)
