@@ -118,7 +118,7 @@ class DeadlineProber:
 
     def finding(self, oldest: SlotRound) -> str:
         """Word the last STATE about a slot and round: the missing ranks, or the place of the result or the UPDATE."""
-        own, answer, where = self._membership, self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
+        own, answer, where = self._membership, self._answer_about(oldest), str(oldest)
         if answer is None:
             about = self._about if self._place == oldest else 0
             return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"

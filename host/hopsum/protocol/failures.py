@@ -42,10 +42,8 @@ def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
     """Return the error of a worker whose missing result no peer keeps any longer."""
     return FellBehindError(
         f"rank {own.rank} fell behind in generation {own.generation}: neither {own.switch} nor any of its peers "
-        "still has the "
-        f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
-        "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and "
-        "connect again"
+        f"still has the result of {place}; the others went on without this worker. Its model is not theirs any more: "
+        "load parameters and optimiser state of another rank, drop the error feedback, and connect again"
     )
 
 
@@ -57,9 +55,8 @@ def no_answer(
     ignored, prober = asked
     missing = prober.missing_ranks(oldest)
     return AllReduceTimeoutError(
-        f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, slot "
-        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times, {reduce.datagrams.shape[1]} bytes "
-        f"each; {ignored}. {reduce.missing} of "
+        f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, {oldest}, "
+        f"UPDATE sent {sent} times, {reduce.datagrams.shape[1]} bytes each; {ignored}. {reduce.missing} of "
         f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
         f"{_advice(own, missing)}. {NEW_GENERATION}",
         missing,
@@ -95,9 +92,9 @@ def long_ones_lost(own: Membership, place: SlotRound, kind: Kind, sent: int, las
     else:
         found, lost = "the switch has the sum, and its RESULT does not arrive here", "sent by the switch are lost"
     return AllReduceTimeoutError(
-        f"{own.switch} has answered rank {own.rank} for {lasted_s:.3g} s, but {found}: slot {place.slot}, round "
-        f"{place.round}, UPDATE sent {sent} times. So long datagrams {lost}, and short ones are not. Look for a "
-        "smaller MTU on the way or at its ends (ip link set dev INTERFACE mtu 1500), and try without UDP_SEGMENT "
+        f"{own.switch} has answered rank {own.rank} for {lasted_s:.3g} s, but {found}: {place}, UPDATE sent {sent} "
+        f"times. So long datagrams {lost}, and short ones are not. Look for a smaller MTU on the way or at its ends "
+        "(ip link set dev INTERFACE mtu 1500), and try without UDP_SEGMENT "
         f"(HOPSUM_GSO=off here, --udp ...,gso=off at the switch). Or wait longer (unreachable_s). {NEW_GENERATION}",
         (own.rank,) if kind is Kind.UPDATE else (),
     )
@@ -107,8 +104,8 @@ def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) ->
     """Return the error of an all-reduce that waits for workers which have said LEAVE."""
     has = "has" if len(ranks) == 1 else "have"
     return RankLeftError(
-        f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: slot {place.slot}, round "
-        f"{place.round} of generation {own.generation} can never be complete. All ranks have to run the same number of "
+        f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: {place} "
+        f"of generation {own.generation} can never be complete. All ranks have to run the same number of "
         "all-reduces: give each rank the same number of batches, or stop all ranks at the same step",
         ranks,
     )
@@ -117,10 +114,9 @@ def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) ->
 def not_caught_up(own: Membership, place: SlotRound, lacking: int, waited_s: float) -> AllReduceTimeoutError:
     """Return the error of an all-reduce whose decided results, the first of them at `place`, no peer has sent."""
     return AllReduceTimeoutError(
-        f"rank {own.rank} lacks {lacking} results that were decided when generation {own.generation} began, the "
-        "first of them "
-        f"slot {place.slot}, round {place.round}, and no peer that holds them answered within {waited_s:.3g} s. Check "
-        f"that the workers run and that their side channels can be reached. {NEW_GENERATION}"
+        f"rank {own.rank} lacks {lacking} results that were decided when generation {own.generation} began, the first "
+        f"of them {place}, and no peer that holds them answered within {waited_s:.3g} s. Check that the workers run "
+        f"and that their side channels can be reached. {NEW_GENERATION}"
     )
 
 

@@ -49,10 +49,8 @@ class SlotRound(NamedTuple):
     slot: int
     round: int
 
-    @property
-    def version(self) -> int:
-        """The number of the slot's copy, 0 or 1."""
-        return self.round & 1
+    def __str__(self) -> str:
+        return f"slot {self.slot}, round {self.round}"
 
 
 class Stream:

@@ -22,7 +22,6 @@ def test_place_and_position(slots: int, position: int) -> None:
     place = stream.place(position)
     assert 0 <= place.slot < slots
     assert 1 <= place.round <= MAX_ROUND
-    assert place.version == place.round % 2
     assert stream.position(*place) == position
 
 
