@@ -129,18 +129,14 @@ def test_allreduce() -> None:
             assert found["switch_cpu_s"] > 0 or name in gloo
             shaped = entry["rate"] != "unshaped"
             assert (found["over_wire"] is not None) == shaped
-            assert (found["link_utilisation_down"] is not None) == shaped
             if shaped:
-                bits = entry["rate_bits_per_s"] * found["seconds"]  # that pass in this time, besides those of one burst
-                # Answers may come after the last result.
+                # What passes in this time, besides one burst. Answers may come after the last result.
+                passed = entry["rate_bits_per_s"] / 8 * found["seconds"]
                 late = found["retransmits"] * FRAME_BYTES / found["all_reduces"]
                 assert found["over_wire"] == pytest.approx(found["seconds"] / found["wire_seconds"], rel=0.01)
-                assert 0 < found["link_utilisation_down"] < 1.05 * (1 + 8 * (BURST_BYTES + late) / bits)
+                assert 0 < found["wire_bytes_down"] < 1.05 * (passed + BURST_BYTES + late)
             least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
             assert least <= found["wire_bytes_up"]
-            assert found["interface_bytes_up"] > least * 0.9
-        assert entry["speedup_over_thc-no-overlap"] > 0
-        assert not gloo or entry["speedup_over_gloo-fp32"] > 0
         assert subjects["thc-no-overlap"]["codec_beside_network_s"] == 0
 
 

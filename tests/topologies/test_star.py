@@ -42,7 +42,6 @@ def test_links_carry_and_count() -> None:
                     assert middle.recvfrom(2000) == (PAYLOAD, sender.getsockname())
                 up = star.counts()[0].since(before[0])
                 assert 10 * 1042 <= up.wire_bytes_up < 10 * 1042 + 500  # ARP may be among them
-                assert up.interface_bytes_up == up.wire_bytes_up
                 assert up.wire_bytes_down < 500
                 assert up.dropped == 0
                 with bound(star.hosts[1], "10.0.0.2") as other:

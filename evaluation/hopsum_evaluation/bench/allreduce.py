@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from statistics import fmean, median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +41,15 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, Turn, gradient_of, work
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import PLACEMENTS, ShardedJobs, hosts_of, seats_of, start_switches, switches_of
+from hopsum_evaluation.bench.placements import (
+    PLACEMENTS,
+    ShardedJobs,
+    hosts_of,
+    links_unavailable,
+    seats_of,
+    start_switches,
+    switches_of,
+)
 from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, processors_of, versions
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import list_of, rate_bits_per_s, time_s, whole
@@ -71,8 +77,7 @@ CHOICES = (*SUBJECTS, *(name for name in OTHERS if name not in SUBJECTS))
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench allreduce", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    add_rates_option(parser, "200mbit,1gbit,2.5gbit,unshaped")
+    add_common_options(parser, "200mbit,1gbit,2.5gbit,unshaped", 512)
     add_dilate_option(parser)
     parser.add_argument(
         "--elements",
@@ -92,16 +97,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--round-trip", type=time_s, default=0.0, metavar="TIME",
         help="round-trip time added between two hosts, as in 10ms (default: none)",
     )  # fmt: skip
-    parser.add_argument(
-        "--window", type=int, default=512, help="packets in flight per worker and switch (default %(default)s)"
-    )
-    parser.add_argument(
-        "--buckets", type=whole(1), default=8,
-        help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
-    )  # fmt: skip
-    parser.add_argument(
-        "--runs", type=whole(1), default=3, help="runs of each subject at each rate (default %(default)s)"
-    )
     parser.add_argument(
         "--only",
         action="append",
@@ -124,16 +119,27 @@ def build_parser() -> argparse.ArgumentParser:
         "--error-feedback", action=argparse.BooleanOptionalAction, default=True,
         help="error feedback in hopsum's workers, as training has it (default: yes)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
-def add_rates_option(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --rates: a list of rates in tc's words, None for links that are not shaped."""
+def add_common_options(parser: argparse.ArgumentParser, rates: str, window: int) -> None:
+    """Add what all benchmarks of all-reduces take. Of --rates, None is for links that are not shaped."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
-        "--rates", type=list_of(_rate), default=default, metavar="RATE,...",
+        "--rates", type=list_of(_rate), default=rates, metavar="RATE,...",
         help=f"rates of every link, as tc writes them, or {UNSHAPED} (default %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--window", type=int, default=window, help="packets in flight per worker and switch (default %(default)s)"
+    )
+    parser.add_argument(
+        "--buckets", type=whole(1), default=8,
+        help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=whole(1), default=3, help="runs of each subject at each rate (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
 
 
 def _rate(text: str) -> str | None:
@@ -149,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.buckets > min(options.elements):
         parser.error(f"--buckets {options.buckets}: no more than elements")
-    if reason := unavailable():
+    if reason := links_unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
     subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
     subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
@@ -174,14 +180,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def unavailable() -> str | None:
-    """Return why shaped links cannot be made on this machine, or None."""
-    if os.geteuid() != 0:
-        return "network namespaces, veth pairs and token buckets need root: run it with sudo"
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"{' and '.join(missing)} not found: install iproute2" if missing else None
-
-
 @dataclass(slots=True)
 class RateFinding:
     """All turns of one subject with one size of tensors at one rate of the links."""
@@ -197,8 +195,8 @@ class RateFinding:
     """By turn: seconds of the first all-reduce, the slowest rank's."""
     all_reduces: int = 0
     """The number of all-reduces in all turns, first ones included."""
-    passed: list[list[PassedBytes]] = field(default_factory=list)
-    """By turn: bytes of an all-reduce at each link, as the mean. Links of workers come first."""
+    passed: list[list[tuple[float, float]]] = field(default_factory=list)
+    """By turn: bytes of an all-reduce at each link, up and down, as the mean. Links of workers come first."""
     dropped: int = 0
     """Frames that the queues of all links dropped."""
     peak_rss_bytes: int = 0
@@ -217,9 +215,7 @@ class RateFinding:
         self.seconds.append(median(map(max, zip(*(measured.calls_s for measured in done), strict=True))))
         self.first_seconds.append(max(measured.first_s for measured in done))
         self.all_reduces += count
-        self.passed.append(
-            [PassedBytes(*(getattr(link, name) / count for name in PassedBytes._fields)) for link in links]
-        )
+        self.passed.append([(link.wire_bytes_up / count, link.wire_bytes_down / count) for link in links])
         self.dropped += sum(link.dropped for link in links)
         self.peak_rss_bytes = max(self.peak_rss_bytes, *(measured.peak_rss_bytes for measured in done))
         self.ready_rss_bytes = max(measured.ready_rss_bytes for measured in done)
@@ -231,7 +227,7 @@ class RateFinding:
     @property
     def busiest_wire_bytes(self) -> float:
         """Bytes of an all-reduce in the busier direction of the busiest link."""
-        return fmean(max(max(link.wire_bytes_up, link.wire_bytes_down) for link in links) for links in self.passed)
+        return fmean(max(map(max, links)) for links in self.passed)
 
     def as_json(self, workers: int) -> dict[str, Any]:
         """Summarise all turns: medians of times, means of bytes."""
@@ -255,31 +251,15 @@ class RateFinding:
             "busiest_wire_bytes": round(busiest),
             "busiest_bits_per_element": round(8 * busiest / self.elements, 3),
         }
-        for name in PassedBytes._fields:
-            # Of workers' links only: in placement server the last link is the switch's.
-            mean = fmean(getattr(link, name) for links in self.passed for link in links[:workers])
-            report[name] = round(mean)
-            if name.startswith("wire"):
-                rate = self.rate_bits_per_s
-                used = None if rate is None else round(8 * mean / fmean(self.seconds) / rate, 3)
-                report[f"link_utilisation_{name.removeprefix('wire_bytes_')}"] = used
+        # Of workers' links only: in placement server the last link is the switch's.
+        ours = [link for links in self.passed for link in links[:workers]]
+        report["wire_bytes_up"] = round(fmean(up for up, _ in ours))
+        report["wire_bytes_down"] = round(fmean(down for _, down in ours))
         if self.spans:
             report["codec_beside_network_s"] = round(overlap_s(self.spans), 6)
             codec = [span.stop_s - span.start_s for span in self.spans if not span.stage.startswith("network")]
             report["codec_s"] = round(sum(codec), 6)
         return report
-
-
-class PassedBytes(NamedTuple):
-    """Mean bytes per all-reduce on one worker's link: up to the switch, down to the worker, by two ways of counting.
-
-    `wire` has preambles and gaps between frames. `interface` is the count of the network interface.
-    """
-
-    wire_bytes_up: float
-    wire_bytes_down: float
-    interface_bytes_up: float
-    interface_bytes_down: float
 
 
 def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: float) -> dict[str, Any]:
@@ -295,9 +275,6 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
             "rate_bits_per_s": found_here[0].rate_bits_per_s,
             "subjects": here,
         }
-        for ours, theirs in (("thc", "gloo-fp32"), ("thc", "gloo-fp16"), ("thc", "thc-no-overlap")):
-            if ours in here and theirs in here:
-                entry[f"speedup_over_{theirs}"] = round(here[theirs]["seconds"] / here[ours]["seconds"], 3)
         for found in here.values():
             found["speedup_over"] = {
                 theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in OTHERS if theirs in here

@@ -8,6 +8,8 @@ hosts    a switch on every worker's host, each a shard of the job; nothing has m
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +34,14 @@ from hopsum_wire import HOPSUM_UDP_PORT
 
 PLACEMENTS: Final = ("fabric", "server", "hosts")
 _MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
+
+
+def links_unavailable() -> str | None:
+    """Return why shaped links cannot be made on this machine, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces, veth pairs and token buckets need root: run it with sudo"
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    return f"{' and '.join(missing)} not found: install iproute2" if missing else None
 
 
 @dataclass(frozen=True, slots=True)

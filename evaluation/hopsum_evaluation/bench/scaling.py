@@ -28,11 +28,11 @@ from hopsum_evaluation.bench.allreduce import (
     AllReduceSetting,
     RateFinding,
     WrongMeanError,
-    add_rates_option,
+    add_common_options,
     run,
-    unavailable,
 )
 from hopsum_evaluation.bench.made_datagrams import CODES
+from hopsum_evaluation.bench.placements import links_unavailable
 from hopsum_evaluation.bench.timing import commit, machine, processors_of, versions
 from hopsum_evaluation.units import list_of, whole
 from hopsum_topologies.errors import TopologyError
@@ -44,7 +44,7 @@ ELEMENTS = 4_000_000
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench scaling", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    add_common_options(parser, UNSHAPED, 256)
     parser.add_argument(
         "--host-counts", type=list_of(whole(2, 16)), default=(2, 4, 8, 16), metavar="N,...",
         help="numbers of hosts with a worker each, 2 to 16 (default 2,4,8,16)",
@@ -53,16 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--shard-counts", type=list_of(whole(1)), default=(1, 2, 4), metavar="K,...",
         help="numbers of shards, no more than hosts (default 1,2,4)",
     )  # fmt: skip
-    add_rates_option(parser, UNSHAPED)
     parser.add_argument(
         "--elements", type=int, default=ELEMENTS, help="number of float32 elements of a tensor (default %(default)s)"
     )
-    parser.add_argument("--buckets", type=whole(1), default=8, help="vectors of a tensor (default %(default)s)")
-    parser.add_argument(
-        "--window", type=int, default=256, help="packets in flight per worker and switch (default %(default)s)"
-    )
-    parser.add_argument("--runs", type=whole(1), default=3, help="runs of each subject (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
@@ -73,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     hosts, shards = options.host_counts, options.shard_counts
     if options.buckets > options.elements:
         parser.error(f"--buckets {options.buckets}: no more than elements")
-    if reason := unavailable():
+    if reason := links_unavailable():
         parser.exit(1, f"hopsum bench scaling: {reason}\n")
     before, began_s = machine(), time.perf_counter()
     try:

@@ -8,8 +8,6 @@ from the same parameters on the same batches, and share this machine's cores. Me
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,7 +22,7 @@ from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, seats_of, start_switches
+from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, links_unavailable, seats_of, start_switches
 from hopsum_evaluation.report.accuracy_plan import (
     FULL,
     MODELS,
@@ -198,10 +196,7 @@ def unavailable() -> str | None:
     """Return why trainings cannot run on this machine, or None."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return "needs torch and scikit-learn: pip install 'hopsum[demo]'"
-    if os.geteuid() != 0:
-        return "network namespaces, veth pairs and token buckets need root: run it with sudo"
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"{' and '.join(missing)} not found: install iproute2" if missing else None
+    return links_unavailable()
 
 
 def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
