@@ -176,10 +176,6 @@ class RetransmitQueue:
         oldest = int(self._open.min())
         return None if oldest == NO_POSITION else oldest
 
-    def positions(self) -> list[int]:
-        """The positions of the stream that were sent and have no result yet, in increasing order."""
-        return sorted(self._open[self._open != NO_POSITION].tolist())
-
     def sent(self, position: int) -> int:
         """Return the number of transmissions of a position, 0 if it is not open."""
         slot = position % self._slots

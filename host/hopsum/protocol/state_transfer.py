@@ -182,11 +182,6 @@ class StateFetch:
         if len(self._buffer) >= self._total:
             self._finish(now)
 
-    def taken(self, generation: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
-        """Return the messages that tell all other ranks of the state's arrival."""
-        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=self.start_generation)
-        return [(rank, message) for rank in peers]
-
     def _finish(self, now: float) -> None:
         if self._hash.digest() == self._digest:
             self.state = bytes(self._buffer)

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in a job's stream of chunks, and where they stand on the wire.
+"""Positions in a job's stream of chunks, and where they stand on the wire (N1 to N4 of docs/protocol.md).
 
-Rules
-    N1  The chunks of all all-reduces of a job form one stream: positions 0, 1, ... never restart in it.
-    N2  slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, whatever all-reduce p belongs to.
-        The base comes with a generation: a multiple of S, 0 in the first one.
-    N3  The window is the slots: one position of each slot is outstanding at most (worker.py, W1).
-    N4  Rounds start at 1 and do not wrap: a generation ends before a slot's round reaches 2^32 - 1. Rounds start again
-        with every generation, so that a change of generation is all that this takes.
+slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, whatever all-reduce position p belongs to. The base
+comes with a generation: a multiple of S, 0 in the first one. So rounds start again with every generation, and a change
+of generation needs nothing more.
 """
 
 from __future__ import annotations

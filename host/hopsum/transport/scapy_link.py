@@ -35,7 +35,7 @@ ASKS: Final = 5
 ICMP_UNREACHABLE: Final = 3
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 # linux/sockios.h, linux/if_arp.h
-_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+_SIOCGIFMTU: Final = 0x8921
 _ARPHRD_ETHER: Final = 1
 _SO_ATTACH_FILTER: Final = 26
 
@@ -181,7 +181,7 @@ class _Layer2Carrier:
         except PermissionError as error:
             raise PermissionError(error.errno, f"packets on {interface} need root: {error.strerror}") from None
         try:
-            mac, self._mtu_bytes = inspect_interface(self._socket.ins, interface)
+            mac, self._mtu_bytes = inspect_interface(self._socket.ins)
             self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._holder = hold_port(local, switch)
             self.local = local if self._holder is None else self._holder.getsockname()
@@ -329,21 +329,13 @@ def _number(ip: str) -> int:
     return int.from_bytes(socket.inet_aton(ip), "big")
 
 
-def inspect_interface(sock: socket.socket, interface: str) -> tuple[int, int]:
-    """Return MAC and MTU of an Ethernet interface. Raises OSError."""
-    request = struct.pack("16s24x", interface.encode()[:15])
-    try:
-        answer = fcntl.ioctl(sock, _SIOCGIFHWADDR, request)
-        (mtu_bytes,) = struct.unpack_from("=i", fcntl.ioctl(sock, _SIOCGIFMTU, request), 16)
-    except OSError as error:
-        known = ", ".join(sorted(name for _, name in socket.if_nameindex()))
-        raise OSError(
-            error.errno, f"no interface {interface!r} in this network namespace; there are: {known}"
-        ) from None
-    (kind,) = struct.unpack_from("=H", answer, 16)
+def inspect_interface(sock: socket.socket) -> tuple[int, int]:
+    """Return MAC and MTU of the Ethernet interface that a packet socket is bound to. Raises OSError."""
+    interface, _, _, kind, mac = sock.getsockname()
     if kind != _ARPHRD_ETHER:
         raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")
-    return int.from_bytes(answer[18:24], "big"), int(mtu_bytes)
+    answer = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
+    return int.from_bytes(mac, "big"), int(struct.unpack_from("=i", answer, 16)[0])
 
 
 def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:

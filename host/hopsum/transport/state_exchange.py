@@ -69,7 +69,9 @@ class StateExchange:
                 self._fetch = None
             waiting.over("has the state")
             # Everybody hears that the state is here, so that the holders free theirs.
-            self._channel.send_all(fetch.taken(self._worker.membership.generation, self._others))
+            generation = self._worker.membership.generation
+            taken = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=start_generation)
+            self._channel.send_all([(other, taken) for other in self._others])
             return fetch.state
 
     def hear(self, message: PeerMessage) -> None:

@@ -71,7 +71,7 @@ def stale_settles(patch: Patch) -> None:
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
         reduce = self._state.find(position)
-        if position in self.queue.positions() and reduce is not None:
+        if position in self.queue.arrays.open and reduce is not None:
             nothing = replace(header, op=reduce.op, contributors=0)
             self._state.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
 
