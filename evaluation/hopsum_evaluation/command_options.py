@@ -10,7 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from hopsum.codec import CodecError, parse_codec
+from hopsum.codec import CODECS, CodecError, parse_codec, require_switch
 from hopsum.transport.scapy_link import PacketView
 
 
@@ -20,6 +20,16 @@ def codec_argument(text: str) -> str:
         return str(parse_codec(text))
     except CodecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def switch_codec_argument(text: str) -> str:
+    """Check that a text names a codec for which a switch can sum, and return it. Raises ArgumentTypeError."""
+    codec = codec_argument(text)
+    try:
+        require_switch(CODECS[parse_codec(codec).name])
+    except CodecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return codec
 
 
 def add_link_options(parser: argparse.ArgumentParser) -> None:

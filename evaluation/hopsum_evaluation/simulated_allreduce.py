@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hopsum.codec.interface import Codec, CollectivePhase, ErrorFeedback, Flags, Floats, ReductionContext
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.simulate import simulate_phase
 from hopsum_wire import Op
 
 
@@ -42,8 +42,8 @@ def simulate_allreduce(
             arrived = present(number, phase)
         elif phase.op != Op.MAX32:
             arrived = present
-        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
-        results, contributors = simulate_switch(phase.op, payloads, codec.lookup, arrived, codec.code_group)
+        phases = [reduction.phase for reduction in reductions if reduction.phase is not None]
+        results, contributors = simulate_phase(codec, phases, arrived)
         for reduction in reductions:
             reduction.take(results, contributors)
         number += 1

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.simulate import simulate_phase
 from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
@@ -187,10 +187,10 @@ class MemoryCommunicator(SerialCommunicator):
         require_agreement(self._rack.meet(self.rank, call, lambda calls: dict(enumerate(calls)), self._deadline_s))
 
     def _sum(self, phase: CollectivePhase) -> Summed:
-        def add(payloads: list[Bytes]) -> tuple[Bytes, NDArray[np.uint64]]:
-            return simulate_switch(phase.op, payloads, self.codec.lookup, code_group=self.codec.code_group)
+        def add(phases: list[CollectivePhase]) -> tuple[Bytes, NDArray[np.uint64]]:
+            return simulate_phase(self.codec, phases)
 
-        results, contributors = self._rack.meet(self.rank, phase.payloads, add, self._deadline_s)
+        results, contributors = self._rack.meet(self.rank, phase, add, self._deadline_s)
         # copies, since the other ranks read the same arrays
         return Summed(results.copy(), contributors.copy(), phase.payloads.nbytes)
 

@@ -21,7 +21,7 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum_cli.operator import address_of, operator
-from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control import UNIX, is_local
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_slots(parser)
     parser.add_argument(
         "--codec",
-        type=codec_argument,
+        type=switch_codec_argument,
         help="codec of the workers, as in thc:bits=2; selects the lookup table (default: thc)",
     )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")

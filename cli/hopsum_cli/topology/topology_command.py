@@ -16,7 +16,7 @@ from rich.table import Table
 
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, link_lines
-from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_switch.cli import existing_file
 from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError
@@ -50,8 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--target", choices=TARGETS, default="native", help="switches and hosts of the network (default %(default)s)"
     )
     running.add_argument(
-        "--codec", type=codec_argument, default="thc", help="codec of the jobs, as in thc:bits=2 (default %(default)s)"
-    )
+        "--codec", type=switch_codec_argument, default="thc",
+        help="codec of the jobs, as in thc:bits=2 (default %(default)s)",
+    )  # fmt: skip
     running.add_argument("--slots", type=int, default=32, metavar="N", help="slots of every job (default %(default)s)")
     running.add_argument(
         "--aggregate-at",

@@ -4,7 +4,6 @@
 estimator_interface  mean estimation with few bits, decoded at the receiver: messages, random numbers, levels, codes
 suresh               sb, sk, srk, svk (Suresh, Yu, Kumar, McMahan, ICML 2017), and their bounds
 estimators           fp16, top-k, TernGrad, and all estimators by name
-two_shot             quantised vectors of the two-shot all-reduce
 thc_published        codec `thc-published`: THC as its authors published it
 
 The package constriction is imported when `svk` is made, not before.

@@ -31,15 +31,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import Codec, make_codec
+from hopsum.codec import Codec, make_codec, parse_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
+from hopsum.codec.two_shot import TwoShot
 from hopsum.communicator import Span
 from hopsum.transport.offload import GSO, Gso
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
-from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, Turn, gradient_of, work
+from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Measured, Turn, gradient_of, work
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import (
     PLACEMENTS,
@@ -60,13 +61,10 @@ from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"
-GLOO = ("gloo-fp32", "gloo-fp16")
-OTHERS = (*GLOO, "two-shot-4", "two-shot-8")
+OTHERS = (*GLOO, "two-shot:bits=4", "two-shot:bits=8")
 """Subjects that need no switch, and torch. All of them run over gloo."""
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 """Measured unless others are asked for. Any other subject is the codec that hopsum takes, as `--codec` spells it."""
-_MOST_NMSE = {"gloo-fp16": 1e-5, "two-shot-4": 0.1, "two-shot-8": 5e-4}
-"""Bounds of `most_nmse` for subjects that round. Two-shot adds what the rounding of the mean before has left."""
 CHECKED = 65536
 LOOP_S: Final = 0.3
 """The time that a tight loop takes, in all-reduces as fast as the one that warms up."""
@@ -160,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
     subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
     if find_spec("torch") is None:
-        subjects = [name for name in subjects if name not in OTHERS]
+        subjects = [name for name in subjects if not needs_gloo(name)]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
     setting = AllReduceSetting(
         options.rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed,
@@ -393,7 +391,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
-    ours = {name: codec_of(name) for name in setting.subjects if name not in OTHERS}
+    ours = {name: codec_of(name) for name in setting.subjects if name not in GLOO}
     # Kernels are compiled here, once: workers find them in the cache.
     codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}
     compiled_kernel()
@@ -413,11 +411,11 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         )  # fmt: skip
         pools: dict[str, WorkerPool] = {}
         for subject in setting.subjects:
-            if subject in codecs:
+            if not needs_gloo(subject):
                 own = replace(plan, codec=ours[subject], overlap=subject != "thc-no-overlap")
                 pool = pools[subject] = stack.enter_context(WorkerPool(seats, work, own))
                 jobs.create(pool, codecs[subject], setting.window, folder / f"job{len(pools)}.json")
-        gloo = [subject for subject in setting.subjects if subject in OTHERS]
+        gloo = [subject for subject in setting.subjects if needs_gloo(subject)]
         if gloo:
             # Here, not above: torch is installed where gloo is asked for, and the other processes shall not hold it.
             from hopsum_evaluation.torch.gloo_bench import work as work_gloo
@@ -487,8 +485,13 @@ class _Turns:
         return done, passed, used_s
 
 
+def needs_gloo(subject: str) -> bool:
+    """Say whether a subject runs over gloo, without a switch: the rings, and codec two-shot."""
+    return subject in GLOO or parse_codec(codec_of(subject)).name == TwoShot.name
+
+
 def codec_of(subject: str) -> str:
-    """Spell the codec of a subject of hopsum's."""
+    """Spell the codec of a subject that is no ring of gloo."""
     return "thc" if subject == "thc-no-overlap" else subject
 
 
@@ -500,7 +503,11 @@ def most_nmse(subject: str, codec: Codec | None, *, error_feedback: bool = False
     """
     if isinstance(codec, LookupTableCodec):
         return (4 if error_feedback else 2) * expected_nmse(codec.table, 1)
-    return _MOST_NMSE.get(subject, 1e-12)
+    if isinstance(codec, TwoShot):
+        # Twice a step of a block of 512 normal elements, of which the largest is below 4.5, has been rounded.
+        step = 4.5 / ((1 << codec.bits - 1) - 1)
+        return (4 if error_feedback else 2) * step**2 / 12
+    return 1e-5 if subject == "gloo-fp16" else 1e-12
 
 
 def _check(

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ from hopsum_evaluation.bench.timing import memory
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
+GLOO: Final = ("gloo-fp32", "gloo-fp16")
+"""Subjects that are rings of gloo. Any other one is spelled as its codec."""
 Address = tuple[str, int]
 Bound = list[tuple[Address, int]]
 """By switch: the address of the worker's UDP socket, and the TCP port of its side channel at the same IP."""

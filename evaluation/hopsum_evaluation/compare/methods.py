@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, CollectivePhase, best_table, make_codec
+from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK
 from hopsum.codec.thc import LookupTableCodec
+from hopsum.codec.two_shot import TwoShot
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import Sk, Srk, Svk
 from hopsum_evaluation.baselines.thc_published import ThcPublished
-from hopsum_evaluation.baselines.two_shot import BITS, BLOCK, block_bytes, dequantise, padded, quantise
 from hopsum_evaluation.expected_error import expected_nmse_of
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire.payload import SHAPES
@@ -148,24 +149,21 @@ def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
 
 
 class TwoShotMethod:
-    """The two-shot all-reduce with codes of 4 or 8 bits: see `hopsum_evaluation.baselines.two_shot`."""
+    """A `MeanMethod` of codec `two-shot`, whose codes the workers add up themselves."""
 
     def __init__(self, workers: int, bits: int) -> None:
         """Raise CodecError unless there are two workers at least."""
         require_two(workers, "two-shot")
-        self.bits = bits
+        self.codec = TwoShot(workers, bits=bits)
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """See `MeanMethod`. Nothing is random. Without error feedback, as all methods here."""
         workers, elements = len(vectors), vectors[0].size
-        sent = [quantise(padded(x, workers), self.bits) for x in vectors]
-        # Added in the order of ranks, as each owner of a part does: float sums depend on the order.
-        total = np.zeros(sent[0].shape[0] * BLOCK, np.float32)
-        for blocks in sent:
-            total += dequantise(blocks, self.bits) / np.float32(workers)
-        mean = dequantise(quantise(total, self.bits), self.bits)[:elements]
-        each = 2 * (workers - 1) / workers * 8 * block_bytes(self.bits) / BLOCK
-        return MethodResult(mean, Bits(each, each, each * (sent[0].shape[0] * BLOCK / elements - 1)))
+        means = simulate_allreduce(self.codec, vectors, seed=seed, step=step)
+        assert means is not None
+        each = 2 * (workers - 1) / workers * 8 * self.codec.block_bytes / TWO_SHOT_BLOCK
+        sent = workers * self.codec.part_blocks(elements) * TWO_SHOT_BLOCK
+        return MethodResult(means[0], Bits(each, each, each * (sent / elements - 1)))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `MeanMethod`: none, since equal vectors are rounded alike."""
@@ -257,7 +255,7 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _estimator("top 1 %", "topk", fraction=0.01),
     _estimator("top 10 %", "topk", fraction=0.1),
     _estimator("terngrad", "terngrad"),
-    *(_two_shot(bits) for bits in BITS),
+    *(_two_shot(bits) for bits in (4, 8)),
     *(_power_sgd(rank) for rank in (2, 8)),
 )
 """Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""

@@ -23,7 +23,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.command_options import add_link_options, check_link_options, codec_argument
+from hopsum_evaluation.command_options import add_link_options, check_link_options, switch_codec_argument
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
     DemoCounts,
@@ -91,8 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"about so many parameters (default {PARAMETERS}; {FEW_PARAMETERS} for bmv2, scapy and topologies)",
     )  # fmt: skip
     parser.add_argument(
-        "--codec", type=codec_argument, default="thc", help="codec of the workers: thc:bits=2 (default %(default)s)"
-    )
+        "--codec", type=switch_codec_argument, default="thc",
+        help="codec of the workers: thc:bits=2 (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--data", choices=("digits", "fashion"), default="digits", help="data set (default %(default)s)"
     )

@@ -35,7 +35,7 @@ from hopsum.codec.thc import LookupTableCodec
 from hopsum.communicator import Span
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
-from hopsum_evaluation.command_options import codec_argument, figure_table
+from hopsum_evaluation.command_options import figure_table, switch_codec_argument
 from hopsum_evaluation.plan.traffic import PlanError, StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
 from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS
@@ -103,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--codec",
         action="append",
-        type=codec_argument,
+        type=switch_codec_argument,
         help="codec of a row, as in thc:bits=2; may be repeated (default: all)",
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of what is measured (default %(default)s)")

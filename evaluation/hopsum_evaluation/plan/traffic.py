@@ -6,7 +6,7 @@ frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chun
 RESULT, both ways.
 
 Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500. Acknowledgements are left out.
-Two-shot: as much of the codes, with a scale of 32 bits for every BLOCK of them (baselines/two_shot.py).
+Two-shot: as much of the codes, with a scale of 32 bits for every TWO_SHOT_BLOCK of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from hopsum.codec import Codec
+from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK
 from hopsum.codec.interface import blocks_of
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_kernels import RANGE_BLOCK
 from hopsum.codec.lossless.sketch_plan import GAMMA, choose_index, expected_union, index_bits
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.errors import HopsumError
-from hopsum_evaluation.baselines.two_shot import BLOCK
 from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
@@ -106,7 +106,7 @@ def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic
 
 def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
     """Count the bytes of a two-shot all-reduce of codes of `bits`, the same in both directions."""
-    return _exchanged(elements, workers, bits / 8 + 4 / BLOCK)
+    return _exchanged(elements, workers, bits / 8 + 4 / TWO_SHOT_BLOCK)
 
 
 def _exchanged(elements: int, workers: int, element_bytes: float) -> StepTraffic:

@@ -60,7 +60,7 @@ class _Ratio(NamedTuple):
 
     model: str
     ours: str = "thc"
-    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
+    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk", "two-shot:bits=4", "two-shot:bits=8")
 
 
 _RATIOS: Final = {
@@ -167,9 +167,9 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 
 def _courses(settings: Settings) -> tuple[Course, ...]:
-    others = ("fp32", "fp16", "powersgd", "topk", "two-shot-4", "two-shot-8")
+    others = ("fp32", "fp16", "powersgd", "topk", "two-shot:bits=4", "two-shot:bits=8")
     # The claims on the fastest other scheme need the strongest of them.
-    strongest = ("fp32", "fp16", "powersgd", "two-shot-4", "thc", PAIRED)
+    strongest = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "thc", PAIRED)
     small = ("fp32", "thc", "thc-ps", PAIRED)
     whole, text_whole = FULL[_CNN], FULL[_TEXT]
     cnn = Course(

@@ -24,7 +24,7 @@ from rich.table import Table
 from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.placements import PLACEMENTS, switches_of
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
-from hopsum_evaluation.command_options import codec_argument
+from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
@@ -33,7 +33,7 @@ from hopsum_evaluation.report.reporting import write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
-OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot-4", "two-shot-8")
+OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
 SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "topk", "thc-ps")
 
 
@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"schemes beside hopsum, of {', '.join(SCHEMES)} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
-        "--codec", type=codec_argument, default=PAIRED, help="codec of hopsum's workers (default %(default)s)"
+        "--codec", type=switch_codec_argument, default=PAIRED, help="codec of hopsum's workers (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
     add_dilate_option(parser)
@@ -216,4 +216,4 @@ def _said(ratio: Ratio | None) -> str:
 
 def scheme(text: str) -> str:
     """Read the name of a scheme, or the spelling of a setting of codec thc. Raises ArgumentTypeError."""
-    return codec_argument(text) if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)
+    return switch_codec_argument(text) if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)

@@ -29,20 +29,15 @@ from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator, Span
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum_evaluation.baselines.two_shot import BITS
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.other_schemes import (
     TopKState,
-    TwoShotExchange,
-    TwoShotState,
     bf16_hook,
     exchange,
     largest,
-    part_elements,
     topk_hook,
-    two_shot_hook,
 )
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
@@ -60,6 +55,9 @@ ONE_BUCKET_MB = 1024
 begin them in different orders, and gloo, which matches them by order, aborts the process."""
 PROBES = 4
 """Number of runs in which compute and all-reduce of a step are timed, each by itself."""
+BY_RANKS = {"two-shot:bits=4": "two-shot:bits=4", "two-shot:bits=8": "two-shot:bits=8", "thc-ps": "thc"}
+"""Codecs over gloo, by scheme. THC's authors call the last one colocated: every worker is also the server of its share
+of the chunks."""
 _INTERFACE = "eth0"
 
 
@@ -67,8 +65,7 @@ class Reducers(NamedTuple):
     """Objects that average gradients, by scheme: sockets or process groups of theirs are made before trainings."""
 
     sums: dict[str, Communicator]
-    """Communicators of the schemes that sum codes, by a switch or by software servers, by name of the scheme."""
-    exchanges: dict[str, TwoShotExchange]
+    """Communicators of the schemes that sum codes, by a switch or by the ranks, by name of the scheme."""
     apart: dict[str, Communicator]
     """Agents of the same codecs whose codec never works while the network does, for timed models, by scheme."""
     spans: list[Span]
@@ -89,10 +86,10 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         torch.set_float32_matmul_precision("high")
     learning = {name: load_learning(name) for name in plan.models}
     with ExitStack() as stack:
-        # THC's authors call this colocated: every worker is also the server of its share of the chunks, over gloo.
-        thc = make_codec("thc", workers=plan.workers)
-        servers = CollectiveCommunicator("gloo", dist.new_group(backend="gloo"), seat.rank, codec=thc, seed=0)
-        sums: dict[str, Communicator] = {"thc-ps": stack.enter_context(servers)}
+        sums: dict[str, Communicator] = {}
+        for scheme, codec in BY_RANKS.items():
+            made, group = make_codec(codec, workers=plan.workers), dist.new_group(backend="gloo")
+            sums[scheme] = stack.enter_context(CollectiveCommunicator("gloo", group, seat.rank, codec=made, seed=0))
         apart: dict[str, Communicator] = {}
         spans: list[Span] = []
         for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
@@ -102,10 +99,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
                 overlap=not second, trace=spans.append if second else None,
             )  # fmt: skip
             (apart if second else sums)[codec] = stack.enter_context(agent)
-        exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
-        for exchange in exchanges.values():
-            stack.callback(exchange.close)
-        reducers = Reducers(sums, exchanges, apart, spans)
+        reducers = Reducers(sums, apart, spans)
         pipe.send(("ready", [tuple(Ready(each.count_parameters(), each.data)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
             order = TrainingOrder(*message)
@@ -210,8 +204,6 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme == "topk":
         ddp.register_comm_hook(TopKState(), topk_hook)
-    elif scheme in reducers.exchanges:
-        ddp.register_comm_hook(TwoShotState(reducers.exchanges[scheme]), two_shot_hook)
     elif scheme in reducers.sums:
         own = HopsumState(reducers.sums[scheme], ddp)
         ddp.register_comm_hook(own, hopsum_hook)
@@ -246,7 +238,6 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
     # A residual of its own: the one of the training must not change after the training.
     feedback = ErrorFeedback(gradient.numel())
-    left = np.zeros(part_elements(gradient.numel(), plan.workers), np.float32)
     found = []
     dist.barrier()
     for _ in range(PROBES + 1):
@@ -254,8 +245,6 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
         start = time.perf_counter()
         if scheme in reducers.sums:
             reducers.sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
-        elif scheme in reducers.exchanges:
-            reducers.exchanges[scheme].mean(mean.numpy(), left)
         elif scheme in HALVES:
             half = mean.to(HALVES[scheme])
             dist.all_reduce(half)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces by torch.distributed over gloo: subjects of `hopsum bench allreduce`, beside hopsum's on the same links.
 
-Rings in fp32 and fp16, and the two-shot all-reduce of codes: see `hopsum_evaluation.baselines.two_shot`.
+Rings in fp32 and fp16, and codec `two-shot` as users have it: over `collective://gloo`, with error feedback.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.communicator import Span
-from hopsum_evaluation.baselines.two_shot import BITS
-from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, take_turns
-from hopsum_evaluation.report.other_schemes import TwoShotExchange, part_elements
+from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.communicator import Communicator, Span
+from hopsum.connection.collective import CollectiveCommunicator
+from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, take_turns
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
@@ -29,10 +29,9 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
     join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, plan.interface)
-    exchanges = {f"two-shot-{bits}": TwoShotExchange(bits, plan.workers) for bits in BITS}
-    take_turns(plan, seat.rank, _Gloo(plan.workers, exchanges), pipe)
-    for exchange in exchanges.values():
-        exchange.close()
+    gloo = _Gloo(plan, seat.rank)
+    take_turns(plan, seat.rank, gloo, pipe)
+    gloo.close()
     dist.destroy_process_group()
 
 
@@ -48,24 +47,24 @@ class _Gloo:
     """gloo as the reducer of a rank.
 
     The timed part is that of a training step: fp16 converts there and back, both rings divide by the number of
-    workers. Two-shot quantises, adds and dequantises.
+    workers. Any other subject is a codec, which quantises, adds and dequantises.
     """
 
-    def __init__(self, workers: int, exchanges: dict[str, TwoShotExchange]) -> None:
+    def __init__(self, plan: AllReducePlan, rank: int) -> None:
         self.spans: list[Span] = []
         self.retransmits = 0
-        self._workers, self._exchanges = workers, exchanges
-        self._left: dict[str, NDArray[np.float32]] = {}
+        self._plan, self._rank, self._workers = plan, rank, plan.workers
+        self._communicators: dict[str, Communicator] = {}
+        self._kept: dict[str, ErrorFeedback] = {}
 
     def prepare(self, elements: int) -> None:
-        self._left = {
-            subject: np.zeros(part_elements(elements, self._workers), np.float32) for subject in self._exchanges
-        }
+        self._kept.clear()
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         mean = torch.from_numpy(gradient)
-        if subject in self._exchanges:
-            gradient[:] = self._exchanges[subject].mean(gradient, self._left[subject])[0]
+        if subject not in GLOO:
+            kept = self._kept.setdefault(subject, ErrorFeedback(gradient.size)) if self._plan.error_feedback else None
+            self._communicator(subject).allreduce(gradient, feedback=kept, out=gradient)
         elif subject == "gloo-fp16":
             half = mean.half()
             dist.all_reduce(half)
@@ -74,3 +73,16 @@ class _Gloo:
         else:
             dist.all_reduce(mean)
             mean /= self._workers
+
+    def _communicator(self, codec: str) -> Communicator:
+        """Return the communicator of a codec. All ranks make it at the same turn, which warms up."""
+        if codec not in self._communicators:
+            made, group = make_codec(codec, workers=self._workers), dist.new_group(backend="gloo")
+            seed = self._plan.seed
+            self._communicators[codec] = CollectiveCommunicator("gloo", group, self._rank, codec=made, seed=seed)
+        return self._communicators[codec]
+
+    def close(self) -> None:
+        """Close the communicators."""
+        for each in self._communicators.values():
+            each.close()

@@ -7,6 +7,7 @@
     thc               thc and uhc: codes of a randomly rotated vector, added in lanes
     fixed             32-bit fixed point, added exactly: the uncompressed yardstick
     lossless          sparse vectors, added exactly: an index of the elements that are not zero, and a sketch that peels
+    two_shot          codes that the ranks add up: for all-reduces without a switch
     lookup_table      optimal lookup tables, their expected error, and the table of a job (solved_tables: of small jobs)
     registry          codecs by name; every codec is checked on a small vector when it is made
     backends          the arithmetic, in numpy and in numba, equal bit for bit
@@ -28,6 +29,7 @@ from hopsum.codec.interface import (
     Reduction,
     ReductionContext,
     job_tables,
+    require_switch,
 )
 from hopsum.codec.lookup_table import LookupTable, best_table
 from hopsum.codec.registry import CODECS, WITH_CODES, CodecName, codec_names, make_codec, parse_codec, register_codec
@@ -53,4 +55,5 @@ __all__ = [
     "make_codec",
     "parse_codec",
     "register_codec",
+    "require_switch",
 ]

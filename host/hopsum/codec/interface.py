@@ -18,7 +18,7 @@ equal bytes, whatever the backend.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict
@@ -91,6 +91,10 @@ class CollectivePhase(NamedTuple):
     """Lanes in use, over all chunks (bits for OR). Only the last chunk may be partly filled."""
     last: bool = False
     """Whatever its results, no phase follows: those of the next vector may. The same on all ranks."""
+    add: Callable[[Bytes], Bytes] | None = None
+    """In place of the switch's operation, for a codec whose ranks add: this rank owns a run of the chunks, as many as
+    every other rank. Called with all ranks' payloads of it, uint8[ranks, chunks, bytes], in the order of ranks, it
+    returns the results of the run for all ranks, uint8[chunks, bytes]."""
 
     def counts(self) -> NDArray[np.int64]:
         """Return the lanes in use of each chunk, int64[chunks]."""
@@ -403,8 +407,23 @@ class Codec(Protocol):
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return the lookup table of a job of this codec as `table`, `table16` or `table6`; empty where it needs none."""
+    """Return the lookup table of a job of this codec as `table`, `table16` or `table6`; empty where it needs none.
+
+    Raises:
+        CodecError: no switch can sum for this codec.
+    """
+    require_switch(codec)
     return {} if codec.lookup is None else {TABLE_NAMES[codec.op]: codec.lookup}
+
+
+def require_switch(codec: Any) -> None:
+    """Raise CodecError where no switch can sum for a codec, or for the codecs of a class."""
+    # An attribute that codecs of other packages need not have.
+    if getattr(codec, "ranks_add", False):
+        raise CodecError(
+            f"codec {codec.name}: its ranks add up its codes, and no switch can; connect to collective://gloo with it, "
+            "or sum at a switch (file://, hopsum://, hosts://) with thc, or thc:bits=2 for fewer bytes"
+        )
 
 
 def require_workers(workers: int) -> None:
@@ -512,7 +531,8 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
     if not count and too_large:
         return NonFiniteError(
             f"rank {rank}: the vector is finite, but too large for the codec: its largest magnitude is "
-            f"{float(np.abs(x).max()):.3g}, and thc and uhc take blocks up to a root mean square of 2^120 = 1.33e36: "
+            f"{float(np.abs(x).max()):.3g}, and thc and uhc take blocks up to a root mean square of 2^120 = 1.33e36, "
+            "two-shot up to that magnitude: "
             f"scale it down; {hint}",
             0,
         )

@@ -15,12 +15,15 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, Floats, ReductionContext, address_of
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import Thc, Uhc
+from hopsum.codec.two_shot import TwoShot
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
-CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed, "lossless": Lossless}
+CODECS: Final[dict[str, Callable[..., Codec]]] = {
+    "thc": Thc, "uhc": Uhc, "fixed": Fixed, "lossless": Lossless, "two-shot": TwoShot
+}  # fmt: skip
 """Called with workers, the codec's own options, and `kernels`."""
 
 WITH_CODES: Final = ("thc", "uhc")
@@ -101,8 +104,9 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     """Make a codec for a job of `workers` workers, and check it.
 
     Args:
-        name: "thc", "uhc", "fixed", "lossless", or that of a registered codec, with options if you like:
-            "thc:bits=2". Options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`, or of what was registered.
+        name: "thc", "uhc", "fixed", "lossless", "two-shot", or that of a registered codec, with options if you like:
+            "thc:bits=2". Options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`, `TwoShot`, or of what was
+            registered.
         workers: of the job, not of one all-reduce.
         backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
         threads: that a call may use, the calling one among them. Bytes do not depend on it.
@@ -144,12 +148,17 @@ def self_check(codec: Codec, reference: Codec) -> None:
 
 
 def _trace(codec: Codec, x: Floats, *, compiled: bool = False) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
+    """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it.
+
+    There are no ranks between, unless ranks add.
+    """
     kept = ErrorFeedback(x.size)
     # The last rank has the highest bit of the bitmap, rank 0 the lowest: both ends are checked.
     last = codec.start(x, ReductionContext(11, 3, codec.workers - 1), kept)
-    ranks = [last] if codec.workers == 1 else [codec.start(x + x, ReductionContext(11, 3, 0)), last]
-    bits = np.array([0] if codec.workers == 1 else [0, codec.workers - 1], np.uint64)
+    adds = last.phase is not None and last.phase.add is not None
+    others = range(codec.workers - 1) if adds or codec.workers == 1 else range(1)
+    ranks = [*(codec.start(x if rank else x + x, ReductionContext(11, 3, rank)) for rank in others), last]
+    bits = np.array([*others, codec.workers - 1], np.uint64)
     number = 0
     while (phase := last.phase) is not None:
         number += 1
@@ -158,8 +167,7 @@ def _trace(codec: Codec, x: Floats, *, compiled: bool = False) -> Iterator[tuple
             stream.encoded = len(stream.payloads)
             stream.encoder(address_of(stream.memory), 0, stream.encoded)
         yield f"phase {number} ({phase.op.name})", phase.payloads
-        payloads = [rank.phase.payloads for rank in ranks if rank.phase is not None]
-        results, _ = simulate_switch(phase.op, payloads, codec.lookup, code_group=codec.code_group)
+        results, _ = simulate_phase(codec, [rank.phase for rank in ranks if rank.phase is not None])
         contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
         if stream is not None and stream.memory is not None and stream.decoder is not None:
             stream.taken = len(results)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.interface import Bytes, CodecError, Flags
+from hopsum.codec.interface import Bytes, Codec, CodecError, CollectivePhase, Flags
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
 
@@ -37,6 +37,25 @@ def lane_values(
         raise CodecError(f"{Op(op).name} needs a table")
     dtype = np.dtype(SHAPES[op].lane_dtype)
     return np.asarray(table, dtype)[unpack_codes(payloads, 8 * dtype.itemsize, code_group)]
+
+
+def simulate_phase(
+    codec: Codec, phases: Sequence[CollectivePhase], present: Flags | None = None
+) -> tuple[Bytes, NDArray[np.uint64]]:
+    """Return RESULT payloads and contributors of one phase of an all-reduce, by its owners where the codec has those.
+
+    Args:
+        codec: of the phases.
+        phases: of all ranks that take part, in their order: of all ranks of the job where ranks add.
+        present: see `simulate_switch`. Where ranks add, all contributions arrive.
+    """
+    payloads = [phase.payloads for phase in phases]
+    if phases[0].add is None:
+        return simulate_switch(phases[0].op, payloads, codec.lookup, present, codec.code_group)
+    parts = np.stack(payloads).reshape(len(phases), len(phases), -1, payloads[0].shape[1])
+    owners = enumerate(phase.add for phase in phases if phase.add is not None)
+    results = np.concatenate([add(np.ascontiguousarray(parts[:, rank])) for rank, add in owners])
+    return results, np.full(len(results), (1 << len(phases)) - 1, np.uint64)
 
 
 def simulate_switch(

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import SplitResult
 
+from hopsum.codec import CODECS, CodecError, require_switch
 from hopsum.communicator import Communicator, Span
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError, resolve
 from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
@@ -71,11 +72,21 @@ def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communi
     """Take part as one worker, with the settings that `find` resolves. See `connect`."""
     try:
         config = find()
-        split_url(config)
+        _require_sum(config, split_url(config).scheme)
     except ConfigError as error:
         _tell_ranks(error)
         raise
     return open_config(config, hooks)
+
+
+def _require_sum(config: Config, scheme: str) -> None:
+    """Raise ConfigError for a codec of the settings whose sums the URL does not make."""
+    # Before any rank is waited for or a switch is started. A codec that a job has recorded is checked with the job.
+    if config.codec and scheme not in ("memory", "collective"):
+        try:
+            require_switch(CODECS[config.codec])
+        except CodecError as error:
+            raise ConfigError(f"URL {config.url!r}: {error}") from None
 
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed

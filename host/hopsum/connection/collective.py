@@ -122,7 +122,7 @@ class CollectiveCommunicator(SerialCommunicator):
         require_agreement({rank: told.decode().rstrip() for rank, told in enumerate(calls)})
 
     def _sum(self, phase: CollectivePhase) -> Summed:
-        if SHAPES[phase.op].has_codes and len(phase.payloads) >= self.workers > 1:
+        if phase.add is not None or (SHAPES[phase.op].has_codes and len(phase.payloads) >= self.workers > 1):
             return self._sum_in_two_shots(phase)
         lanes = lane_values(phase.op, phase.payloads, self.codec.lookup, self.codec.code_group)
         words = pack_words(phase.op, lanes, self._has_or)
@@ -138,19 +138,25 @@ class CollectiveCommunicator(SerialCommunicator):
         chunks, up = phase.payloads.shape
         # all_to_all takes parts of one size, so the last ranks' parts may be padding.
         each = -(-chunks // self.workers)
-        codes = np.zeros((self.workers * each, up), np.uint8)  # what is behind the last chunk is summed and dropped
-        codes[:chunks] = phase.payloads
+        codes = phase.payloads
+        if chunks < self.workers * each:
+            codes = np.zeros((self.workers * each, up), np.uint8)  # padding is summed and dropped
+            codes[:chunks] = phase.payloads
         sent = torch.from_numpy(codes).to(self._device)
         received = torch.empty_like(sent)
-        name = phase.op.name
+        name = phase.op.name if phase.add is None else self.codec.name
         self._run(f"{name} codes", lambda: dist.all_to_all_single(received, sent, group=self._group))
-        shares = list(received.cpu().numpy().reshape(self.workers, each, up))
-        owned, _ = simulate_switch(phase.op, shares, self.codec.lookup, code_group=self.codec.code_group)
+        shares = received.cpu().numpy().reshape(self.workers, each, up)
+        if phase.add is None:
+            owned, _ = simulate_switch(phase.op, list(shares), self.codec.lookup, code_group=self.codec.code_group)
+        else:
+            owned = phase.add(shares)
         own = torch.from_numpy(owned).to(self._device)
-        gathered = torch.empty((self.workers * each, owned.shape[1]), dtype=torch.uint8, device=self._device)
-        self._run(f"{name} sums", lambda: dist.all_gather_into_tensor(gathered, own, group=self._group))
+        gathered = torch.empty((self.workers, *owned.shape), dtype=torch.uint8, device=self._device)
+        self._run(f"{name} sums", lambda: dist.all_gather(list(gathered), own, group=self._group))
         everybody = np.full(chunks, (1 << self.workers) - 1, np.uint64)
-        return Summed(gathered.cpu().numpy()[:chunks], everybody, codes.nbytes + owned.nbytes)
+        results = gathered.cpu().numpy().reshape(self.workers * each, -1)[:chunks]
+        return Summed(results, everybody, codes.nbytes + owned.nbytes)
 
     def _interrupt(self) -> None:
         """Do nothing: torch has no way to end an operation early that leaves the process group usable."""

@@ -27,6 +27,8 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "lossless": ("lossless", {}),
     "thc2": ("thc", {"bits": 2}),
     "thc6": ("thc", {"result_bits": 6}),
+    "two-shot": ("two-shot", {}),
+    "two-shot8": ("two-shot", {"bits": 8}),
 }
 
 
@@ -44,11 +46,11 @@ def run_ranks(url: str, work: Callable[[Communicator], Result], workers: int, **
         return [future.result(60) for future in futures]
 
 
-def sum_without_some(op: int, payloads: list[Any], table: Any, **options: Any) -> Any:
+def sum_without_some(op: int, payloads: list[Any], table: Any, _: Any, code_group: int) -> Any:
     """Sum as `simulate_switch`: ranges of all ranks, and n of n + 1 chunks without another one of the n ranks each."""
     ranks, chunks = np.ogrid[: len(payloads), : len(payloads[0])]
     present = (op == Op.MAX32) | (chunks % (len(payloads) + 1) != 1 + ranks)
-    return simulate_switch(op, payloads, table, present, **options)
+    return simulate_switch(op, payloads, table, present, code_group)
 
 
 def vectors(workers: int, elements: int, codec: str = "thc", seed: int = 0) -> list[NDArray[np.float32]]:

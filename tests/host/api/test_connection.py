@@ -170,6 +170,9 @@ def test_settings_that_do_not_fit() -> None:
         hopsum.connect("memory://a?workers=1", ranks=0)
     with pytest.raises(ConfigError, match="only hosts:// and collective:// take a process group"):
         hopsum.connect("memory://a?workers=1", group=object())
+    for url in ("file:///x.json", "raw://eth0?membership=x", "hopsum://h:1/j", "hosts://"):
+        with pytest.raises(ConfigError, match=r"codec two-shot: .* no switch can; connect to collective://gloo"):
+            hopsum.connect(url, codec="two-shot:bits=4", rank=0)
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         hopsum.conect  # noqa: B018
 

@@ -22,7 +22,7 @@ from hopsum.codec import (
     make_codec,
 )
 from hopsum.codec.fixed import Fixed
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.simulate import simulate_phase, simulate_switch
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_oracle.aggregator import Aggregator
 
@@ -112,9 +112,8 @@ def run(name: str, options: dict[str, Any], *, in_place: bool) -> tuple[np.ndarr
         codec.start(x, ReductionContext(1, 2, rank), feedback[rank], out=x if in_place else None)
         for rank, x in enumerate(xs)
     ]
-    while (phase := reductions[0].phase) is not None:
-        payloads = [each.phase.payloads for each in reductions if each.phase is not None]
-        summed = simulate_switch(phase.op, payloads, codec.lookup, None)
+    while reductions[0].phase is not None:
+        summed = simulate_phase(codec, [each.phase for each in reductions if each.phase is not None])
         for each in reductions:
             each.take(*summed)
     assert reductions[0].mean is not None

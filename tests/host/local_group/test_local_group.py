@@ -175,7 +175,7 @@ def test_a_nan_of_one_member_concerns_all_and_the_next_follows(on_nonfinite: Any
 
 def test_contributors_that_differ_from_chunk_to_chunk_are_told_to_members(monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 40_000
-    monkeypatch.setattr("hopsum.memory.simulate_switch", sum_without_some)
+    monkeypatch.setattr("hopsum.codec.simulate.simulate_switch", sum_without_some)
     with all_ranks(codec="fixed") as opened:
         found = on_all(opened, lambda rank, comm: comm.allreduce(vector(rank, elements)))
     assert set(found[0].contributors.tolist()) == {0b01, 0b10, 0b11}

@@ -33,6 +33,8 @@ CODECS: dict[str, tuple[str, dict[str, Any]]] = {
     "uhc8": ("uhc", {"bits": 8}),
     "fixed": ("fixed", {}),
     "lossless": ("lossless", {}),
+    "two-shot": ("two-shot", {}),
+    "two-shot8": ("two-shot", {"bits": 8}),
 }
 
 

@@ -125,7 +125,7 @@ def test_books_of_the_error_feedback_balance(codec: str, lacks: bool, monkeypatc
     """
     rounds = 6
     if lacks:
-        monkeypatch.setattr("hopsum.memory.simulate_switch", sum_without_some)
+        monkeypatch.setattr("hopsum.codec.simulate.simulate_switch", sum_without_some)
 
     def work(comm: Communicator) -> tuple[list[Any], list[Any], dict[str, float]]:
         replica = Replica(comm, **LOCAL_SGD)

@@ -30,6 +30,10 @@ elements j and j + 256 of half h (512 elements) are the low and high 16 bits of 
 
 fixed, one block of 256 elements with range r (largest magnitude): i[e] = rint(clamp(x[e] * 2^s)), big-endian
 int32. Decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
+
+two-shot, one block of 512 elements with codes of b = 4 or 8 bits: m = 2^(b-1) - 1, scale = largest magnitude / m, code
+= rint(x / scale) + m, from 0 to 2 m. On the wire a block is its scale as float32, NaN where the block is not finite,
+and then 64 b bytes. With 4 bits byte j has code j in its low half, and code j + 256.
 """
 
 from __future__ import annotations
@@ -48,6 +52,12 @@ from hopsum_wire.payload import pack_codes, unpack_codes
 THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
+TWO_SHOT_BLOCK: Final = 512
+"""Elements that share a scale."""
+TWO_SHOT_SCALE_BYTES: Final = 4
+TWO_SHOT_LARGEST: Final = (127 + 120) << 23
+"""Bits of the float32 2^120, the largest magnitude that two-shot takes: sums of 64 ranks are finite, and what rounding
+leaves of them."""
 FRACTION_BITS: Final = 16
 """The bits behind the point of a coordinate on the table's scale, and of its random number."""
 INPUT_BITS: Final = FRACTION_BITS - 5
@@ -235,6 +245,37 @@ class Kernels:
         # Divide in float64, which holds every int32.
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
+
+    def two_shot_encode(self, x: Floats, bits: int, out: Bytes) -> None:
+        """Fill uint8[blocks, bytes] from float32[elements]. Elements beyond the last one are 0."""
+        most = np.float32((1 << bits - 1) - 1)
+        for run in _runs(len(out)):
+            part = x[run.start * TWO_SHOT_BLOCK : run.stop * TWO_SHOT_BLOCK]
+            rows = np.zeros((run.stop - run.start, TWO_SHOT_BLOCK), np.float32)
+            rows.reshape(-1)[: part.size] = part
+            peaks = self.peak_bits(rows)
+            rows[peaks > TWO_SHOT_LARGEST] = 0
+            scales = np.where(peaks > TWO_SHOT_LARGEST, np.float32(0), peaks.view(np.float32)) / most
+            # A block whose scale is subnormal is sent as zeros: its inverse would be infinite.
+            normal = scales > np.finfo(np.float32).tiny
+            per_scale = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=normal)
+            # To the nearest, not at random: error feedback carries the rest, and ranks need no shared randomness.
+            codes = (np.rint(rows * per_scale[:, None]) + most).astype(np.uint8)
+            scales[peaks > TWO_SHOT_LARGEST] = np.nan
+            out[run, :TWO_SHOT_SCALE_BYTES] = scales.astype("<f4").view(np.uint8).reshape(-1, TWO_SHOT_SCALE_BYTES)
+            fields = codes.reshape(len(rows), 8 // bits, -1) << np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+            out[run, TWO_SHOT_SCALE_BYTES:] = np.bitwise_or.reduce(fields, axis=1)
+
+    def two_shot_add(self, blocks: Bytes, bits: int, factor: np.float32, out: Floats) -> None:
+        """Add the values of uint8[blocks, bytes], times a factor, to float32[elements]."""
+        most = np.float32((1 << bits - 1) - 1)
+        for run in _runs(len(blocks)):
+            fields = blocks[run, None, TWO_SHOT_SCALE_BYTES:] >> np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+            codes = (fields & (1 << bits) - 1).reshape(-1, TWO_SHOT_BLOCK).astype(np.float32)
+            scales = np.ascontiguousarray(blocks[run, :TWO_SHOT_SCALE_BYTES]).view("<f4") * factor
+            # A view, shorter than the blocks where the vector ends.
+            here = out[run.start * TWO_SHOT_BLOCK : run.stop * TWO_SHOT_BLOCK]
+            here += ((codes - most) * scales).reshape(-1)[: here.size]
 
     def stream(self, given: StreamParts) -> ChunkStream | None:
         """Return the stream of a vector with machine code for `encode` and `decode`; None where there is none."""

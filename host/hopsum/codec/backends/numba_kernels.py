@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend: `NumbaKernels`, and the kernels of fixed. Those of thc, uhc and ranges are in thc_kernels.
+"""The numba backend: `NumbaKernels`, and the kernels of fixed and two-shot. Others are in thc_kernels.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
 A kernel is compiled by its first call, which takes seconds once per machine, and comes from numba's cache beside this
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import BlockKeys, CodeTable, Form, Kernels, StreamParts
+from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamParts
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
 
-i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
-_I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
+i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
+_I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
+_TINY: Final = np.finfo(np.float32).tiny
 
 
 @inner
@@ -68,6 +69,57 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
             for j in range(256):
                 out[block, j] = f32(f64(i32(swap(lanes[block, j]))) / divisor)
         first, end = take(turns, own, lanes.shape[0])
+
+
+@kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_U8))
+def _two_shot_encode(x: Any, bits: Any, turns: Any, own: Any, out: Any) -> None:
+    # A block passes through arrays that stay in the first cache, so memory is read and written once.
+    row, codes, most = np.empty(512, f32), np.empty(512, i32), i32((1 << (bits - 1)) - 1)
+    words = row.view(np.uint32)
+    first, end = take(turns, own, out.shape[0])
+    while first < end:
+        for block in range(first, end):
+            # Slices, here and below: with an index that might be negative there is no vector code.
+            here, made = x[block * 512 : (block + 1) * 512], out[block]
+            for j in range(here.shape[0]):
+                row[j] = here[j]
+            row[here.shape[0] :] = f32(0)
+            peak, scale = u32(0), made[:4].view(np.float32)
+            for j in range(512):
+                peak = max(peak, u32(words[j] & u32(0x7FFFFFFF)))
+            if peak > u32(TWO_SHOT_LARGEST):
+                row[:] = f32(0)
+            scale.view(np.uint32)[0] = peak
+            scale[0] = f32(scale[0] / f32(most))
+            per_scale = f32(f32(1) / scale[0]) if scale[0] > _TINY else f32(0)
+            for j in range(512):
+                codes[j] = i32(np.rint(f32(row[j] * per_scale))) + most
+            if peak > u32(TWO_SHOT_LARGEST):
+                scale[0] = np.nan
+            sent = made[4:]
+            sent[:] = u8(0)
+            for field in range(8 // bits):
+                part, shift = codes[field * sent.shape[0] :], i32(field * bits)
+                for j in range(sent.shape[0]):
+                    sent[j] |= u8(part[j] << shift)
+        first, end = take(turns, own, out.shape[0])
+
+
+@kernel(read(_U8, 2), _I64, _F32, TURNS, _I64, filled(_F32, 1))
+def _two_shot_add(blocks: Any, bits: Any, factor: Any, turns: Any, own: Any, out: Any) -> None:
+    codes, most, mask = np.empty(512, i32), i32((1 << (bits - 1)) - 1), i32((1 << bits) - 1)
+    first, end = take(turns, own, blocks.shape[0])
+    while first < end:
+        for block in range(first, end):
+            here, sent = out[block * 512 : (block + 1) * 512], blocks[block, 4:]
+            for field in range(8 // bits):
+                part, shift = codes[field * sent.shape[0] :], i32(field * bits)
+                for j in range(sent.shape[0]):
+                    part[j] = ((i32(sent[j]) >> shift) & mask) - most
+            scale = f32(blocks[block, :4].view(np.float32)[0] * factor)
+            for j in range(here.shape[0]):
+                here[j] += f32(f32(codes[j]) * scale)
+        first, end = take(turns, own, blocks.shape[0])
 
 
 _ENCODE: Final[dict[int, LazyKernel]] = {8: thc_kernels.encode8, 16: thc_kernels.encode16}
@@ -147,6 +199,12 @@ class NumbaKernels(Kernels):
     def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
         self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
 
+    def two_shot_encode(self, x: Floats, bits: int, out: Bytes) -> None:
+        self._run(out, lambda turns, own: _two_shot_encode(x, bits, turns, own, out))
+
+    def two_shot_add(self, blocks: Bytes, bits: int, factor: np.float32, out: Floats) -> None:
+        self._run(blocks, lambda turns, own: _two_shot_add(blocks, bits, factor, turns, own, out))
+
     def stream(self, given: StreamParts) -> ChunkStream | None:
         # Several threads share the blocks of a whole vector. The worker's loop, which would call, is one thread.
         if self.threads > 1:
@@ -178,10 +236,10 @@ class NumbaKernels(Kernels):
         stream.decoder = None if given.mean is None else stream_kernels.decode
         return stream
 
-    def _run(self, floats: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
-        """Call work on as many threads as `floats` is worth, each with `turns`, which all share, and its number."""
+    def _run(self, array: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
+        """Call work on as many threads as `array` is worth, each with `turns`, which all share, and its number."""
         # A thread wakes up in 0.1 ms: short arrays are done sooner without.
-        threads = max(1, min(self.threads, floats.nbytes // MIN_THREAD_BYTES))
+        threads = max(1, min(self.threads, array.nbytes // MIN_THREAD_BYTES))
         # Each thread begins at a run of its own: neighbouring blocks would share cache lines.
-        turns = np.array([len(floats) * run // threads for run in range(threads)], np.int64)
+        turns = np.array([len(array) * run // threads for run in range(threads)], np.int64)
         run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)
