@@ -158,7 +158,6 @@ class RetransmitQueue:
         least_s = timing.retransmit_min_s or timing.retransmit_s
         self.rtt = RttEstimator(timing.retransmit_s, least_s, timing.retransmit_max_s)
         self.congestion = CongestionWindow(slots)
-        statistics.window = slots
 
     @property
     def arrays(self) -> QueueArrays:
@@ -211,9 +210,7 @@ class RetransmitQueue:
         if once_sent_at is not None and now != self.measured_at:
             self.measured_at = now
             self.rtt.update(now - once_sent_at)
-            self._statistics.srtt_s = self.rtt.srtt_s
         self.congestion.on_ack(once_sent_at)
-        self._statistics.window = self.congestion.size
 
     def handle_timer(self, now: float) -> list[int]:
         """Queue what is due again, and return the positions whose timeout it was."""
@@ -228,7 +225,6 @@ class RetransmitQueue:
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
         if late:
             self.congestion.on_loss(now)
-            self._statistics.window = self.congestion.size
         return late
 
     def take(self, now: float) -> Transmissions:

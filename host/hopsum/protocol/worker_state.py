@@ -149,10 +149,6 @@ class WorkerStatistics:
     """Messages of peers that were of no use, by reason."""
     ignored: Counter[Drop] = field(default_factory=Counter)
     """Malformed and foreign datagrams, by reason."""
-    srtt_s: float | None = None
-    """Smoothed round trip, None before the first."""
-    window: int = 0
-    """Chunks that may be on the way now."""
 
 
 class Places(NamedTuple):

@@ -366,15 +366,13 @@ class Transport:
 
 
 def _total(total: Counts, counts: Iterable[Counts]) -> Counts:
-    """Add counts, field by field, to `total`; of times the largest stays."""
+    """Add counts, field by field, to `total`."""
     for each in counts:
         for field in fields(each):
             here: Any = getattr(total, field.name)
             there: Any = getattr(each, field.name)
             if isinstance(there, Counter):
                 here.update(there)
-            elif isinstance(there, int):
+            else:
                 setattr(total, field.name, here + there)
-            elif there is not None:
-                setattr(total, field.name, there if here is None else max(here, there))
     return total

@@ -144,8 +144,6 @@ class ShardMemory:
         if words[at.MEASURES]:
             rtt.srtt_s, rtt.rttvar_s = float(clocks[at.SRTT]), float(clocks[at.RTTVAR])
             rtt.rto_s = float(clocks[at.RTO])
-            statistics.srtt_s = rtt.srtt_s
-        statistics.window = window.size
         statistics.results += int(words[at.RESULTS])
         statistics.updates += int(words[at.UPDATES])
         for row, reduce in zip(self.reduces[: len(worker.in_progress)].tolist(), worker.in_progress, strict=True):

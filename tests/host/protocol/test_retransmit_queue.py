@@ -49,8 +49,8 @@ def test_the_timeout_follows_the_round_trips() -> None:
         assert sent(worker, now) == [position]
         now += 0.02
         answer(worker, position, now)
-    assert worker.statistics.srtt_s is not None
-    assert abs(worker.statistics.srtt_s - 0.02) < 1e-9
+    assert worker.queue.rtt.srtt_s is not None
+    assert abs(worker.queue.rtt.srtt_s - 0.02) < 1e-9
     assert sent(worker, now) == [30]
     assert abs((worker.get_timer() or 0) - (now + 0.05)) < 1e-9
     assert sent(worker, now + 0.0501) == [30]
@@ -70,23 +70,23 @@ def test_karn() -> None:
     sent(worker, 0.0)
     assert sent(worker, 1.0) == [0]
     answer(worker, 0, 1.001)
-    assert worker.statistics.srtt_s is None
+    assert worker.queue.rtt.srtt_s is None
 
 
 def test_a_loss_halves_the_window_and_results_open_it() -> None:
     worker = make()
     assert sent(worker, 0.0) == [0, 1, 2, 3]
     assert sent(worker, 1.0) == [0, 1, 2, 3]
-    assert worker.statistics.window == 2
+    assert worker.queue.congestion.size == 2
     for position in (3, 2):
         answer(worker, position, 1.1)
-    assert (worker.statistics.window, sent(worker, 1.1)) == (3, [6])
+    assert (worker.queue.congestion.size, sent(worker, 1.1)) == (3, [6])
     answer(worker, 1, 1.1)
     answer(worker, 0, 1.2)
     assert sent(worker, 1.2) == [4, 5]
     for position in (4, 5, 6):
         answer(worker, position, 1.3)
-    assert worker.statistics.window == 4, "the most"
+    assert worker.queue.congestion.size == 4, "the most"
     assert sent(worker, 1.3) == [7, 8, 9, 10]
 
 
@@ -124,7 +124,7 @@ def test_a_flush_is_no_loss() -> None:
     worker = make(slots=4, flush_after_s=0.5)
     sent(worker, 0.0)
     assert sent(worker, 0.5) == [-1, -2, -3, -4]
-    assert worker.statistics.window == 4
+    assert worker.queue.congestion.size == 4
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))

@@ -87,7 +87,6 @@ class LoopTwins(Twins):
             for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
                 worker.queue.congestion.on_loss(0.0)
-                worker.statistics.window = worker.queue.congestion.size
 
     def submit(self) -> None:
         handles = self.fast._handles
