@@ -346,10 +346,9 @@ class Worker:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
         if self.phase is not WorkerPhase.RUN:
             return
-        expired = [reduce for reduce in self._state.active if reduce.deadline_at <= now]
-        # The oldest all-reduce explains the wait best. All others fail with it.
-        if expired:
-            self._fail(self._late_error(expired[0], now))
+        # The oldest all-reduce has the first deadline, and explains the wait best. All others fail with it.
+        if self.in_progress and self.in_progress[0].deadline_at <= now:
+            self._fail(self._late_error(self.in_progress[0], now))
             return
         late = self.queue.handle_timer(now)
         if self.repair is not None:
@@ -380,7 +379,7 @@ class Worker:
 
     def left_s(self, now: float) -> float:
         """Return the seconds to the deadline of the oldest all-reduce in progress, or 0 without one."""
-        return max(0.0, min((reduce.deadline_at for reduce in self._state.active), default=now) - now)
+        return max(0.0, self.in_progress[0].deadline_at - now) if self.in_progress else 0.0
 
     # ---- outputs ------------------------------------------------------------------------------------
 
@@ -544,22 +543,24 @@ class Worker:
 
     def _require_long_ones(self, now: float) -> None:
         """Fail if the switch has answered for too long, while an UPDATE or RESULT is lost (A3)."""
-        oldest, active = self.queue.oldest, self._state.active
-        kind = None if oldest is None else self._prober.lost_kind(self.stream.place(oldest))
-        if oldest is None or kind is None or not active or oldest != self._lost_position:
+        oldest = self.queue.oldest
+        if oldest is None or not self.in_progress:
             self._long_lost.end()
-            self._lost_position = -1 if oldest is None else oldest
-        if oldest is None or kind is None or not active:
+            return
+        place, reduce = self.stream.place(oldest), self.in_progress[0]
+        kind = self._prober.lost_kind(place)
+        if kind is None or oldest != self._lost_position:
+            self._long_lost.end()
+            self._lost_position = oldest
+        if kind is None:
             return
         self._long_lost.note(now)
-        if self._long_lost.is_over_limit:
-            place, reduce = self.stream.place(oldest), active[0]
-            if self._prober.other_op(place, reduce.op):
-                # Neither side takes the other's operation: that is the cause, and no datagram's length.
-                self._fail(self._late_error(reduce, now))
-            else:
-                sent, lasted_s = self.queue.sent(oldest), self._long_lost.lasted_s
-                self._fail(long_ones_lost(self.membership, place, kind, sent, lasted_s))
+        if self._long_lost.is_over_limit and self._prober.other_op(place, reduce.op):
+            # Neither side takes the other's operation: that is the cause, and no datagram's length.
+            self._fail(self._late_error(reduce, now))
+        elif self._long_lost.is_over_limit:
+            sent, lasted_s = self.queue.sent(oldest), self._long_lost.lasted_s
+            self._fail(long_ones_lost(self.membership, place, kind, sent, lasted_s))
 
     @property
     def _behind(self) -> tuple[list[int], list[int]]:

@@ -213,8 +213,7 @@ class SideChannel:
 
     def send(self, rank: int, message: PeerMessage) -> None:
         """Say something to a peer, sooner or later or never. Raises KeyError for a rank without an address."""
-        self._put(self._outgoing[rank], message.pack())
-        self._look_up()
+        self.send_all([(rank, message)])
 
     def send_all(self, messages: Sequence[tuple[int, PeerMessage]]) -> None:
         """Say something to several peers: (rank, message) each, as `send`."""
