@@ -34,13 +34,9 @@ class LeafGroup:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """A job over a tree as its user asks for it. Tables and slots are as for JobSpec.
+    """A job over a tree as its user asks for it. Tables and slots are as for JobSpec. All workers complete a round.
 
     racks: the workers of each leaf.
-    quorum: racks that complete a round at the spine, None for all.
-    rack_quorum: workers of a rack that complete its part, None for all.
-    min_quorum, min_racks: a packet with FLUSH closes its rack's part with so many workers, and the round with so many
-        racks.
     """
 
     name: str
@@ -48,10 +44,6 @@ class TreeSpec:
     slots: int
     table: tuple[int, ...] | None = None
     table16: tuple[int, ...] | None = None
-    quorum: int | None = None
-    rack_quorum: int | None = None
-    min_quorum: int = 1
-    min_racks: int = 1
     table6: tuple[int, ...] | None = None
 
     @property
@@ -73,15 +65,14 @@ class TreeSpec:
             for rack, leaf in zip(self.racks, leaves, strict=True)
         )
         # The spine has no tables: codes were looked up at the leaves, and sums come up in PARTIAL packets.
-        top = JobSpec(self.name, (), self.slots, quorum=self.quorum, min_quorum=self.min_racks, leaves=below)
+        top = JobSpec(self.name, (), self.slots, leaves=below)
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
     def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
         above = ParentEndpoint(_lowest(rack.workers), rack.uplink, spine.mac, spine.ip, len(self.workers))
         return JobSpec(
-            self.name, rack.workers, self.slots, self.table, self.rack_quorum, self.min_quorum, self.table16,
-            parent=above, table6=self.table6,
-        )  # fmt: skip
+            self.name, rack.workers, self.slots, self.table, table16=self.table16, table6=self.table6, parent=above
+        )
 
     def _check(self, leaves: int) -> None:
         who = f"tree job {self.name!r}"
@@ -117,12 +108,10 @@ class TreeJob:
     ) -> JobMembership:
         """Make the membership of the workers of one rack, which know the workers of all racks.
 
-        `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for workers that do
-        not send to the service of their leaf. `resume` and what is raised are as for `job_membership`.
+        `send_to` by rank is for workers that do not send to the service of their leaf. `resume` and what is raised are
+        as for `job_membership`.
         """
         leaf = self.leaves[rack]
-        # The fewest workers that complete a round: the smallest racks that make the spine's quorum.
-        fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
         workers = tuple(worker for job in self.leaves for worker in job.spec.workers)
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
         services.update(send_to or {})
@@ -130,7 +119,7 @@ class TreeJob:
         # The narrowest switch of the tree limits the packets that a worker may have in flight.
         window = min(job.window for job in (self.spine, *self.leaves))
         # Every worker knows all ranks of the tree, and one side key: results are fetched from peers in any rack.
-        everybody = replace(leaf.spec, workers=workers, quorum=sum(fewest), parent=None)
+        everybody = replace(leaf.spec, workers=workers, quorum=len(workers), parent=None)
         made = replace(leaf, spec=everybody, window=window, side_key=self.spine.side_key)
         return job_membership(made, services, side_channels, resume=resume, leaves=below)
 

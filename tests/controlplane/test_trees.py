@@ -123,9 +123,6 @@ def test_an_end_that_fails_on_one_switch_goes_on(
         (lambda: spec(2), "1 racks on 2 leaves"),
         (lambda: spec(2, 0), "a rack without workers"),
         (lambda: replace(spec(2, 2), racks=(racks(2)[0], racks(2)[0])), "ranks 0, 0, 1, 1"),
-        (lambda: spec(2, 2, quorum=3), "quorum 3"),
-        (lambda: spec(2, 2, rack_quorum=3), "quorum 3"),
-        (lambda: spec(2, 2, min_racks=3), "min_quorum 3"),
         (lambda: spec(8, 9, table=(*range(15), 16)), "n \\* g = 17 workers \\* granularity 16 = 272 may overflow"),
         (lambda: replace(spec(1, 1), racks=tuple(replace(one, uplink=511) for one in racks(1, 1))), "switch port 511"),
     ],
@@ -147,15 +144,14 @@ def test_lanes_are_proved_for_all_workers_of_the_tree(controllers: list[SwitchCo
 
 
 def test_memberships_name_everybody_and_the_own_leaf(controllers: list[SwitchController]) -> None:
-    tree = create_tree(spec(2, 1, rack_quorum=1), controllers)
+    tree = create_tree(spec(2, 1), controllers)
     one, other = (membership_document(tree.membership(rack)) for rack in (0, 1))
     assert [worker["rank"] for worker in one["workers"]] == [0, 1, 2]
     assert (one["switch"]["ip"], other["switch"]["ip"]) == (endpoint(1).ip, endpoint(2).ip)
     assert one["workers"] == other["workers"]
     assert one["workers"][2]["send_to"]["ip"] == endpoint(2).ip
     assert [worker["leaf"] for worker in one["workers"]] == [0, 0, 2]
-    assert one["quorum"] == 2
-    assert "side_port" in one["workers"][0], "sums may be without a worker"
+    assert one["quorum"] == 3
 
 
 @pytest.mark.parametrize(
