@@ -9,16 +9,13 @@
   hopsum_switch_port_frames_total{port, direction}            direction: received or sent
   hopsum_switch_port_bytes_total{port, direction}             whole frames, Ethernet included
   hopsum_switch_dropped_frames_total{port, reason}            port "none": frames that no port can be charged with
-  hopsum_switch_p4_counter_packets_total{counter, index}      cells of the program's indexed counters
-  hopsum_switch_p4_counter_bytes_total{counter, index}
-  hopsum_switch_p4_counter_cells{counter}                     size of the counter (cells from 256 on are not shown)
   hopsum_switch_table_entries{table}
 
 At /healthz and /readyz: 200 and `ok`, or 503 and the reason. The switch is healthy while the packet loop runs. It is
 ready under the same condition, since a controller can push the program then.
 
-The frames that the program itself drops are in the program's own counters, if it has any. A scrape delays packets
-while the counters are copied.
+The program's own counters, which may have the frames that it drops, are read over P4Runtime, or by
+`hopsum switch-ctl snapshot`.
 """
 
 from __future__ import annotations
@@ -41,8 +38,6 @@ PATH = "/metrics"
 HEALTH_PATHS = ("/healthz", "/readyz")
 # The time in which the packet loop has to come by for the switch to be healthy.
 ANSWER_S = 2.0
-# Of one counter: every cell is a time series that Prometheus stores.
-MAX_CELLS = 256
 _encode, CONTENT_TYPE = choose_encoder("")
 
 
@@ -117,16 +112,6 @@ def _engine_families(engine: Engine) -> Iterator[Metric]:
     yield _family("hopsum_switch_info", "gauge", "What runs.", [info])
     tables = [Sample({"table": name}, len(table)) for name, table in engine.tables.items()]
     yield _family("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
-    indexed = [counter for counter in engine.program.counters.values() if counter.table is None]
-    sizes = [Sample({"counter": counter.name}, counter.size) for counter in indexed]
-    yield _family("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
-    for unit in ("packets", "bytes"):
-        cells = [
-            Sample({"counter": counter.name, "index": str(index)}, value)
-            for counter in indexed
-            for index, value in enumerate(getattr(engine.counters.cells(counter.name), unit)[:MAX_CELLS])
-        ]
-        yield _family(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
 
 
 def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metric:

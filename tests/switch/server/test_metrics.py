@@ -19,7 +19,7 @@ import pytest
 from hopsum_cli.shell import build_parser
 from hopsum_switch import management_command
 from hopsum_switch.grpc_address import ServerError, default_address
-from hopsum_switch.observe.metrics import MAX_CELLS, MetricsError, MetricsServer, expose
+from hopsum_switch.observe.metrics import MetricsError, MetricsServer, expose
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
@@ -58,8 +58,6 @@ def test_a_scrape_shows_what_went_through(tmp_path: Path, backend: str) -> None:
     assert values[prefix + 'dropped_frames_total{port="none",reason="no_such_port"}'] == 1
     assert values[prefix + "engine_errors_total"] == 0
     assert values[prefix + "busy_seconds_total"] > 0
-    assert values[prefix + 'p4_counter_packets_total{counter="StationIngress.received",index="1"}'] == 3
-    assert values[prefix + 'p4_counter_bytes_total{counter="StationIngress.received",index="1"}'] == 162
     assert values[prefix + 'table_entries{table="StationIngress.l2"}'] == 2
     assert values[prefix + 'table_entries{table="StationIngress.routes"}'] == 0
 
@@ -70,20 +68,10 @@ def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
         with open_peer(path) as peer:
             peer.send(bytes(60))
             wait_until(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))
-        assert not any("info" in name or "p4_counter" in name for name in scrape(url))
+        assert not any("info" in name for name in scrape(url))
         for path in ("healthz", "readyz"):
             with urllib.request.urlopen(url.replace("metrics", path), timeout=DEADLINE_S) as answer:
                 assert answer.read() == b"ok\n"
-
-
-def test_large_counters_are_bounded(switch: SwitchServer) -> None:
-    values = parse_metrics(expose(switch.dataplane).decode())
-    cells = [name for name in values if name.startswith("hopsum_switch_p4_counter_packets_total")]
-    assert len(cells) == MAX_CELLS
-    assert (
-        f'hopsum_switch_p4_counter_packets_total{{counter="StationIngress.received",index="{MAX_CELLS - 1}"}}' in cells
-    )
-    assert values['hopsum_switch_p4_counter_cells{counter="StationIngress.received"}'] == 512
 
 
 def test_engine_errors_are_counted(switch: SwitchServer, monkeypatch: pytest.MonkeyPatch) -> None:
