@@ -6,8 +6,8 @@ Service `hopsum_switch.Management`, on P4Runtime's address. Unary methods, UTF-8
   BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
   Stats      {}                        -> {"packets": ..., "dropped": {...}, "faults": {...}, "digests": {...}, ...}
-  Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
-             in the form that `hopsum_switch.observe.snapshot` describes. All keys may be left out (everything)
+  Snapshot   {"names": ["reg"]}        -> registers and counters at one moment between two packets, in the form that
+             `hopsum_switch.observe.snapshot` describes. Without names all of them
 
 Names of registers and counters may be cut to their last parts, `slot.tag` or `tag`, where only one has them.
 
@@ -86,14 +86,14 @@ class Management:
 
     def snapshot(self, request: Json) -> Json:
         """Return registers and counters. Raises BadRequestError, SnapshotError, NoProgramError."""
-        _check_keys(request, optional={"names": list, "first": int, "count": int})
+        _check_keys(request, optional={"names": list})
         names = request.get("names", [])
         if not all(isinstance(name, str) for name in names):
             raise BadRequestError(f"names must be strings, not {names!r}")
         with self._dataplane.gate.control():
             # Only the copy is made under the gate. Packets continue while it is turned into JSON.
             frozen = freeze(self._engine())
-        return frozen.as_json(names, request.get("first", 0), request.get("count"))
+        return frozen.as_json(names)
 
     def _engine(self) -> Engine:
         engine = self._dataplane.engine
@@ -157,10 +157,9 @@ class ManagementClient:
         """Return the counts of the whole switch."""
         return self._call("Stats", {})
 
-    def snapshot(self, names: Sequence[str] = (), first: int = 0, count: int | None = None) -> Json:
-        """Return registers and indexed counters at one moment: these arrays (none: all), `count` cells from `first`."""
-        request: Json = {"names": list(names), "first": first}
-        return self._call("Snapshot", request if count is None else {**request, "count": count})
+    def snapshot(self, names: Sequence[str] = ()) -> Json:
+        """Return registers and indexed counters at one moment: these arrays (none: all)."""
+        return self._call("Snapshot", {"names": list(names)})
 
     def _call(self, method: str, request: Json) -> Json:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") 
             elif arguments.command == "stats":
                 answer = client.stats()
             else:
-                answer = client.snapshot(arguments.name, arguments.first, arguments.count)
+                answer = client.snapshot(arguments.name)
     except (ManagementError, OSError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2
@@ -70,8 +70,6 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
         default=[],
         help="register or counter by its full name or its last part, in place of all; may be repeated",
     )
-    snapshot.add_argument("--first", type=int, default=0, metavar="INDEX", help="first cell of each array (default 0)")
-    snapshot.add_argument("--count", type=int, metavar="N", help="cells of each array, at most")
     return parser
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All registers and indexed counters of an engine at one moment between two packets, for JSON::
 
-  {"format": "hopsum_switch snapshot 1", "program": name, "digest": SHA-256 of the program,
-   "registers": {name: {"bits": width, "first": index of the first cell, "values": ["0x0", ...]}},
-   "counters": {name: {"first": index, "packets": [0, ...], "bytes": [0, ...]}}}
+  {"format": "hopsum_switch snapshot 2", "program": name, "digest": SHA-256 of the program,
+   "registers": {name: {"bits": width, "values": ["0x0", ...]}},
+   "counters": {name: {"packets": [0, ...], "bytes": [0, ...]}}}
 
 Direct counters belong to table entries and are read with the entries, over P4Runtime.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from ..engine import Engine
 from ..state.cells import CounterCells
 
-FORMAT = "hopsum_switch snapshot 1"
+FORMAT = "hopsum_switch snapshot 2"
 Json = dict[str, Any]
 
 
@@ -50,23 +50,20 @@ class Snapshot:
     registers: Mapping[str, tuple[int, Sequence[int]]]
     counters: Mapping[str, CounterCells]
 
-    def as_json(self, names: Collection[str] = (), first: int = 0, count: int | None = None) -> Json:
-        """Return the JSON object of these arrays (none: all), with at most `count` cells of each from index `first` on.
+    def as_json(self, names: Collection[str] = ()) -> Json:
+        """Return the JSON object of these arrays (none: all).
 
-        `full_name` documents the valid names. Raises SnapshotError: there is no such array, or a number is negative.
+        `full_name` documents the valid names. Raises SnapshotError: there is no such array.
         """
         wanted = {full_name(name, [*self.registers, *self.counters]) for name in names}
-        if first < 0 or (count is not None and count < 0):
-            raise SnapshotError(f"first ({first}) and count ({count}) cannot be negative")
-        part = slice(first, None if count is None else first + count)
         # Hexadecimal text, since registers may be wider than the numbers that JSON's readers keep exactly.
         registers = {
-            name: {"bits": bits, "first": first, "values": [hex(value) for value in cells[part]]}
+            name: {"bits": bits, "values": list(map(hex, cells))}
             for name, (bits, cells) in self.registers.items()
             if not wanted or name in wanted
         }
         counters = {
-            name: {"first": first, "packets": list(cells.packets[part]), "bytes": list(cells.bytes[part])}
+            name: {"packets": list(cells.packets), "bytes": list(cells.bytes)}
             for name, cells in self.counters.items()
             if not wanted or name in wanted
         }

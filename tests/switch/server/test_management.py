@@ -88,7 +88,6 @@ def test_a_silent_switch_is_an_error_not_a_hang() -> None:
         ("Snapshot", b'{"names": "all"}'),
         ("Snapshot", b'{"names": [7]}'),
         ("Snapshot", b'{"names": ["nothing"]}'),
-        ("Snapshot", b'{"first": -1}'),
     ],
 )
 def test_bad_requests_are_named_so(switch: SwitchServer, method: str, request_bytes: bytes) -> None:
@@ -124,11 +123,11 @@ def test_ports_and_stats_are_shown(run: Run, switch: SwitchServer) -> None:
 
 def test_parts_are_taken(run: Run, switch: SwitchServer) -> None:
     switch.dataplane.inject(2, FRAME)
-    status, out, _ = run("snapshot", "--name", REGISTER, "--first", "1", "--count", "2")
+    status, out, _ = run("snapshot", "--name", REGISTER)
     assert status == 0
     shown = json.loads(out)
     assert not shown["counters"]
-    assert shown["registers"][REGISTER] == {"bits": 48, "first": 1, "values": ["0x0", "0x7"]}
+    assert shown["registers"][REGISTER]["values"][:4] == ["0x0", "0x0", "0x7", "0x0"]
 
 
 def test_refusals_and_silence_have_a_message(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +165,9 @@ def test_snapshots_fall_between_packets(switch: SwitchServer) -> None:
             seen: list[int] = []
             while len(seen) < 20 or seen[-1] == seen[0]:  # the traffic's thread may have to wait for a processor
                 assert thread.is_alive(), "an exception in it would leave this loop without an end"
-                taken = client.snapshot([REGISTER, COUNTER], first=3, count=1)
-                packets = taken["counters"][COUNTER]["packets"]
-                assert taken["registers"][REGISTER]["values"] == [hex(count) for count in packets]
-                seen.append(packets[0])
+                taken = client.snapshot([REGISTER, COUNTER])
+                seen.append(taken["counters"][COUNTER]["packets"][3])
+                assert taken["registers"][REGISTER]["values"][3] == hex(seen[-1])
     finally:
         stop.set()
         thread.join()
