@@ -115,12 +115,11 @@ def test_allreduce() -> None:
     cases = [(entry["elements"], entry["rate"]) for entry in report["rates"]]
     assert cases == [(elements, rate) for rate in ("500mbit", "unshaped") for elements in sizes]
     assert report["rates"][0]["rate_bits_per_s"] == 500e6
-    assert report["error_feedback"] is True
     for entry in report["rates"]:
         elements, chunks = entry["elements"], sizes[entry["elements"]]
         subjects = entry["subjects"]
         gloo = {"gloo-fp32", "gloo-fp16"} if find_spec("torch") else set()
-        assert set(subjects) == {"thc", "thc-no-overlap"} | gloo
+        assert set(subjects) == {"thc"} | gloo
         for name, found in subjects.items():
             assert 0 < found["seconds_min"] <= found["seconds"] <= found["seconds_max"]
             assert found["peak_rss_bytes"] >= found["ready_rss_bytes"] > 4 * elements
@@ -137,7 +136,6 @@ def test_allreduce() -> None:
                 assert 0 < found["wire_bytes_down"] < 1.05 * (passed + BURST_BYTES + late)
             least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
             assert least <= found["wire_bytes_up"]
-        assert subjects["thc-no-overlap"]["codec_beside_network_s"] == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

@@ -108,6 +108,7 @@ def test_demo_trains_through_scapy_packets(tmp_path: Path) -> None:
         (["--topology", "star", "--quorum", "3"], "all workers complete a sum"),
         (["--target", "mininet"], "--target mininet: say which network"),
         (["--target", "bmv2", "--rate", "1gbit"], "--rate: links of one embedded switch only"),
+        (["--rate", "0mbit"], "'0mbit': at least 1 Mbit/s"),
     ],
 )
 def test_what_does_not_go_with_a_topology(

@@ -7,10 +7,10 @@ worker (fabric), on a host like the workers' behind one link (server), or on eve
 vector (hosts). Every byte that leaves a host passes its link and counts. hopsum's workers are those of a training at a
 controller: with side channels between them, and with error feedback.
 
-Subjects take turns: hopsum with codec thc (with and without overlap of codec and network), gloo in fp32 and in fp16.
-All of them share this machine's cores. A turn is one all-reduce, which ranks begin as each is told and with cold
-caches, and then a tight loop of all-reduces, of which the median counts. The first mean of a turn is compared with
-numpy's: the elements looked at must be equal on all ranks and as near as the codec promises.
+Subjects take turns: hopsum with codec thc, gloo in fp32 and in fp16. All of them share this machine's cores. A turn is
+one all-reduce, which ranks begin as each is told and with cold caches, and then a tight loop of all-reduces, of which
+the median counts. The first mean of a turn is compared with numpy's: the elements looked at must be equal on all ranks
+and as near as the codec promises.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ from hopsum.codec import Codec, make_codec, parse_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum.communicator import Span
-from hopsum.transport.offload import GSO, Gso
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
@@ -51,7 +49,7 @@ from hopsum_evaluation.bench.placements import (
     start_switches,
     switches_of,
 )
-from hopsum_evaluation.bench.timing import commit, machine, overlap_s, processor_s, processors_of, versions
+from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
 from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_topologies import LinkCounts, Star
@@ -63,7 +61,7 @@ ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"
 OTHERS = (*GLOO, "two-shot:bits=4", "two-shot:bits=8")
 """Subjects that need no switch, and torch. All of them run over gloo."""
-SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
+SUBJECTS = ("thc", "gloo-fp32", "gloo-fp16")
 """Measured unless others are asked for. Any other subject is the codec that hopsum takes, as `--codec` spells it."""
 CHECKED = 65536
 LOOP_S: Final = 0.3
@@ -109,14 +107,6 @@ def build_parser() -> argparse.ArgumentParser:
         default=[],
         help="codec to measure beside the others, as in thc:bits=2; may be repeated",
     )
-    parser.add_argument(
-        "--gso", choices=GSO, default="auto",
-        help="many datagrams per system call of hopsum's workers (default %(default)s: where the kernel can)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--error-feedback", action=argparse.BooleanOptionalAction, default=True,
-        help="error feedback in hopsum's workers, as training has it (default: yes)",
-    )  # fmt: skip
     return parser
 
 
@@ -162,8 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
     setting = AllReduceSetting(
         options.rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed,
-        subjects, options.gso, options.placement, options.error_feedback, round_trip_s=options.round_trip,
-        dilate=options.dilate,
+        subjects, options.placement, round_trip_s=options.round_trip, dilate=options.dilate,
     )  # fmt: skip
     start = time.perf_counter()
     try:
@@ -200,8 +189,6 @@ class RateFinding:
     peak_rss_bytes: int = 0
     ready_rss_bytes: int = 0
     retransmits: int = 0
-    spans: list[Span] = field(default_factory=list)
-    """The spans of rank 0 in the last all-reduce."""
     worker_cpu_s: list[float] = field(default_factory=list)
     """By turn: processor time of a worker for an all-reduce, own code and kernel: mean over ranks."""
     switch_cpu_s: list[float] = field(default_factory=list)
@@ -218,7 +205,6 @@ class RateFinding:
         self.peak_rss_bytes = max(self.peak_rss_bytes, *(measured.peak_rss_bytes for measured in done))
         self.ready_rss_bytes = max(measured.ready_rss_bytes for measured in done)
         self.retransmits += sum(measured.retransmits for measured in done)
-        self.spans = done[0].spans
         self.worker_cpu_s.append(fmean(measured.cpu_s for measured in done))
         self.switch_cpu_s.append(switch_cpu_s / count)
 
@@ -253,10 +239,6 @@ class RateFinding:
         ours = [link for links in self.passed for link in links[:workers]]
         report["wire_bytes_up"] = round(fmean(up for up, _ in ours))
         report["wire_bytes_down"] = round(fmean(down for _, down in ours))
-        if self.spans:
-            report["codec_beside_network_s"] = round(overlap_s(self.spans), 6)
-            codec = [span.stop_s - span.start_s for span in self.spans if not span.stage.startswith("network")]
-            report["codec_s"] = round(sum(codec), 6)
         return report
 
 
@@ -278,8 +260,7 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
                 theirs: round(here[theirs]["seconds"] / found["seconds"], 3) for theirs in OTHERS if theirs in here
             }
         rates.append(entry)
-    names = ("workers", "buckets", "window", "gso", "placement", "error_feedback", "round_trip_s", "runs", "seed",
-             "dilate")  # fmt: skip
+    names = ("workers", "buckets", "window", "placement", "round_trip_s", "runs", "seed", "dilate")
     where = machine()
     switches = switches_of(setting.placement, setting.workers)
     return {
@@ -298,9 +279,8 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the report as a table for each size and rate."""
     console.print(report["processors"], highlight=False)
-    feedback = "with" if report["error_feedback"] else "without"
     console.print(
-        f"all-reduce, {report['workers']} workers, placement {report['placement']}, side channels, {feedback} error "
+        f"all-reduce, {report['workers']} workers, placement {report['placement']}, side channels, error "
         "feedback; times in ms, medians"
     )
     for entry in report["rates"]:
@@ -357,9 +337,7 @@ class AllReduceSetting:
     window: slots of a job at each switch.
     runs: turns of each subject.
     subjects: of SUBJECTS or OTHERS, or codecs.
-    gso: mode of hopsum's sockets.
     placement: of the switches, one of `placements.PLACEMENTS`.
-    error_feedback: True: hopsum's workers have error feedback.
     shards: number of hosts with a switch, in placement hosts. None: all.
     round_trip_s: delay added between two hosts, there and back. A switch in the middle is half way.
     dilate: factor of time dilation, see `dilation`.
@@ -373,9 +351,7 @@ class AllReduceSetting:
     runs: int
     seed: int
     subjects: Sequence[str]
-    gso: Gso
     placement: str = "fabric"
-    error_feedback: bool = True
     shards: int | None = None
     round_trip_s: float = 0.0
     dilate: float = 1.0
@@ -391,9 +367,8 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
-    ours = {name: codec_of(name) for name in setting.subjects if name not in GLOO}
     # Kernels are compiled here, once: workers find them in the cache.
-    codecs = {name: make_codec(codec, workers=setting.workers) for name, codec in ours.items()}
+    codecs = {name: make_codec(name, workers=setting.workers) for name in setting.subjects if name not in GLOO}
     compiled_kernel()
     with ExitStack() as stack:
         quotas = stack.enter_context(ProcessorQuotas(setting.dilate))
@@ -405,15 +380,13 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         seats = seats_of(star, switches, setting.workers)
         jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
         plan = AllReducePlan(
-            setting.workers, setting.buckets, setting.seed, CHECKED, "eth0", folder, gso=setting.gso,
-            services=tuple(switch.service for switch in switches), error_feedback=setting.error_feedback,
-            timing=dilated_timing(setting.dilate),
+            setting.workers, setting.buckets, setting.seed, CHECKED, "eth0", folder,
+            services=tuple(switch.service for switch in switches), timing=dilated_timing(setting.dilate),
         )  # fmt: skip
         pools: dict[str, WorkerPool] = {}
         for subject in setting.subjects:
             if not needs_gloo(subject):
-                own = replace(plan, codec=ours[subject], overlap=subject != "thc-no-overlap")
-                pool = pools[subject] = stack.enter_context(WorkerPool(seats, work, own))
+                pool = pools[subject] = stack.enter_context(WorkerPool(seats, work, replace(plan, codec=subject)))
                 jobs.create(pool, codecs[subject], setting.window, folder / f"job{len(pools)}.json")
         gloo = [subject for subject in setting.subjects if needs_gloo(subject)]
         if gloo:
@@ -487,33 +460,28 @@ class _Turns:
 
 def needs_gloo(subject: str) -> bool:
     """Say whether a subject runs over gloo, without a switch: the rings, and codec two-shot."""
-    return subject in GLOO or parse_codec(codec_of(subject)).name == TwoShot.name
+    return subject in GLOO or parse_codec(subject).name == TwoShot.name
 
 
-def codec_of(subject: str) -> str:
-    """Spell the codec of a subject that is no ring of gloo."""
-    return "thc" if subject == "thc-no-overlap" else subject
-
-
-def most_nmse(subject: str, codec: Codec | None, *, error_feedback: bool = False) -> float:
+def most_nmse(subject: str, codec: Codec | None) -> float:
     """Bound the error of a subject's mean: far above what the subject promises, far below that of a wrong sum.
 
-    The ranks' vectors are independent, so their mean has the error of one worker. With error feedback a mean has the
+    The ranks' vectors are independent, so their mean has the error of one worker. By error feedback a mean has the
     error of this all-reduce and of the one before it.
     """
     if isinstance(codec, LookupTableCodec):
-        return (4 if error_feedback else 2) * expected_nmse(codec.table, 1)
+        return 4 * expected_nmse(codec.table, 1)
     if isinstance(codec, TwoShot):
         # Twice a step of a block of 512 normal elements, of which the largest is below 4.5, has been rounded.
         step = 4.5 / ((1 << codec.bits - 1) - 1)
-        return (4 if error_feedback else 2) * step**2 / 12
+        return 4 * step**2 / 12
     return 1e-5 if subject == "gloo-fp16" else 1e-12
 
 
 def _check(
     subject: str, codec: Codec | None, done: Sequence[Measured], truth: NDArray[np.float32], plan: AllReducePlan
 ) -> None:
-    most, mean = most_nmse(subject, codec, error_feedback=plan.error_feedback), done[0].first_mean
+    most, mean = most_nmse(subject, codec), done[0].first_mean
     if len({(measured.first_mean.tobytes(), measured.last_mean.tobytes()) for measured in done}) > 1:
         raise WrongMeanError(f"{subject}: the ranks have different means")
     nmse = float(np.sum((mean - truth) ** 2) / np.sum(truth**2))

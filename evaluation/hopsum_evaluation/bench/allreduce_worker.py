@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from hopsum.agent import TIMING, Agent
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator import AllReduceResult, Span
+from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing
-from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import memory
 from hopsum_topologies.netns import enter_namespace
@@ -52,13 +51,8 @@ class AllReducePlan:
     folder: Path
     codec: str = "thc"
     """The codec of hopsum's workers."""
-    overlap: bool = True
-    gso: Gso = "auto"
-    """The mode of hopsum's sockets."""
     services: tuple[Address, ...] = ()
     """The addresses that hopsum's workers send to, by shard."""
-    error_feedback: bool = True
-    """True where hopsum's workers have error feedback, one for each vector."""
     timing: Timing = TIMING
     """The timing of hopsum's workers."""
 
@@ -89,15 +83,10 @@ class Measured(NamedTuple):
     peak_rss_bytes: int
     """The most resident bytes since the first turn of this size."""
     retransmits: int
-    spans: list[Span]
-    """The spans of the last all-reduce."""
 
     def undilated(self, factor: float) -> Measured:
         """Divide the times by a factor of time dilation. Processor time is the same."""
-        spans = [span._replace(start_s=span.start_s / factor, stop_s=span.stop_s / factor) for span in self.spans]
-        return self._replace(
-            first_s=self.first_s / factor, calls_s=[call_s / factor for call_s in self.calls_s], spans=spans
-        )
+        return self._replace(first_s=self.first_s / factor, calls_s=[call_s / factor for call_s in self.calls_s])
 
 
 class Reducer(Protocol):
@@ -108,10 +97,6 @@ class Reducer(Protocol):
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         """Replace the gradient by its mean over the ranks, as a hook of DDP does."""
-
-    @property
-    def spans(self) -> list[Span]:
-        """The spans of time of codec and network. Whoever reads them clears the list."""
 
     @property
     def retransmits(self) -> int:
@@ -136,7 +121,6 @@ def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connectio
         calls_s, began_s = [], time.process_time()
         # No barrier: no rank's all-reduce ends before all ranks have begun it, so the first one was a barrier.
         for _ in range(turn.calls):
-            reducer.spans.clear()
             calls_s.append(_timed(reducer, turn.subject, gradient))
         measured = Measured(
             first_s,
@@ -148,7 +132,6 @@ def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connectio
             # The kernel's counts are of several processors, and the peak may lag a little.
             max(ready_rss_bytes, memory(os.getpid())["peak"]),
             reducer.retransmits - sent_again,
-            list(reducer.spans),
         )
         # Before "done": after it the next subject has the processors.
         gradient_of(plan.seed, rank, turn.elements, out=gradient)
@@ -174,24 +157,20 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    membership, links, sides = join(seat, plan.services, pipe, plan.gso)
-    spans: list[Span] = []
+    membership, links, sides = join(seat, plan.services, pipe)
     with Agent(
-        membership, seat.rank, codec=plan.codec, link=links, side=sides, seed=plan.seed, overlap=plan.overlap,
-        trace=spans.append, timing=plan.timing,
-    ) as agent:  # fmt: skip
+        membership, seat.rank, codec=plan.codec, link=links, side=sides, seed=plan.seed, timing=plan.timing
+    ) as agent:
         agent.allreduce(np.ones(1024, np.float32))
-        take_turns(plan, seat.rank, _Hopsum(agent, plan, spans), pipe)
+        take_turns(plan, seat.rank, _Hopsum(agent, plan), pipe)
 
 
-def join(
-    seat: Seat, services: Sequence[Address], pipe: Connection, gso: Gso = "auto"
-) -> tuple[str, list[UdpLink], list[socket.socket]]:
+def join(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], list[socket.socket]]:
     """Open a worker's sockets for a job with a side channel at each shard, as every job of a controller has them.
 
     Return the membership file's path, once the parent has made the job, and the sockets by shard.
     """
-    links = [UdpLink((seat.ip, 0), service, gso=gso) for service in services]
+    links = [UdpLink((seat.ip, 0), service, gso="auto") for service in services]
     sides = [socket.create_server((seat.ip, 0)) for _ in services]
     pipe.send(("bound", [(link.local, side.getsockname()[1]) for link, side in zip(links, sides, strict=True)]))
     membership: str = pipe.recv()
@@ -201,16 +180,15 @@ def join(
 class _Hopsum:
     """hopsum as the reducer of a rank."""
 
-    def __init__(self, agent: Agent, plan: AllReducePlan, spans: list[Span]) -> None:
-        self.spans = spans
+    def __init__(self, agent: Agent, plan: AllReducePlan) -> None:
         self._agent, self._plan = agent, plan
-        self._feedback: list[ErrorFeedback | None] = []
+        self._feedback: list[ErrorFeedback] = []
 
     def prepare(self, elements: int) -> None:
         # Buckets as np.array_split cuts them: the first ones have the elements that are left over.
         each, over = divmod(elements, self._plan.buckets)
         sizes = [each + (number < over) for number in range(self._plan.buckets)]
-        self._feedback = [ErrorFeedback(size) if self._plan.error_feedback else None for size in sizes]
+        self._feedback = [ErrorFeedback(size) for size in sizes]
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         del subject

@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace, hosts: int, shards: int, console: Conso
     """Measure one number of hosts and shards at all rates. Return a row of figures for each rate. Raises as `run`."""
     setting = AllReduceSetting(
         options.rates, hosts, (options.elements,), options.buckets, options.window, options.runs, options.seed, ["thc"],
-        "auto", "hosts", shards=shards,
+        "hosts", shards=shards,
     )  # fmt: skip
     return [_row(found, setting, shards) for found in run(setting, console)]
 

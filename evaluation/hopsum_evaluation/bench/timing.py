@@ -7,15 +7,13 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
-
-from hopsum.communicator import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +187,3 @@ def _pin(threads: list[int], cores: set[int]) -> None:
         # A thread may end between the listing and this call.
         with suppress(ProcessLookupError):
             os.sched_setaffinity(thread, cores)
-
-
-def overlap_s(spans: Sequence[Span]) -> float:
-    """Return for how many seconds a codec worked on one all-reduce while the network had another."""
-    network = [span for span in spans if span.stage.startswith("network")]
-    total = 0.0
-    for work in (span for span in spans if not span.stage.startswith("network")):
-        others = sorted(
-            (max(work.start_s, n.start_s), min(work.stop_s, n.stop_s))
-            for n in network
-            if n.number != work.number and n.start_s < work.stop_s and n.stop_s > work.start_s
-        )
-        reached = work.start_s
-        for begin, end in others:
-            total += max(0.0, end - max(begin, reached))
-            reached = max(reached, end)
-    return total

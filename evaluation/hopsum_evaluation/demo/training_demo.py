@@ -50,6 +50,7 @@ MAX_WORKERS = 16
 STEPS = 100
 WORKERS = 4
 RATE_BITS_PER_S = 200e6
+LEAST_RATE_BITS_PER_S = 1e6
 PARAMETERS = 1_000_000
 FEW_PARAMETERS = 38_300
 """Of networks whose frames pass bmv2 or scapy, which take a thousandth of what the embedded switch's sockets take."""
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
     parser.add_argument(
-        "--rate", type=rate_bits_per_s, metavar="RATE",
+        "--rate", type=_rate, metavar="RATE",
         help="rate of the workers' links to one embedded switch (default 200mbit)",
     )  # fmt: skip
     parser.add_argument(
@@ -113,6 +114,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_link_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
+
+
+def _rate(text: str) -> float:
+    if (rate := rate_bits_per_s(text)) >= LEAST_RATE_BITS_PER_S:
+        return rate
+    raise argparse.ArgumentTypeError(f"{text!r}: at least {said_rate(LEAST_RATE_BITS_PER_S)}, or a sum takes too long")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.communicator import Communicator, Span
+from hopsum.communicator import Communicator
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, take_turns
 from hopsum_topologies.netns import enter_namespace
@@ -51,7 +51,6 @@ class _Gloo:
     """
 
     def __init__(self, plan: AllReducePlan, rank: int) -> None:
-        self.spans: list[Span] = []
         self.retransmits = 0
         self._plan, self._rank, self._workers = plan, rank, plan.workers
         self._communicators: dict[str, Communicator] = {}
@@ -63,7 +62,7 @@ class _Gloo:
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         mean = torch.from_numpy(gradient)
         if subject not in GLOO:
-            kept = self._kept.setdefault(subject, ErrorFeedback(gradient.size)) if self._plan.error_feedback else None
+            kept = self._kept.setdefault(subject, ErrorFeedback(gradient.size))
             self._communicator(subject).allreduce(gradient, feedback=kept, out=gradient)
         elif subject == "gloo-fp16":
             half = mean.half()

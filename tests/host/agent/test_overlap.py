@@ -14,9 +14,9 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.communicator import Span
 from hopsum.errors import GenerationEndedError, HopsumError
-from hopsum_evaluation.bench.timing import overlap_s
 from hopsum_wire import Op
 
+from ...support.overlap import overlap_s
 from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
 
 WAIT_S = 60

@@ -22,9 +22,9 @@ from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, WaitNotice, telling
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.udp_link import UdpLink
-from hopsum_evaluation.bench.timing import overlap_s
 from hopsum_wire.membership import MembershipError
 
+from ...support.overlap import overlap_s
 from ..torch.job import serve_job
 
 

@@ -22,9 +22,9 @@ from hopsum.agent import Agent
 from hopsum.communicator import Span
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum_evaluation.bench.timing import overlap_s
 from hopsum_wire import Op
 
+from ...support.overlap import overlap_s
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
 from .test_residuals import InstantGroup
 
