@@ -42,11 +42,10 @@ class DeadlineProber:
 
         `active`: all-reduces in progress, in the order of the stream.
         """
-        oldest = self._queue.oldest
-        if oldest is None or not active:
+        if self.oldest is None or not active:
             return inf
         asked = self._asked if active[0].handle == self._handle else 0
-        if asked == PROBES_MAX or (asked and self._answer_about(self._stream.place(oldest)) is not None):
+        if asked == PROBES_MAX or (asked and self.answer is not None):
             return inf
         # P1: at the lead, at half of it and at a quarter of it before the deadline.
         return active[0].deadline_at - self._lead_s * 0.5**asked
@@ -63,10 +62,9 @@ class DeadlineProber:
 
     def ask(self) -> None:
         """Ask about the oldest open position now. The answer before is good until there is another one."""
-        oldest = self._queue.oldest
-        if oldest is None:
+        own, place = self._membership, self.oldest
+        if place is None:
             return
-        own, place = self._membership, self._stream.place(oldest)
         self._about = self._about + 1 if self._place == place else 1
         self._place = place
         probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, generation=own.generation)
@@ -77,68 +75,74 @@ class DeadlineProber:
         if self._place == (header.slot, header.round):
             self._answer = header
 
-    def missing_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
+    @property
+    def oldest(self) -> SlotRound | None:
+        """Return the place of the oldest position without a result, None where nothing is open."""
+        position = self._queue.oldest
+        return None if position is None else self._stream.place(position)
+
+    @property
+    def answer(self) -> Header | None:
+        """Return the last STATE if it is about the oldest position without a result."""
+        answer = self._answer
+        return answer if answer is not None and (answer.slot, answer.round) == self.oldest else None
+
+    def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that the switch waits for, by its STATE, or empty without one, or where it is closed."""
-        answer = self._answer_about(oldest)
-        if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
+        answer = self.answer
+        if answer is None or (answer.count, answer.held) != (State.COLLECTING, answer.round):
             return ()
         return tuple(rank for rank in self._membership.local_ranks if not answer.contributors >> rank & 1)
 
-    def lost_kind(self, oldest: SlotRound) -> Kind | None:
-        """Return the kind of datagram that gets lost, by the switch's STATE about a place.
+    def lost_kind(self) -> Kind | None:
+        """Return the kind of datagram that gets lost, by the switch's STATE.
 
         UPDATE: the switch lacks this worker's. RESULT: it has the sum. None: the sum waits for another rank.
         """
-        answer = self._answer_about(oldest)
-        if answer is None or answer.held > oldest.round or answer.count == State.CLOSED:
+        answer = self.answer
+        if answer is None or answer.held > answer.round or answer.count == State.CLOSED:
             return None
-        if answer.held < oldest.round or answer.count == State.EMPTY:
+        if answer.held < answer.round or answer.count == State.EMPTY:
             return Kind.UPDATE
-        if missing := self.missing_ranks(oldest):
+        if missing := self.missing_ranks():
             return Kind.UPDATE if self._membership.rank in missing else None
         return Kind.RESULT
 
-    def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
-        """Return the ranks that a place waits for: those missing at this switch, or all of the other racks (P3)."""
-        answer = self._answer_about(oldest)
+    def awaited_ranks(self) -> tuple[int, ...]:
+        """Return the ranks that the sum waits for: those missing at this switch, or all of the other racks (P3)."""
+        answer = self.answer
         # P3: a closed leaf has all of its rack, so the sum waits for ranks elsewhere.
-        if answer is not None and (answer.count, answer.held) == (State.CLOSED, oldest.round):
+        if answer is not None and (answer.count, answer.held) == (State.CLOSED, answer.round):
             return tuple(self._membership.remote_ranks)
-        return self.missing_ranks(oldest)
+        return self.missing_ranks()
 
-    def other_op(self, oldest: SlotRound, op: int) -> str:
-        """Return in words that the switch sums a place by another operation than `op`.
-
-        The text is empty if the switch does not say so.
-        """
-        answer = self._answer_about(oldest)
-        if answer is None or answer.held != oldest.round or answer.op in (0, op):
+    def other_op(self, op: int) -> str:
+        """Return in words that the switch sums by another operation than `op`; empty if it does not say so."""
+        answer = self.answer
+        if answer is None or answer.held != answer.round or answer.op in (0, op):
             return ""
         return f"The switch sums this round by {Op(answer.op).name} and this rank sent {Op(op).name}: codecs differ. "
 
-    def finding(self, oldest: SlotRound) -> str:
-        """Word the last STATE about a slot and round: the missing ranks, or the place of the result or the UPDATE."""
-        own, answer, where = self._membership, self._answer_about(oldest), str(oldest)
+    def finding(self) -> str:
+        """Word the last STATE: the missing ranks, or the place of the result or the UPDATE."""
+        own, answer = self._membership, self.answer
         if answer is None:
-            about = self._about if self._place == oldest else 0
+            about = self._about if self._place == self.oldest else 0
             return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"
-        arrived = [rank for rank in range(own.workers) if answer.contributors >> rank & 1]
-        if missing := self.missing_ranks(oldest):
+        arrived = name_ranks([rank for rank in range(own.workers) if answer.contributors >> rank & 1])
+        others, where = own.remote_ranks, str(SlotRound(answer.slot, answer.round))
+        if missing := self.missing_ranks():
             are = "is" if len(missing) == 1 else "are"
-            told = f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
-            return told + (f"; its leaf does not see {name_ranks(others)}" if (others := own.remote_ranks) else "")
-        if answer.count == State.EMPTY or answer.held < oldest.round:
+            told = f"{name_ranks(missing)} {are} missing in {where} (arrived: {arrived})"
+            return told + (f"; its leaf does not see {name_ranks(others)}" if others else "")
+        if answer.count == State.EMPTY or answer.held < answer.round:
             return f"no rank's UPDATE of {where} has reached the switch, this rank's neither"
-        if (answer.count, answer.held) == (State.CLOSED, oldest.round):
-            whose = f" ({name_ranks(others)})" if (others := own.remote_ranks) else ""
+        if answer.held > answer.round:
+            return f"the switch has moved on to round {answer.held} of slot {answer.slot} with {arrived}"
+        if answer.count == State.CLOSED:
+            whose = f" ({name_ranks(others)})" if others else ""
             return (
-                f"{where} has {name_ranks(arrived)} below this leaf, whose sum went to its parent: that waits for "
-                f"another rack{whose}, or does not answer"
+                f"{where} has {arrived} below this leaf, whose sum went to its parent: that waits for another "
+                f"rack{whose}, or does not answer"
             )
-        if answer.held == oldest.round:
-            return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
-        return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"
-
-    def _answer_about(self, place: SlotRound) -> Header | None:
-        answer = self._answer
-        return answer if answer is not None and (answer.slot, answer.round) == place else None
+        return f"{where} is complete on the switch with {arrived}: its RESULT does not reach this rank"

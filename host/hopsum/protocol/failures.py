@@ -53,11 +53,11 @@ def no_answer(
 ) -> AllReduceTimeoutError:  # fmt: skip
     """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
     ignored, prober = asked
-    missing = prober.missing_ranks(oldest)
+    missing = prober.missing_ranks()
     return AllReduceTimeoutError(
         f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, {oldest}, "
         f"UPDATE sent {sent} times, {reduce.datagrams.shape[1]} bytes each; {ignored}. {reduce.missing} of "
-        f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
+        f"{len(reduce.held)} chunks lack their result. {prober.finding()}. {prober.other_op(reduce.op)}"
         f"{_advice(own, missing)}. {NEW_GENERATION}",
         missing,
     )

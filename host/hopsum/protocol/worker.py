@@ -367,11 +367,10 @@ class Worker:
         """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
         if not self._state.active:
             return ""
-        if (oldest := self.queue.oldest) is not None:
+        if self._prober.oldest is not None:
             missing = sum(reduce.missing for reduce in self._state.active)
             chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
-            finding = self._prober.finding(self.stream.place(oldest))
-            return f"the result of {chunks} from {self.membership.switch}: {finding}"
+            return f"the result of {chunks} from {self.membership.switch}: {self._prober.finding()}"
         wanted, behind = self._behind
         if wanted:
             return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
@@ -536,10 +535,9 @@ class Worker:
         oldest = self.queue.oldest
         if self.repair is None or oldest is None or not self._state.active:
             return
-        place = self.stream.place(oldest)
-        left = tuple(rank for rank in self._prober.awaited_ranks(place) if self.repair.has_left_before(rank, oldest))
+        left = tuple(rank for rank in self._prober.awaited_ranks() if self.repair.has_left_before(rank, oldest))
         if left:
-            self._fail(finished_early(self.membership, place, left))
+            self._fail(finished_early(self.membership, self.stream.place(oldest), left))
 
     def _require_long_ones(self, now: float) -> None:
         """Fail if the switch has answered for too long, while an UPDATE or RESULT is lost (A3)."""
@@ -547,20 +545,19 @@ class Worker:
         if oldest is None or not self.in_progress:
             self._long_lost.end()
             return
-        place, reduce = self.stream.place(oldest), self.in_progress[0]
-        kind = self._prober.lost_kind(place)
+        reduce, kind = self.in_progress[0], self._prober.lost_kind()
         if kind is None or oldest != self._lost_position:
             self._long_lost.end()
             self._lost_position = oldest
         if kind is None:
             return
         self._long_lost.note(now)
-        if self._long_lost.is_over_limit and self._prober.other_op(place, reduce.op):
+        if self._long_lost.is_over_limit and self._prober.other_op(reduce.op):
             # Neither side takes the other's operation: that is the cause, and no datagram's length.
             self._fail(self._late_error(reduce, now))
         elif self._long_lost.is_over_limit:
-            sent, lasted_s = self.queue.sent(oldest), self._long_lost.lasted_s
-            self._fail(long_ones_lost(self.membership, place, kind, sent, lasted_s))
+            place, sent = self.stream.place(oldest), self.queue.sent(oldest)
+            self._fail(long_ones_lost(self.membership, place, kind, sent, self._long_lost.lasted_s))
 
     @property
     def _behind(self) -> tuple[list[int], list[int]]:

@@ -442,7 +442,7 @@ class SideChannel:
 
     async def _speak(self, out: Outgoing) -> None:
         """Say what is queued for a peer, over one connection after the other."""
-        pause_s, longest_s = DIAL_AGAIN_S, DIAL_AGAIN_MAX_S
+        pause_s = DIAL_AGAIN_S
         while True:
             while not out.queue:
                 out.awake.clear()
