@@ -15,6 +15,7 @@ CHECKS: Final[dict[str, str]] = {
     "agreement": "no two members of a generation accept different results of one chunk",
     "settle": "who finds its bit set finds inside exactly the contribution that it stands for, else nothing of its own",
     "live": "from every state, with all packets in flight lost, fair retransmission brings everybody every result",
+    "members": "without FLUSH, the contributors of a RESULT of a job of MIN:MAX workers are all of its generation",
     "late": "no packet of another round or generation changes a copy, or is taken for a current result",
     "repair": "a result that one live worker holds and another lacks is on the switch or kept by a live worker",
     "nostale": "with quorum n, no worker is told STALE for a round that it waits for",
@@ -45,12 +46,16 @@ class Config:
     flush: int = 0
     """Bitmap of the workers that have a deadline: any UPDATE of theirs may carry FLUSH."""
     min_quorum: int = 1
+    min_workers: int = 0
+    """Workers with which a generation may begin; 0: all."""
     silent: int = 0
     """Bitmap of the workers that never send an UPDATE."""
     crashes: int = 0
     """Budget: a worker loses its memory and comes back with the same rank."""
     restarts: int = 0
     """Budget: the switch loses all registers and entries."""
+    returns: int = 0
+    """Budget: a worker without which a generation began comes back. 0, with min_workers: nobody who is lost does."""
     give_ups: int = 0
     """Budget: the controller gives up on a worker that is alive but silent."""
     spare_generations: int = 0
@@ -79,6 +84,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.tree and self.n % LEAVES:
             raise ValueError(f"{self.n} workers are not the same number below each of {LEAVES} leaves")
+        if self.min_workers and (self.tree or self.quorum or self.lowerings):
+            raise ValueError("a generation of fewer workers is of one switch, and all its workers complete a round")
         unknown = (self.off - RULES.keys()) | (self.checks - CHECKS.keys())
         if unknown:
             raise ValueError(f"unknown {sorted(unknown)}; rules are {sorted(RULES)}, checks {sorted(CHECKS)}")
@@ -103,9 +110,14 @@ class Config:
         """Return how many workers are in a result at least."""
         fewest = 1
         for node in (0, self.nodes - 1) if self.tree else (0,):
-            quorum = self.quorum_of(node) - self.lowerings
+            quorum = self.min_workers or self.quorum_of(node) - self.lowerings
             fewest *= min(self.min_quorum, quorum) if self.flush else quorum
         return fewest
+
+    @property
+    def everybody(self) -> int:
+        """Return the bitmap of all workers."""
+        return (1 << self.n) - 1
 
     @property
     def nodes(self) -> int:
@@ -145,6 +157,7 @@ MODES: Final[dict[str, str]] = {
     "C": "every worker may FLUSH, min_quorum 1",
     "D": "a worker crashes and rejoins",
     "E": "a switch restarts",
+    "M": "generations of any number of workers from one on, and one that was lost may come back",
     "T": "a spine over two leaves (B: the spine's quorum is 1)",
 }
 
@@ -159,6 +172,7 @@ def make(modes: str = "A", n: int = 3, chunks: int = 4, **changes: Any) -> Confi
             "C": {"flush": (1 << n) - 1},
             "D": {"crashes": 1},
             "E": {"restarts": 1},
+            "M": {"min_workers": 1, "crashes": 1, "returns": 1},
             "T": {"tree": True},
         }[letter]
     fields |= changes

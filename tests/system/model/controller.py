@@ -9,11 +9,15 @@ Generation change: run -> seal -> join -> run
     join    decided = union of the reports; a new generation over the rest; workers fetch what they lack, discard what
             is not decided, and join; the switch is told the new generation, in any order
     A worker lost before it joined, or the source of a decided result: back to seal, for yet another generation.
+
+With min_workers the decision leaves out any of the workers that did not report, as long as enough are in (M3): in the
+model a worker may be waited for any time. A worker that was left out comes back in RUN, and seals for a generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 from .config import Config
@@ -45,9 +49,12 @@ class Controller:
         budget = Budget(
             config.crashes, config.restarts, config.give_ups, config.spare_generations, config.lowerings,
             clears=int(not config.on("only_packets_write")), reencodes=int(not config.on("frozen_payload")),
+            returns=config.returns,
         )  # fmt: skip
         streams = (earlier, tuple(range(config.chunks)))
-        return Control(1, 1, streams, Phase.RUN, (), (), config.quorum_of(0), False, budget)
+        return Control(
+            1, 1, streams, Phase.RUN, (), (), config.quorum_of(0), False, budget, members=config.everybody
+        )
 
     # ---- duties -------------------------------------------------------------------------------------
 
@@ -57,7 +64,8 @@ class Controller:
             yield from self._reports(control, workers)
             silent = [rank for rank, report in enumerate(control.reports) if report is None]
             if all(workers[rank].life is Life.DOWN for rank in silent):
-                yield self._decide(control, workers)
+                for members in self._next_members(control):
+                    yield self._decide(control, workers, members)
             return
         if self._has_cause(control, workers):
             yield self._remove(control, workers)
@@ -68,13 +76,16 @@ class Controller:
         if control.released:
             return False
         if control.phase is Phase.RUN:
-            return not control.admitted or bool(control.lost) or any(worker.life is Life.DOWN for worker in workers)
-        crashed = any(worker.life is Life.DOWN and worker.generation == control.generation for worker in workers)
-        absent = [rank for rank, worker in enumerate(workers) if worker.generation != control.generation]
+            down = any(workers[rank].life is Life.DOWN for rank in ranks_of(control.members))
+            return not control.admitted or bool(control.lost) or down
+        members = [(rank, workers[rank]) for rank in ranks_of(control.members)]
+        crashed = any(worker.life is Life.DOWN and worker.generation == control.generation for _, worker in members)
+        absent = [rank for rank, worker in members if worker.generation != control.generation]
         return crashed or not all(self._can_join(control, workers, rank) for rank in absent)
 
     def _remove(self, control: Control, workers: Workers) -> Change:
-        reports = (None,) * self.config.n
+        # Who is not of this generation has nothing to report of it (E4).
+        reports = tuple(None if control.members >> rank & 1 else OUT for rank in range(self.config.n))
         after = control._replace(phase=Phase.SEAL, admitted=0, lost=0, reports=reports, decided=())
         return Change(f"remove {control.generation}", after, workers)
 
@@ -91,11 +102,32 @@ class Controller:
             after = control._replace(reports=_put(control.reports, rank, told))
             yield Change(f"w{rank} reports", after, _put(workers, rank, sealed))
 
-    def _decide(self, control: Control, workers: Workers) -> Change:
+    def _next_members(self, control: Control) -> Iterator[int]:
+        """Yield the bitmaps of the workers with which a generation may begin, those of the fewest workers first."""
+        config = self.config
+        there = sum(1 << rank for rank, report in enumerate(control.reports) if report not in (None, OUT))
+        nobody_comes = config.min_workers and not config.returns
+        absent = [rank for rank in range(config.n) if not there >> rank & 1 and not nobody_comes]
+        rest = [rank for rank in absent if self._may_come(control, rank)]
+        least = config.min_workers if config.on("enough") else 1
+        for count in range(len(rest) + 1) if config.min_workers else (len(rest),):
+            for some in combinations(rest, count):
+                members = there | sum(1 << rank for rank in some)
+                if not config.min_workers or members.bit_count() >= least:
+                    yield members
+
+    def _may_come(self, control: Control, rank: int) -> bool:
+        """Say whether a worker without a report was of the last generation, or has come back since."""
+        return bool(control.members >> rank & 1) or control.reports[rank] is None
+
+    def _decide(self, control: Control, workers: Workers, next_members: int) -> Change:
         members = [rank for rank in range(self.config.n) if control.reports[rank] not in (None, OUT)]
         decided: list[Content | None] = [None] * self.config.chunks
         for rank in members:
-            decided = [told or known for told, known in zip(control.reports[rank] or (), decided, strict=True)]  # type: ignore[misc]
+            pairs = list(zip(control.reports[rank] or (), decided, strict=True))
+            if "agreement" in self.config.checks and any(None not in pair and pair[0] != pair[1] for pair in pairs):
+                raise RuleError("agreement", f"w{rank} reports {control.reports[rank]}, others {decided}")
+            decided = [told or known for told, known in pairs]  # type: ignore[misc]
         for chunk, content in enumerate(decided):
             if content is not None and "repair" in self.config.checks:
                 lacking = any(workers[rank].held[chunk] is None for rank in members)
@@ -105,19 +137,24 @@ class Controller:
         after = control._replace(
             phase=Phase.JOIN, generation=control.generation + 1, streams=(*control.streams, rest),
             decided=tuple(decided),
-            reports=tuple(OUT if report == OUT else None for report in control.reports),
+            reports=tuple(OUT if report == OUT else None for report in control.reports), members=next_members,
         )  # fmt: skip
-        return Change(f"decide {after.generation}", after, workers)
+        left_out = [f"w{rank}" for rank in range(self.config.n) if not next_members >> rank & 1]
+        without = f" without {' '.join(left_out)}" if left_out else ""
+        if self.config.min_workers and self.config.on("members_complete"):
+            after = after._replace(quorum=next_members.bit_count())
+        return Change(f"decide {after.generation}{without}", after, workers)
 
     def _joins(self, control: Control, workers: Workers) -> Iterator[Change]:
-        for rank, worker in enumerate(workers):
+        members = [(rank, workers[rank]) for rank in ranks_of(control.members)]
+        for rank, worker in members:
             if worker.generation != control.generation and self._can_join(control, workers, rank):
                 joined = self._joined(control, rank, worker)
                 self._check_joined(control, workers, rank, joined)
                 yield Change(f"w{rank} joins {control.generation}", control, _put(workers, rank, joined))
         if control.admitted != control.generation:
             yield Change(f"admit {control.generation}", control._replace(admitted=control.generation), workers)
-        elif all(worker.generation == control.generation for worker in workers):
+        elif all(worker.generation == control.generation for _, worker in members):
             yield Change("run", control._replace(phase=Phase.RUN, decided=(), reports=()), workers)
 
     def _joined(self, control: Control, rank: int, worker: Worker) -> Worker:
@@ -175,6 +212,8 @@ class Controller:
                     spent = budget._replace(give_ups=budget.give_ups - 1)
                     after = control._replace(reports=_put(control.reports, rank, OUT), budget=spent)
                     yield Change(f"give up on w{rank}", after, workers)
+        if budget.returns and control.phase is Phase.RUN and control.members != self.config.everybody:
+            yield from self._returns(control, workers)
         spare = budget.spare_generations and control.phase is not Phase.SEAL and not control.released
         if spare and not self._has_cause(control, workers):
             spent = budget._replace(spare_generations=budget.spare_generations - 1)
@@ -206,9 +245,29 @@ class Controller:
                 continue
             life = Life.DOWN if self.config.on("crash_bumps") else Life.RUN
             fresh = Worker(worker.incarnation + 1, worker.generation, life, (None,) * self.config.chunks, 0)
-            reports = _put(control.reports, rank, None) if control.reports else ()
+            reports = control.reports
+            if reports and (control.members >> rank & 1):
+                reports = _put(reports, rank, None)
             after = control._replace(reports=reports, budget=budget._replace(crashes=budget.crashes - 1))
             yield Change(f"w{rank} crashes", after, _put(workers, rank, fresh))
+
+    def _returns(self, control: Control, workers: Workers) -> Iterator[Change]:
+        """Let a worker without which the generation began come back, as another incarnation."""
+        spent = control.budget._replace(returns=control.budget.returns - 1)
+        for rank in ranks_of(self.config.everybody & ~control.members):
+            worker = workers[rank]
+            lives = worker.incarnation + (worker.life is not Life.DOWN)
+            back = Worker(lives, worker.generation, Life.DOWN, (None,) * self.config.chunks, 0)
+            if not self.config.on("late_waits"):
+                peer = next(each for each in workers if each.generation == control.generation)
+                back = back._replace(generation=control.generation, life=Life.RUN, held=peer.held)
+                yield Change(f"w{rank} is back", control._replace(budget=spent), _put(workers, rank, back))
+                continue
+            if not self.config.on("rejoin_resets"):
+                back = worker
+            sealed = self._remove(control._replace(budget=spent), _put(workers, rank, back))
+            reports = _put(sealed.control.reports, rank, None)
+            yield sealed._replace(label=f"w{rank} is back", control=sealed.control._replace(reports=reports))
 
     def _clears(self, control: Control, workers: Workers) -> Iterator[Change]:
         def cleared(cell: Cell) -> Cell:
@@ -237,7 +296,13 @@ class Controller:
 
 def is_out(control: Control, rank: int, worker: Worker) -> bool:
     """Say whether the controller gave up on a worker: it may go on in its old generation, but does not count."""
-    return bool(control.reports) and control.reports[rank] == OUT and worker.generation != control.generation
+    given_up = bool(control.reports) and control.reports[rank] == OUT
+    return worker.generation != control.generation and (given_up or not control.members >> rank & 1)
+
+
+def ranks_of(bitmap: int) -> list[int]:
+    """Return the ranks of a bitmap of workers."""
+    return [rank for rank in range(bitmap.bit_length()) if bitmap >> rank & 1]
 
 
 def counts(control: Control, worker: Worker, chunk: int) -> Content | None:

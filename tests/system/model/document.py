@@ -110,21 +110,22 @@ def bounds(config: Config) -> tuple[str, ...]:
     def ranks(bitmap: int) -> str:
         return " ".join(f"w{rank}" for rank in range(config.n) if bitmap >> rank & 1)
 
-    everybody = (1 << config.n) - 1
     return (
         f"n = {config.n}",
         f"S = {config.slots}" if config.slots > 1 else "",
         f"{'+'.join(map(str, config.reduces))} chunk{'s' * (config.chunks > 1)}",
         f"quorum {config.quorum}{' of the spine' * config.tree}" if config.quorum else "",
         f"quorum {config.leaf_quorum} of the leaves" if config.leaf_quorum else "",
-        f"FLUSH by {'all' if config.flush == everybody else ranks(config.flush)}" if config.flush else "",
+        f"FLUSH by {'all' if config.flush == config.everybody else ranks(config.flush)}" if config.flush else "",
         f"min_quorum {config.min_quorum}" if config.min_quorum > 1 else "",
+        f"{config.min_workers} worker{'s' * (config.min_workers > 1)} at least" if config.min_workers else "",
         f"{ranks(config.silent)} silent" if config.silent else "",
         *(
             f"{budget} x {what}" if budget > 1 else what if budget else ""
             for budget, what in [
                 (config.crashes, "crash"),
                 (config.restarts, "restart"),
+                (config.returns, "worker back"),
                 (config.give_ups, "worker given up on"),
                 (config.spare_generations, "generation change without cause"),
                 (config.lowerings, "quorum lowered"),

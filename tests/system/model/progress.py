@@ -2,6 +2,7 @@
 """Two checks of whole states: can everybody still finish (live), and is every result still somewhere (repair).
 
 live    From a state with the network emptied, one fair schedule without further loss: the controller's duties first;
+        a worker that may be left out is, and does not come back;
         then sweeps, in which every worker sends all that it may and every reply arrives; when a sweep changes nothing,
         one with FLUSH; when that changes nothing, the workers ask their peers (W6). Old packets cannot rescue it.
         A schedule is a chain of states, and chains meet: verdicts are kept for every state on the way.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from hopsum_oracle.decision import FINAL
 
-from .controller import counts, is_out
+from .controller import counts, is_out, ranks_of
 from .state import ZEROS, Budget, Kind, Life, Phase, RuleError, State
 from .world import World
 
@@ -47,14 +48,15 @@ class Progress:
         return verdict
 
     def _finished(self, state: State) -> bool:
-        _, workers = self.world.view(state)
-        return all(worker.life is Life.RUN and None not in worker.held for worker in workers)
+        control, workers = self.world.view(state)
+        members = [workers[rank] for rank in ranks_of(control.members)]
+        return all(worker.life is Life.RUN and None not in worker.held for worker in members)
 
     def _advance(self, state: State) -> State:
         """Return the state after one step of the schedule; the same state if nothing helps."""
         control, workers = self.world.view(state)
         stopped = control.phase is not Phase.RUN or not control.admitted or control.lost
-        if stopped or any(worker.life is Life.DOWN for worker in workers):
+        if stopped or any(workers[rank].life is Life.DOWN for rank in ranks_of(control.members)):
             try:
                 for change in self.world.controller.duties(control, workers):
                     return self.world.apply(state, change)

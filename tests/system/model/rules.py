@@ -65,6 +65,10 @@ RULES: Final[dict[str, Rule]] = {
     "report_ready": Rule("E2", "A worker reports a result only if it could have encoded that chunk itself."),
     "redecide": Rule("E3", "When the source of a decided result is lost before all have joined, all decide again."),
     "rejoin_resets": Rule("E4", "A worker that is in no report joins empty, whatever it still holds."),
+    # generations of MIN:MAX workers
+    "members_complete": Rule("M1", "The workers of a generation, all of them and nobody else, complete its rounds."),
+    "late_waits": Rule("M2", "A worker that comes late takes part from the next generation on."),
+    "enough": Rule("M3", "A generation begins with MIN workers at least."),
 }
 
 NOT_NEEDED: Final = {"close_on_flush", "relay_stale"}

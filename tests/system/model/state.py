@@ -118,6 +118,7 @@ class Budget(NamedTuple):
     lowerings: int = 0
     clears: int = 0
     reencodes: int = 0
+    returns: int = 0
 
 
 OUT = "out"
@@ -143,6 +144,8 @@ class Control(NamedTuple):
     budget: Budget
     lost: int = 0
     """Bitmap of the switches that lost registers and entries, and let nothing in."""
+    members: int = 0
+    """Bitmap of the workers of `generation`."""
 
 
 class State(NamedTuple):

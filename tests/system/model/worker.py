@@ -172,20 +172,20 @@ class WorkerRules:
         absent = peer.life is Life.DOWN or (peer.generation != asker.generation and self.config.on("fetch_generation"))
         return None if absent or not peer.kept >> chunk & 1 else peer.held[chunk]
 
-    def droppable(self, streams: Streams, rank: int, worker: Worker) -> int:
-        """Return the bitmap of the results that the worker may stop to keep now (R2, R3)."""
+    def droppable(self, streams: Streams, rank: int, worker: Worker, members: int) -> int:
+        """Return the bitmap of the results that the worker may stop to keep now (R2, R3). `members`: of its generation."""
         if worker.life is Life.DOWN or not worker.kept:
             return 0
         if not self.config.on("lease_barrier") and None not in worker.held:
             return worker.kept
         positions = [p for p, chunk in enumerate(streams[worker.generation]) if worker.kept >> chunk & 1]
-        return sum(1 << streams[worker.generation][p] for p in positions if self._may_drop(streams, rank, worker, p))
+        return sum(1 << streams[worker.generation][p] for p in positions if self._may_drop(streams, rank, worker, members, p))
 
-    def _may_drop(self, streams: Streams, rank: int, worker: Worker, position: int) -> bool:
+    def _may_drop(self, streams: Streams, rank: int, worker: Worker, members: int, position: int) -> bool:
         stream, origin = streams[worker.generation], self.config.origin
         number = origin[stream[position]][0]
         if self.config.on("retain"):
-            return self._proved(streams, rank, worker, position) == (1 << self.config.n) - 1
+            return not members & ~self._proved(streams, rank, worker, position)
         if self.config.retain_by == "norm":
             return any(origin[chunk] == (number + 1, 0) and worker.held[chunk] is not None for chunk in stream)
         return all(worker.held[chunk] is not None for chunk in stream if origin[chunk][0] == number)

@@ -156,6 +156,8 @@ class World:
         if out is not None:
             if self.packets[out].kind is Kind.STALE:
                 violation = self._wrong_stale(control, workers, self.cells[state.cells[index]], packet)
+            elif self._lacks_members(control, self.packets[out]):
+                violation = RuleError("members", f"members {control.members:b} get {self.packets[out].content}")
             if self.packets[out].kind is not Kind.STALE or not self.config.on("stale_fetch"):
                 network |= 1 << out
         if violation is not None:
@@ -163,6 +165,11 @@ class World:
         elif after != state.cells[index] or network != state.network:
             cells = (*state.cells[:index], after, *state.cells[index + 1 :])
             yield Transition((number, -1 - node), self._normal(State(state.control, network, state.workers, cells)))
+
+    def _lacks_members(self, control: Control, result: Packet) -> bool:
+        """Check the contributors of a RESULT of a job of MIN:MAX workers."""
+        checked = self.config.min_workers and not self.config.flush and "members" in self.config.checks
+        return bool(checked) and result.content.contributors != control.members
 
     def place(self, node: int, packet: Packet) -> int:
         """Return which copy a packet means at a switch."""
@@ -337,8 +344,10 @@ class World:
         key = (control, rank, number)
         if key not in self._settled:
             streams, worker = self.controls[control].streams, self.workers[number]
+            newest = worker.generation == self.controls[control].generation
+            members = self.controls[control].members if newest else self.config.everybody
             if self.config.peers:
-                dropped = self.rules.droppable(streams, rank, worker)
+                dropped = self.rules.droppable(streams, rank, worker, members)
                 worker = worker._replace(kept=worker.kept & ~dropped)
             sends = 0
             for flush in (False, True):
