@@ -90,6 +90,7 @@ class JobSpec:
     min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
         which send no FLUSH unless they have a deadline.
     observers: may ask what a slot holds (PROBE) and nothing else; ranks of 64 and above.
+    ranks: number of the job's ranks, of which some have no worker now; 0: as many ranks as workers.
     leaves, parent: the switch's relatives in a tree (see trees.py). Quorums count its children, workers and leaves.
     """
 
@@ -104,6 +105,7 @@ class JobSpec:
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
     table6: tuple[int, ...] | None = None
+    ranks: int = 0
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -135,16 +137,14 @@ class JobSpec:
         """Raise ControlPlaneError naming the first thing that is wrong with the specification."""
         if not self.name:
             raise ControlPlaneError("a job without a name", hint="give it one")
-        count = len(self.workers)
         if not 1 <= self.children <= MAX_WORKERS:
             raise self._wrong(f"{self.children} workers", f"a job has 1 .. {MAX_WORKERS}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise self._wrong(f"{self.slots} slots", f"a job has 1 .. {MAX_SLOTS}")
         if self.leaves or self.parent is not None:
             self._check_tree()
-        elif sorted(worker.rank for worker in self.workers) != list(range(count)):
-            ranks = ", ".join(str(worker.rank) for worker in self.workers)
-            raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {count - 1}, each once")
+        else:
+            self._check_ranks()
         quorum = self.effective_quorum
         if not 1 <= quorum <= self.children:
             raise self._wrong(f"quorum {quorum}", f"of {self.children} workers it is 1 .. {self.children}")
@@ -170,6 +170,13 @@ class JobSpec:
         if self.parent is not None:
             return self.parent.workers
         return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves)
+
+    def _check_ranks(self) -> None:
+        found, count = sorted(worker.rank for worker in self.workers), len(self.workers)
+        wanted = range(count) if not self.ranks else [rank for rank in range(self.ranks) if rank in found]
+        if found != list(wanted):
+            ranks, last = ", ".join(str(worker.rank) for worker in self.workers), (self.ranks or count) - 1
+            raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {last}, each once")
 
     def _check_tree(self) -> None:
         """Check numbers and members: every rank below this switch once, no number taken twice."""

@@ -82,6 +82,7 @@ def job_membership(
         code_group=job.code_group,
         ops=frozenset(job.ops),
         side_key=bytes.fromhex(job.side_key) if sides and job.side_key else None,
+        ranks=job.spec.ranks if job.spec.ranks > len(workers) else 0,
     )
 
 

@@ -121,7 +121,7 @@ def test_test_modules_on_pages_exist() -> None:
 
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
-ID = r"[NSTWRPOE][1-9]"
+ID = r"[NSTWRPOEM][1-9]"
 CITED = re.compile(rf"(?:\(|\brules? ){ID}(?:(?:, | and | to ){ID})*\b(?=\)|[ ,.;:]|$)", re.MULTILINE)
 FOLDERS = {
     ".py": ("wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests", "tests"),

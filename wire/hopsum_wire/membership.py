@@ -7,6 +7,7 @@
                 "leaf": int where the worker is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
    "table6": [16 ints], left out where there is none,
+   "ranks": int, left out where each rank has a worker in this generation,
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
    "side_key": 64 hexadecimal digits, where workers have side channels,
@@ -108,7 +109,7 @@ class JobMembership:
     switch: Endpoint
     """The source of results."""
     workers: tuple[RankEndpoint, ...]
-    """The workers by rank, from 0."""
+    """The workers of this generation, in the order of their ranks."""
     table16: tuple[int, ...] | None = None
     """16 values of 0..65535 that the switch puts in place of 4-bit codes of LOOKUP_ADD16, or none."""
     table6: tuple[int, ...] | None = None
@@ -125,6 +126,18 @@ class JobMembership:
     """The key by which workers of this generation know each other on side channels, 32 bytes. None: it was left out."""
     further_shards: tuple[JobMembership, ...] = ()
     """The memberships of the job at shards 1 .. k - 1, whose own `further_shards` are empty."""
+    ranks: int = 0
+    """The job's ranks are 0 .. ranks - 1, whether or not they have a worker in this generation. 0: all have one."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of the job's ranks, for which its tables are made."""
+        return self.ranks or len(self.workers)
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """Return the ranks that have no worker in this generation."""
+        return frozenset(range(self.size)) - {worker.rank for worker in self.workers}
 
     @property
     def shards(self) -> tuple[JobMembership, ...]:
@@ -142,13 +155,18 @@ class JobMembership:
         return found if len(found) == len(self.workers) else None
 
     def worker(self, rank: int) -> RankEndpoint:
-        """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
-        if not 0 <= rank < len(self.workers):
+        """Return the worker of a rank. Raises MembershipError if the job has no such rank, or nobody there now."""
+        if not 0 <= rank < self.size:
             raise MembershipError(
-                f"rank {rank} is not in job {self.job!r}: it has ranks 0 .. {len(self.workers) - 1}. "
+                f"rank {rank} is not in job {self.job!r}: it has ranks 0 .. {self.size - 1}. "
                 "Start as many workers as the job was made for, or make the job again"
             )
-        return self.workers[rank]
+        found = next((worker for worker in self.workers if worker.rank == rank), None)
+        if found is None:
+            raise MembershipError(
+                f"job {self.job!r} has no worker of rank {rank} in generation {self.generation}: connect again"
+            )
+        return found
 
     def rack(self, rank: int) -> tuple[int, ...]:
         """Return the ranks whose UPDATEs the switch of a rank collects: all, but at a leaf of a tree."""
@@ -165,6 +183,7 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
     # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
     optional = {
         "table6": _listed(membership.table6),
+        "ranks": membership.ranks if membership.absent else None,
         "code_group": None if membership.code_group == LANE_GROUP_CODES else membership.code_group,
         "ops": None if membership.ops == frozenset(Op) else [op.name for op in sorted(membership.ops)],
         "side_key": None if membership.side_key is None else membership.side_key.hex(),
@@ -250,8 +269,10 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         )
     workers = tuple(_worker(entry) for entry in root.objects("workers", MAX_WORKERS))
     ranks = [worker.rank for worker in workers]
-    if sorted(ranks) != list(range(len(ranks))):
-        raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {len(ranks) - 1}, each once")
+    size = root.integer("ranks", len(workers), MAX_WORKERS, len(workers))
+    if len(set(ranks)) < len(ranks) or max(ranks) >= size:
+        each = "each once" if size == len(ranks) else "each once at most"
+        raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {size - 1}, {each}")
     slots = root.integer("slots", *_LIMITS["slots"])
     shards = root.objects("further_shards", MAX_SHARDS - 1) if sharded and "further_shards" in root.value else []
     made = JobMembership(
@@ -265,11 +286,12 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         table6=_table(root, "table6", 6, None),
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
-        resume=_resume(root, slots, len(workers)),
+        resume=_resume(root, slots, size),
         code_group=_code_group(root),
         ops=_ops(root),
         side_key=_side_key(root),
         further_shards=tuple(_membership(each, sharded=False) for each in shards),
+        ranks=size if size > len(workers) else 0,
     )
     sides = [side for shard in made.shards for side in (shard.side_channels or {}).values()]
     if len(set(sides)) < len(sides):

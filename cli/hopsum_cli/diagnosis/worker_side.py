@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
 from hopsum.connection.membership_url import membership_at
+from hopsum.errors import name_ranks
 from hopsum.transport import interfaces
 from hopsum_cli.diagnosis import host_checks, switch_checks
 from hopsum_cli.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
@@ -154,14 +155,14 @@ class _Examination:
         here = [each.rank for each in workers if interfaces.is_local(each.endpoint.ip)]
         if self.rank < 0 and len(here) == 1:
             self.rank = here[0]
-        if not 0 <= self.rank < len(workers):
-            there = f"the job has ranks 0 to {len(workers) - 1}; "
+        seat = next((each for each in workers if each.rank == self.rank), None)
+        if seat is None:
+            there = f"the job has {name_ranks([each.rank for each in workers])}; "
             there += f"{len(here)} of them have addresses of this host" + (
                 f": {', '.join(map(str, here))}" if here else ""
             )
             finding = f"no rank {self.rank}: {there}" if self.rank >= 0 else f"which worker? {there}"
             return failed("rank", finding, "say --rank R", {"here": here})
-        seat = workers[self.rank]
         self.own, self.switch = seat.endpoint, seat.send_to
         self.report.subject = f"rank {self.rank} of job {self.membership.job!r}"
         return passed("rank", f"{self.rank} at {self.own}, sends to {self.switch}", {"rank": self.rank})

@@ -7,12 +7,13 @@ import argparse
 import errno
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
@@ -39,7 +40,20 @@ class TokenFileError(HopsumError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hopsum job create`."""
     parser.add_argument("name", metavar="JOB", help="name of the job")
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, 1 to 64")
+    parser.add_argument(
+        "--workers",
+        type=_workers,
+        required=True,
+        metavar="N|MIN:MAX",
+        help="number of workers, 1 to 64; MIN:MAX: it continues without lost workers while MIN are there, and with "
+        "workers that come late",
+    )
+    parser.add_argument(
+        "--replace",
+        type=float,
+        metavar="SECONDS",
+        help="with MIN:MAX, seconds for which a generation waits for a worker that is gone (default: the lease)",
+    )
     _add_slots(parser)
     parser.add_argument(
         "--codec",
@@ -113,6 +127,24 @@ def add_token_file_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class WorkerNumbers(NamedTuple):
+    """The numbers of workers that a job may have: any number from `least` to `most`, or `most` where that is None."""
+
+    least: int | None
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least is None else f"{self.least}:{self.most}"
+
+
+def _workers(text: str) -> WorkerNumbers:
+    """Read N, or MIN:MAX. Numbers that no job has are for the controller to refuse."""
+    numbers = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", text)
+    if numbers is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers: write 4, or 2:8 for 2 to 8")
+    return WorkerNumbers(None if numbers[1] is None else int(numbers[1]), int(numbers[2]))
+
+
 def run(options: argparse.Namespace) -> int:
     """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
     tables = _tables(options)
@@ -122,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
     with operator(options) as client, token_file(options.token_file, options.name) as (token, keep):
         made = client.create(
             options.name,
-            options.workers,
+            options.workers.most,
             _slots(options),
             **tables,
             quorum=options.quorum,
@@ -134,6 +166,8 @@ def run(options: argparse.Namespace) -> int:
             codec=codec.name,
             codec_options=codec.options,
             shards=options.shards,
+            min_workers=options.workers.least,
+            replace_s=options.replace,
             token=token,
         )
         keep(made.token)
@@ -149,13 +183,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     if options.codec is None:
-        if not 1 <= options.workers <= MAX_WORKERS:
+        if not 1 <= options.workers.most <= MAX_WORKERS:
             # Such numbers the controller refuses.
             return {}
         options.codec = DEFAULT_CODEC
     try:
         # numpy: only the tables are wanted, and the other back ends compile for seconds.
-        codec = make_codec(options.codec, workers=options.workers, backend="numpy")
+        codec = make_codec(options.codec, workers=options.workers.most, backend="numpy")
     except (CodecError, TypeError) as error:
         options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
     return job_tables(codec)

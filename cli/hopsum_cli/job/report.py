@@ -83,6 +83,8 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         title = f"shard {number}" if job["shards"] > 1 else "switch"
         yield title, escape(f"{switch}, slots {_slots(part)}, job index {part['job_index']}")
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
+    if 0 < job["min_workers"] < job["workers"]:
+        yield "continues", f"without lost workers, while {job['min_workers']} are there"
     if job["codec"]:
         yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())
     if job["observers"]:

@@ -81,6 +81,8 @@ def job_message(
         codec_options=request.codec_options,
         events=_events(history, now_s) if events else (),
         shards=request.shards,
+        min_workers=request.fewest,
+        absent_ranks=record.absent,
     )
 
 

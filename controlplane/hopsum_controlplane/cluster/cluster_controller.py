@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.job_status import status_of
+from hopsum_controlplane.cluster.job_status import ranks_in_words, status_of
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
@@ -93,13 +93,16 @@ class ClusterController:
         self._random = random
         self._store = store
         self._cache = JobStateCache(store, monotonic)
-        # Leases, `_unheard`, `_excused_s`, `_successors` and `_disputes` are used under the cache's lock.
+        # Leases, `_unheard`, `_excused_s`, `_successors`, `_gone_since_s` and `_disputes` are used under the cache's
+        # lock.
         self._leases = Leases()
         self._unheard = {record.name for record in self._cache.records()}
         """Jobs from whose workers this controller has heard nothing since its start: it evicts none of them."""
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """The generation, by job, at whose start a worker waits that has left the one before, and since when."""
+        self._gone_since_s: dict[str, dict[int, float]] = {}
+        """The time since which a rank is waited for though enough others are there, by job and rank."""
         self._disputes = Disputes(self._cache)
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(config, devices, self._cache, pipeline=pipeline, **options)
@@ -304,7 +307,8 @@ class ClusterController:
                         missing_ranks=record.missing_ranks,
                         state=state_number(record.state),
                         condition=self._reconcilers.condition(record),
-                        gone_ranks=record.gone_ranks,
+                        # Nobody has to take the place of a rank that the job goes on without.
+                        gone_ranks=() if record.spared_ranks else record.gone_ranks,
                         reason=record.reason,
                     )
                 # `wait` gives the lock up: a step by another thread wakes this one.
@@ -427,6 +431,8 @@ class ClusterController:
                 for rank in self._leases.expired(record, now_s) if record.name not in self._unheard else ():
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
+                if record.name not in self._unheard:
+                    self._mind_gone(record.name, now_s)
             self._cache.probe_store(now_s)
 
     def reconcile(self, switch: str) -> None:
@@ -473,6 +479,22 @@ class ClusterController:
             # The next `expire` tries again what cannot be written now.
             with suppress(StoreError):
                 self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
+
+    def _mind_gone(self, job: str, now_s: float) -> None:
+        """Let a job of MIN:MAX workers go on without those that have been waited for long enough."""
+        record, before = self._cache.find(job), self._gone_since_s.get(job, {})
+        spared = () if record is None else record.spared_ranks
+        if record is None or not spared:
+            self._gone_since_s.pop(job, None)
+            return
+        since_s = self._gone_since_s[job] = {rank: before.get(rank, now_s) for rank in spared}
+        wait_s = record.request.replace_s
+        wait_s = self._lease_s(record) if wait_s is None else wait_s
+        if over := [rank for rank in spared if now_s - since_s[rank] >= wait_s]:
+            # The next `expire` tries again what cannot be written now.
+            with suppress(StoreError):
+                self._cache.apply(job, lambda now: lifecycle.go_without(now, over), missing_ok=True)
+                _log.warning("job %s goes on without %s", job, ranks_in_words(over), extra={"job": job})
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:

@@ -168,6 +168,9 @@ def _of_member(before: Member | None, after: Member | None, lease_s: float) -> I
 
 
 def _of_generation(before: JobRecord, after: JobRecord) -> Iterator[JobEvent]:
+    if without := {*after.absent} - {*before.absent}:
+        told = f"{ranks_in_words(sorted(without))} waited for no longer"
+        yield JobEvent(WARNING, "GoesOnWithout", told)
     if after.generation and after.generation != before.generation:
         workers = [m.rank for m in after.members if m.is_worker and m.phase is MemberPhase.IN]
         yield JobEvent(NORMAL, "GenerationBegun", f"generation {after.generation} with {ranks_in_words(workers)}")

@@ -92,6 +92,8 @@ def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None]
             # A member without time left is still there where the controller has heard no member since its start.
             end = f"it is evicted in {remaining_s:.1f} s" if remaining_s else "its controller may be another one"
             found.append(f"rank {member.rank} has missed heartbeats: {end}")
+    if record.absent:
+        found.append(f"its generation began without {ranks_in_words(record.absent)}")
     if trouble:
         found.append(trouble)
     return JobStatus(Health.DEGRADED, "; ".join(found)) if found else JobStatus(Health.HEALTHY)

@@ -17,7 +17,7 @@ Transitions::
   INSTALLING  write refused, member lost or replaced, restart   CHANGING    end_generation
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
   RUNNING     worker lost, enough are left                      RUNNING     lose          its entries stay
-  RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
+  RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join          also one that comes late
   RUNNING     worker that left started again, others stay       CHANGING    end_generation     after a lease
   RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_generation
   CHANGING    nothing of the generation stands, confirmed            FORMING     on_removed
@@ -58,6 +58,8 @@ Rules:
   which is another incarnation. So do those that were lost after they were notified of one, and all that left or were
   replaced.
 - R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
+- M1, M2, M3: with MIN:MAX workers a generation has those that wait once nobody else is waited for, and MIN at least.
+  `go_without` says whom it does not wait for any more. A worker that is not in the generation ends it by joining.
 - Observers are not waited for, report nothing, and their coming and going ends no generation.
 """
 
@@ -156,6 +158,15 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     """
     if record.state is JobState.ENDING:
         raise UnauthenticatedError(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
+    after = _join(record, member)
+    if member.rank not in record.absent:
+        return after
+    # M2: members are constant in a generation, so who comes late is let into the next one.
+    after = replace(after, absent=tuple(rank for rank in after.absent if rank != member.rank))
+    return end_generation(after, f"rank {member.rank} has come, at {_show(member.endpoint)}")
+
+
+def _join(record: JobRecord, member: Member) -> JobRecord:
     before = record.member(member.rank)
     if before is not None and before.incarnation == member.incarnation:
         return _join_again(record, before, member)
@@ -263,6 +274,12 @@ def successors(record: JobRecord) -> tuple[int, ...]:
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
 
+def go_without(record: JobRecord, ranks: Iterable[int]) -> JobRecord:
+    """Let the next generation begin without these workers, as far as they are gone and enough others are there."""
+    spared = (rank for rank in record.spared_ranks if rank in ranks)
+    return replace(record, absent=tuple(sorted({*record.absent, *spared})))
+
+
 def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     """Give a member up. The generation goes on if it runs, with a quorum of workers left.
 
@@ -277,7 +294,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     # The sums go on without the member: its entries stay, and the quorum completes each sum.
     if record.state is JobState.RUNNING and after.live >= record.quorum:
         return _end_if_all_gone(after)
-    workers = record.request.workers
+    workers = record.request.workers if record.job is None else record.job.spec.total
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
     return end_generation(after, why + (left if record.quorum < workers else ""))
 
@@ -321,7 +338,8 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     window = min(each.window for each in placed.values())
     reports = _reports(record)
     # A worker without a report is new to the stream: it begins after everything that others have submitted.
-    newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
+    workers = [m.rank for m in record.members if m.is_worker and m.phase is MemberPhase.WAITING]
+    newcomers = [rank for rank in workers if rank not in reports]
     resume = decide(reports, newcomers, slots=window, generation=job.generation, before=record.newcomers)
     members = (
         replace(m, phase=MemberPhase.IN, joined_generation=job.generation) if m.phase is MemberPhase.WAITING else m
@@ -450,7 +468,10 @@ def _go_on(record: JobRecord) -> JobRecord | None:
     if record.state is JobState.ENDING:
         return record if record.departed else None
     branches = tuple(replace(branch, job=None) for branch in record.branches)
-    return replace(record, state=JobState.FORMING, job=None, resume=None, branches=branches, confirmed=())
+    # Where nobody is left the job begins anew, with all its workers.
+    absent = record.absent if any(member.phase in LEASED for member in record.members) else ()
+    record = replace(record, state=JobState.FORMING, job=None, resume=None, branches=branches, confirmed=())
+    return replace(record, absent=absent)
 
 
 def _reports(record: JobRecord) -> dict[int, Report]:

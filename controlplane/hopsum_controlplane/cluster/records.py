@@ -139,6 +139,7 @@ class JobRecord:
     confirmed: switches that have done what the state wants: they hold all entries in INSTALLING, and none any more in
         CHANGING and ENDING; empty on one switch.
     departed: switches that the job has moved away from, where entries of an older generation are, or may be.
+    absent: ranks that the generation began without, and those that the next one does not wait for.
     """
 
     request: JobRequest
@@ -157,6 +158,7 @@ class JobRecord:
     confirmed: tuple[str, ...] = ()
     departed: tuple[BranchAssignment, ...] = ()
     earlier_token_digest: bytes = field(default=b"", repr=False)
+    absent: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -227,11 +229,11 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next generation lacks, none while a generation is being written."""
+        """Return the workers that the next generation waits for, none while a generation is being written."""
         if self.state is JobState.INSTALLING:
             return ()
-        waiting = {member.rank for member in self.members if member.phase is MemberPhase.WAITING}
-        return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
+        awaited = {member.rank for member in self.members if member.phase is MemberPhase.WAITING} | {*self.absent}
+        return tuple(rank for rank in self.request.worker_ranks if rank not in awaited)
 
     @property
     def gone_ranks(self) -> tuple[int, ...]:
@@ -240,19 +242,31 @@ class JobRecord:
         return tuple(rank for rank in self.missing_ranks if rank not in there)
 
     @property
+    def spared_ranks(self) -> tuple[int, ...]:
+        """Return `gone_ranks` where the next generation can begin without them (M3), else none."""
+        there = [member for member in self.members if member.is_worker and member.phase in LEASED]
+        enough = self.state is JobState.FORMING and len(there) >= self.request.fewest
+        return self.gone_ranks if enough and self.request.min_workers is not None else ()
+
+    @property
     def finished(self) -> bool:
         """Return whether the last generation ended because its workers have done their work."""
         return self.reason == FINISHED
 
     @property
     def ready(self) -> bool:
-        """Whether all workers have joined, so that the job's next generation can begin."""
-        return self.state is JobState.FORMING and not self.missing_ranks
+        """Whether all workers that it waits for have joined, so that the job's next generation can begin."""
+        waiting = [member for member in self.members if member.is_worker and member.phase is MemberPhase.WAITING]
+        # M3: of those that are not waited for some may have come, and others gone.
+        return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.request.fewest
 
     @property
     def quorum(self) -> int:
         """Return how many workers complete a sum."""
-        return self.request.workers if self.request.quorum is None else self.request.quorum
+        if self.request.quorum is not None:
+            return self.request.quorum
+        # M1: all workers of the generation.
+        return self.request.workers if self.job is None else self.job.spec.total
 
     @property
     def live(self) -> int:

@@ -43,6 +43,8 @@ class JobRequest:
     tree: over a spine and all leaves below it, though one switch would reach all workers.
     codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
     shards: number of switches side by side. shard_switches: their names, empty for those with most room.
+    min_workers: workers with which a generation may begin, None for all. replace_s: seconds for which it waits for one
+        that is gone as long as so many are there, None for a lease.
     """
 
     name: str
@@ -61,11 +63,18 @@ class JobRequest:
     table6: tuple[int, ...] | None = None
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
+    min_workers: int | None = None
+    replace_s: float | None = None
 
     @property
     def worker_ranks(self) -> range:
-        """Return the ranks that are waited for."""
+        """Return the ranks of workers."""
         return range(self.workers)
+
+    @property
+    def fewest(self) -> int:
+        """Return the number of workers with which a generation may begin."""
+        return self.workers if self.min_workers is None else self.min_workers
 
     @property
     def observer_ranks(self) -> range:
@@ -86,6 +95,7 @@ class JobRequest:
             table16=self.table16,
             table6=self.table6,
             observers=observers,
+            ranks=0 if self.min_workers is None else self.workers,
         )
 
     def trial(self) -> JobSpec:
@@ -105,6 +115,9 @@ class JobRequest:
         if self.min_quorum != 1:
             hint = "one that asks closes the sum of its own rack there: leave it out, or use one switch"
             raise InvalidRequestError(f"{who}: min_quorum {self.min_quorum}", hint=hint)
+        if self.min_workers is not None:
+            what = f"{who}: {self.min_workers}:{self.workers} workers"
+            raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
         if self.observers:
             hint = "no switch of a tree has sums of all racks for them before the workers: use one switch"
             raise InvalidRequestError(f"{who}: {self.observers} observers", hint=hint)
@@ -122,12 +135,32 @@ class JobRequest:
                 hint = f"a job has at most {MAX_WORKERS}"
                 raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
         self._check_codec()
+        self._check_fewest()
         self._check_shards()
         # The same check as the switch's controller will make, with made-up members.
         try:
             self.trial().check()
         except ControlPlaneError as error:
             raise InvalidRequestError(error.what, hint=error.hint) from error
+
+    def _check_fewest(self) -> None:
+        who = f"job {self.name!r}"
+        if self.min_workers is None:
+            if self.replace_s is not None:
+                what = f"{who}: replace_s {self.replace_s:g} with a fixed number of workers, {self.workers}"
+                raise InvalidRequestError(what, hint="give MIN:MAX workers, or leave it out")
+            return
+        who = f"{who} of {self.min_workers}:{self.workers} workers"
+        if not 1 <= self.min_workers <= self.workers:
+            raise InvalidRequestError(who, hint=f"MIN is 1 .. MAX, and MAX at most {MAX_WORKERS}")
+        # A generation of MIN workers has to be able to complete a sum.
+        for what, count in (("quorum", self.quorum), ("min_quorum", self.min_quorum)):
+            if count is not None and count > self.min_workers:
+                hint = f"it is at most {self.min_workers}: so few workers may be there"
+                raise InvalidRequestError(f"{who}: {what} {count}", hint=hint)
+        if self.replace_s is not None and not 0 <= self.replace_s <= MAX_LEASE_S:
+            hint = f"it is 0 .. {MAX_LEASE_S:g} seconds"
+            raise InvalidRequestError(f"{who}: replace_s {self.replace_s:g}", hint=hint)
 
     def _check_shards(self) -> None:
         who, names = f"job {self.name!r}", ", ".join(self.shard_switches)

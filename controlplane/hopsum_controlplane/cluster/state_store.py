@@ -44,7 +44,7 @@ from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
@@ -64,6 +64,7 @@ CREATE TABLE jobs (
     job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
     state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT,
     branches TEXT NOT NULL, confirmed TEXT NOT NULL, departed TEXT NOT NULL, checksum INTEGER NOT NULL,
+    absent TEXT NOT NULL DEFAULT '[]',
     UNIQUE (switch, job_index)
 ) STRICT;
 CREATE TABLE members (
@@ -94,11 +95,12 @@ CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number IN
     # Switches that registered by themselves. With a job on one, the controller starts only where the configuration
     # has that switch.
     11: "DROP TABLE switches;\n",
+    12: "ALTER TABLE jobs ADD COLUMN absent TEXT NOT NULL DEFAULT '[]';\n",
 }
 
 _JOB_COLUMNS = (
     "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers, "
-    "branches, confirmed, departed"
+    "branches, confirmed, departed, absent"
 )
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
@@ -326,7 +328,7 @@ class StateStore:
             rows = self._rows(key)
             (job_row,), members, retired, earlier = rows
             name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = job_row
-            resume, newcomers, branches, confirmed, departed = more
+            resume, newcomers, branches, confirmed, departed, absent = more
             record = JobRecord(
                 request=value_of(JobRequest, request),
                 token_digest=bytes(token_digest),
@@ -344,6 +346,7 @@ class StateStore:
                 confirmed=value_of(tuple[str, ...], confirmed),
                 departed=_branches(departed),
                 earlier_token_digest=bytes(earlier[0][0]) if earlier else b"",
+                absent=value_of(tuple[int, ...], absent),
             )
             # In FORMING there is no generation, and in the other states there is one, but for a job that ends while
             # only departed switches have entries.
@@ -434,6 +437,7 @@ def _job_row(record: JobRecord) -> tuple[object, ...]:
         json_of(record.branches),
         json_of(record.confirmed),
         json_of(record.departed),
+        json_of(record.absent),
     )
 
 

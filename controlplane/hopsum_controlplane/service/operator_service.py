@@ -182,4 +182,6 @@ def job_request(message: Any) -> JobRequest:
         codec_options=message.codec_options,
         shards=message.shards or len(message.shard_switches) or 1,
         shard_switches=tuple(message.shard_switches),
+        min_workers=given(message, "min_workers"),
+        replace_s=given(message, "replace_s"),
     )

@@ -313,7 +313,7 @@ class Agent(Communicator):
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
     """Make or check the codec of a job. Raises CodecError."""
-    workers = len(membership.workers)
+    workers = membership.size
     if isinstance(codec, str):
         options: dict[str, Any] = {"code_group": membership.code_group} if parse_codec(codec).name in WITH_CODES else {}
         made = make_codec(codec, workers=workers, **options)
@@ -425,8 +425,8 @@ class Generations:
         self.replaced = None
         ranks = ", ".join(map(str, replaced.ranks))
         error = WorkersReplacedError(
-            f"ranks {ranks} of job {self._job!r} were replaced, and the all-reduce that this one promised to follow it "
-            "was not submitted before resume()",
+            f"ranks {ranks} of job {self._job!r} have new workers, and the all-reduce that this one promised to follow "
+            "it was not submitted before resume()",
             replaced.ranks,
         )
         return ResumeCommand(replaced.start_generation, replaced.starts, replaced.allreduces, error), replaced

@@ -58,6 +58,7 @@ class ShardContinuation(NamedTuple):
     resume: Resume
     rack: tuple[int, ...] | None
     key: bytes
+    absent: frozenset[int] = frozenset()
 
 
 class StallDetector:
@@ -227,8 +228,8 @@ class Network:
     def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
         """Go on in another generation, after `seal`, as is said for each shard. Any thread."""
         with self._lock:
-            for shard, (peers, resume, rack, key) in zip(self._shards, continuations, strict=True):
-                shard.resume(generation, peers, resume, rack, key=key)
+            for shard, (peers, resume, rack, key, absent) in zip(self._shards, continuations, strict=True):
+                shard.resume(generation, peers, resume, rack, key=key, absent=absent)
             self.begin_watch()
             # Last: whoever submits must find all shards in the new generation.
             self.is_sealed = False

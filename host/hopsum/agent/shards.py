@@ -87,7 +87,7 @@ def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[
             raise MembershipError(
                 f"generation {membership.generation} of job {membership.job!r} lacks {lacks}: connect again"
             )
-        found.append(ShardContinuation(sides, shard.resume, shard.rack(rank), _side_key(shard)))
+        found.append(ShardContinuation(sides, shard.resume, shard.rack(rank), _side_key(shard), shard.absent))
     return found
 
 
@@ -103,10 +103,11 @@ def _open_shard(
     own = Membership(
         membership.generation,
         rank,
-        len(membership.workers),
+        membership.size,
         membership.window,  # slots beyond the window stay unused: the same on all ranks
         f"switch {host}:{port}",
         membership.rack(rank),
+        membership.absent,
     )
     sides = membership.side_channels
     if sides is None:

@@ -116,10 +116,10 @@ def open_agent(
         make_link: makes the link to each shard. The agent makes UDP links if left out.
         given: further arguments of `make`.
     """
-    rank = rank_of(config, len(membership.workers)) if rank is None else rank
+    rank = rank_of(config, membership.size) if rank is None else rank
     # A rank that is not in the job is refused first: to solve a codec's table may take seconds.
     seat = membership.worker(rank)
-    codec = codec or codec_for_job(config, len(membership.workers))
+    codec = codec or codec_for_job(config, membership.size)
     names = ("retransmit_s", "retransmit_min_s", "deadline_s", "flush_after_s", "unreachable_s")
     timing = Timing(**{name: getattr(config, name) for name in names})
     given |= {"timing": timing, "seed": config.seed, "overlap": config.overlap, "trace": hooks.trace}

@@ -87,9 +87,9 @@ class JoinPoint:
         return True
 
     def _error(self) -> WorkersReplacedError:
-        were = "was" if len(self.ranks) == 1 else "were"
+        have = "has a new worker" if len(self.ranks) == 1 else "have new workers"
         return WorkersReplacedError(
-            f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job "
+            f"{name_ranks(self.ranks)} {have}: this all-reduce has no result on any rank, and the job "
             f"continues with the newcomers in generation {self.generation}. Give them this program's "
             "state and continue",
             self.ranks,

@@ -101,7 +101,7 @@ class PeerRepair:
         """Decided positions that are asked for, and the bitmap of the workers that hold their results."""
         self._fetch_at = 0.0
         """The time at which `_fetched` is asked for again."""
-        self._left = 1 << membership.rank
+        self._left = _gone_before(membership)
         self._held_to: dict[int, int] = {}
         """The position before which a worker that said LEAVE holds every result, by rank."""
         self._done = self._told = 0
@@ -117,15 +117,15 @@ class PeerRepair:
             pending.clear()
         # LEAVE was said in a generation: in the next one the same worker may take part again.
         self._held_to.clear()
-        self._left = 1 << membership.rank
+        self._left = _gone_before(membership)
         self._done = self._told = 0
         self._asked_until = self._query_at = 0.0
-        self.store.enter(now)
+        self.store.enter(membership, now)
 
     @property
     def peers(self) -> list[int]:
         """Return the ranks of all other workers."""
-        return [rank for rank in range(self._own.workers) if rank != self._own.rank]
+        return [rank for rank in range(self._own.workers) if rank != self._own.rank and rank not in self._own.absent]
 
     @property
     def everybody_left(self) -> bool:
@@ -326,6 +326,11 @@ class PeerRepair:
     ) -> None:  # fmt: skip
         message = PeerMessage(kind, self._own.rank, self._own.generation, slot, round, op, value, payload)
         self.outgoing.append((rank, message))
+
+
+def _gone_before(own: Membership) -> int:
+    """Return the bitmap of the ranks from which a worker needs no LEAVE: its own, and those without a worker."""
+    return 1 << own.rank | sum(1 << rank for rank in own.absent)
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:

@@ -69,15 +69,17 @@ class ResultStore:
         """Per rank, whether it was given up on, and not heard of since."""
         self._said_to = 0
         """The least of `_done` among the ranks that are not out."""
-        self.enter(0.0)
+        self.enter(membership, 0.0)
 
     def __len__(self) -> int:
         """The number of all-reduces in the store."""
         return len(self._kept)
 
-    def enter(self, now: float) -> None:
+    def enter(self, membership: Membership, now: float) -> None:
         """Begin a generation, in which no rank has proved anything yet, nor is late."""
-        self._done, self._out = [0] * self._own.workers, [False] * self._own.workers
+        self._own, self._done = membership, [0] * membership.workers
+        # M2: a rank without a worker takes the state of another worker before it takes part again.
+        self._out = [rank in membership.absent for rank in range(membership.workers)]
         self._done[self._own.rank] = _EVERYTHING
         self._note_said()
         self._kept = [kept._replace(delivered_at=now, named=0) for kept in self._kept]

@@ -167,7 +167,14 @@ class Worker:
             self._sealed = sealed_report(self.membership.generation, self._state, kept)
         return self._sealed
 
-    def resume(self, generation: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
+    def resume(
+        self,
+        generation: int,
+        resume: Resume,
+        now: float,
+        rack: tuple[int, ...] | None = None,
+        absent: frozenset[int] = frozenset(),
+    ) -> None:
         """Go on in another generation (E3, E4).
 
         All-reduces in progress get other deadlines, and void ones end.
@@ -178,7 +185,7 @@ class Worker:
         """
         if self._sealed is None or self.repair is None or generation == self.membership.generation:
             raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
-        membership = replace(self.membership, generation=generation, rack=rack)
+        membership = replace(self.membership, generation=generation, rack=rack, absent=absent)
         # Everything is checked before anything changes: a refusal leaves the worker sealed.
         decided = require_fitting(resume, self.join_point, self._state)
         self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN

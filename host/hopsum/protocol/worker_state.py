@@ -33,13 +33,15 @@ class Membership:
     generation: int
     rank: int
     workers: int
-    """Workers of the job. Ranks are 0..workers-1."""
+    """Ranks of the job, 0..workers-1, for which its tables are made."""
     slots: int
     """The job's window S."""
     switch: str = "the switch"
     """The switch's name in messages: its address."""
     rack: tuple[int, ...] | None = None
-    """The ranks below this worker's switch, its own among them, where that is a leaf of a tree, or None for all."""
+    """The ranks whose UPDATEs this worker's switch collects, its own among them, or None for all."""
+    absent: frozenset[int] = frozenset()
+    """The ranks that have no worker in this generation."""
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
@@ -49,7 +51,7 @@ class Membership:
     @property
     def remote_ranks(self) -> tuple[int, ...]:
         """Return the ranks at the other leaf switches of the tree."""
-        return tuple(sorted(set(range(self.workers)) - set(self.local_ranks)))
+        return tuple(sorted(set(range(self.workers)) - set(self.local_ranks) - self.absent))
 
     def __post_init__(self) -> None:
         if not 1 <= self.generation < 1 << 32:

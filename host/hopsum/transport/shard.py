@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -170,13 +170,13 @@ class Shard:
         """The latest DONE of each rank, where the worker has not taken it yet."""
         self._waits = False
         """True while a message of a peer would help a step."""
-        self._others = [other for other in range(membership.workers) if other != membership.rank]
+        self._others = _others_of(membership)
         self._peers, self._linger_s = peers, 0.0
         self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
         if peers is None:
             self.worker = Worker(membership, timing)
             return
-        _require_all(peers.addresses, membership.workers, membership.rank)
+        _require_all(peers.addresses, membership)
         self._linger_s = peers.linger_s
         self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
         self._states = StateExchange(self.worker, peers.channel, self._others, self._changed)
@@ -271,6 +271,7 @@ class Shard:
         rack: tuple[int, ...] | None = None,
         *,
         key: bytes,
+        absent: frozenset[int] = frozenset(),
     ) -> None:
         """Go on in another generation, as `Worker.resume`, with peers where they live now, and the generation's key.
 
@@ -279,11 +280,12 @@ class Shard:
             ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
         """
         channel, generation_key = self._with_peers().channel, GenerationKey(generation, key)
-        own = self.worker.membership
-        _require_all(peers, own.workers, own.rank)
+        _require_all(peers, replace(self.worker.membership, rack=rack, absent=absent))
         with self._changed:
             # Worker first: when the channel takes messages of the new generation the worker must know it.
-            self.worker.resume(generation, resume, time.monotonic(), rack)
+            self.worker.resume(generation, resume, time.monotonic(), rack, absent)
+            # In place: the exchange of states has the same list.
+            self._others[:] = _others_of(self.worker.membership)
             # The key changes with the generation, so a worker that was evicted can prove nothing any more.
             channel.move(generation_key, {other: peers[other] for other in self._others})
             self.say()
@@ -416,7 +418,12 @@ class Shard:
         return self._peers
 
 
-def _require_all(peers: Mapping[int, tuple[str, int]], workers: int, rank: int) -> None:
-    """Raise ValueError unless every other rank has an address."""
-    if missing := sorted(set(range(workers)) - {rank} - set(peers)):
-        raise ValueError(f"no side channel address for ranks {missing} of {workers} workers")
+def _others_of(own: Membership) -> list[int]:
+    """Return the other ranks that have a worker in a generation."""
+    return [other for other in range(own.workers) if other != own.rank and other not in own.absent]
+
+
+def _require_all(peers: Mapping[int, tuple[str, int]], own: Membership) -> None:
+    """Raise ValueError unless every other worker has an address."""
+    if missing := sorted(set(_others_of(own)) - set(peers)):
+        raise ValueError(f"no side channel address for ranks {missing} of {own.workers} workers")

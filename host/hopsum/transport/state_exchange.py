@@ -62,7 +62,9 @@ class StateExchange:
                     now = time.monotonic()
                     self._require_fetching(fetch, wait_s, until - now)
                     waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
-                    self._channel.send_all(fetch.asks(self._worker.membership.generation, now))
+                    asks = fetch.asks(self._worker.membership.generation, now)
+                    # A rank that is gone has no address, and is asked in turn all the same: it may come back.
+                    self._channel.send_all([ask for ask in asks if ask[0] in self._others])
                     # Gives the lock back while it waits, so that `hear` can bring the pieces.
                     self._changed.wait(min(fetch.due, until) - now)
             finally:

@@ -202,9 +202,7 @@ def test_no_such_rank_and_none_said(make: Callable[..., Job]) -> None:
     job = make()
     report = examine(job.write(), 2, patience=PATIENT)
     assert_only_failure(report, "rank", AFTER_RANK)
-    assert report["rank"].finding.startswith(
-        "no rank 2: the job has ranks 0 to 1; 2 of them have addresses of this host"
-    )
+    assert report["rank"].finding.startswith("no rank 2: the job has ranks 0, 1; 2 of them have addresses of this host")
     report = examine(job.write(), patience=PATIENT)
     assert_only_failure(report, "rank", AFTER_RANK)
     assert report["rank"].finding.startswith("which worker?")

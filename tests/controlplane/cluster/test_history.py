@@ -105,10 +105,10 @@ class Histories(RuleBasedStateMachine):
         crew = self.crews.get(name, [])
         return crew[rank] if rank < len(crew) else None
 
-    @rule(name=JOBS, workers=st.integers(1, 3), slots=st.integers(1, 24))
-    def create(self, name: str, workers: int, slots: int) -> None:
+    @rule(name=JOBS, workers=st.integers(1, 3), slots=st.integers(1, 24), fewest=st.none() | st.integers(1, 3))
+    def create(self, name: str, workers: int, slots: int, fewest: int | None) -> None:
         with self.only(name):
-            self.crews[name] = self.cluster.make(name, workers, slots)
+            self.crews[name] = self.cluster.make(name, workers, slots, min_workers=fewest and min(fewest, workers))
 
     @rule(name=JOBS, rank=RANKS, how=st.sampled_from(["join", "start_again", "leave", "beat", "membership"]))
     def member(self, name: str, rank: int, how: str) -> None:
@@ -238,7 +238,7 @@ def test_entries_that_could_not_be_removed_at_once_are_removed_later() -> None:
     state.somebody_writes(group=1, name="s1", table="jobs")
     state.switch_will_fail(at=0, failure=Failure.REFUSED, name="s1")
     state.time_passes(beating=set(), seconds=LEASE_S)
-    state.create(name="a", slots=1, workers=1)
+    state.create(name="a", slots=1, workers=1, fewest=None)
     state.teardown()
 
 

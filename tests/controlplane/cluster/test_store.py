@@ -227,16 +227,18 @@ SWITCHES = "CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, 
 
 
 def make_old(store: StateStore, version: int) -> None:
-    """Bring a database to an older version: 11 had switches that registered, 10 no checksums either."""
-    store._database.execute(SWITCHES)
-    store._database.execute("INSERT INTO switches VALUES ('host1', '{}', 7)")
+    """Bring a database to an older version: 12 had no absent ranks, 11 switches that registered, 10 no checksums."""
+    store._database.execute("ALTER TABLE jobs DROP COLUMN absent")
+    if version < 12:
+        store._database.execute(SWITCHES)
+        store._database.execute("INSERT INTO switches VALUES ('host1', '{}', 7)")
     for table, column in (("books", "probes"), ("jobs", "checksum"), ("switches", "checksum"), ("owner", "file")):
         if version == 10:
             store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     store._database.execute(f"PRAGMA user_version = {version}")
 
 
-@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("version", [10, 11, 12])
 def test_older_databases_are_brought_up(store: StateStore, version: int) -> None:
     for each in many():
         store.put(each)
@@ -372,11 +374,11 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypa
     again.close()
 
 
-@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("version", [9, 14])
 def test_a_version_that_is_unknown(store: StateStore, path: Path, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 12; use the hopsum that"):
+    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 13; use the hopsum that"):
         StateStore(path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hopsum.codec import job_tables, make_codec
+from hopsum.codec import best_table, job_tables, make_codec
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
@@ -111,6 +111,20 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     assert cluster.controller.locate("odd", made["token"]).workers == 3
 
 
+def test_a_job_of_any_number_of_workers(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", "many", "--workers", "2:8", "--replace", "5", *at]) == 0
+    assert "its 2:8 workers connect to" in capsys.readouterr().out
+    request = cluster.controller._cache.get("many").request
+    assert (request.workers, request.min_workers, request.replace_s) == (8, 2, 5.0)
+    assert request.table == best_table(8).values, "proved for all that may come"
+    assert main(["show", "many", *at]) == 0
+    assert "without lost workers, while 2 are there" in capsys.readouterr().out
+    for words in ("2:", ":8", "2:4:8", "many"):
+        with pytest.raises(SystemExit):
+            main(["create", "odd", "--workers", words, *at])
+        assert "is no number of workers: write 4, or 2:8 for 2 to 8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("asked", "slots"),
     [
@@ -131,6 +145,13 @@ def test_slots_follow_from_the_round_trip(cluster: Cluster, at: list[str], asked
         (["--workers", "2", "--switch", "elsewhere"], "no switch 'elsewhere'; there are s1"),
         (["--workers", "2", "--quorum", "3"], "quorum 3"),
         (["--workers", "200"], "200 workers"),
+        (["--workers", "8:2"], "job 'job' of 8:2 workers; MIN is 1 .. MAX"),
+        (["--workers", "0:2"], "job 'job' of 0:2 workers; MIN is 1 .. MAX"),
+        (["--workers", "2:65"], "65 workers"),
+        (["--workers", "2:4", "--quorum", "3"], "job 'job' of 2:4 workers: quorum 3; it is at most 2"),
+        (["--workers", "2:4", "--replace", "-1"], "replace_s -1"),
+        (["--workers", "4", "--replace", "5"], "replace_s 5 with a fixed number of workers, 4"),
+        (["--workers", "2:4", "--tree"], "2:4 workers"),
     ],
 )
 def test_a_refusal_has_the_numbers_and_leaves_no_file(

@@ -148,6 +148,7 @@ class StageTransport(Transport):
         rack: tuple[int, ...] | None = None,
         *,
         key: bytes,
+        absent: frozenset[int] = frozenset(),
     ) -> None:
         with self.changed:
             self.calls.append(("resume", generation))

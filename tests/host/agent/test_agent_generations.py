@@ -62,7 +62,7 @@ def test_replaced_ranks_until_the_program_answers() -> None:
     message, replaced = answer
     assert replaced.newcomers == {1: 71, 2: 73}
     assert (message.start_generation, message.starts, message.allreduces) == (73, (60,), 30)
-    assert "ranks 1, 2 of job 'ddp' were replaced" in str(message.error)
+    assert "ranks 1, 2 of job 'ddp' have new workers" in str(message.error)
     assert generations.answer() is None
 
 

@@ -49,6 +49,8 @@ class Plan:
     positions: int = 60
     policy: RepairPolicy = POLICY
     breaks: float = 0.02
+    goes_without: float = 0.0
+    """Probability that a generation begins without a rank that has no worker (M1, M2)."""
 
 
 @dataclass
@@ -115,6 +117,9 @@ class ChangeWorld:
         """Of a generation with newcomers that somebody may not have begun."""
         self.begins: dict[int, list[int]] = {rank: [0] for rank in range(plan.workers)}
         """By rank, where its workers began."""
+        self.absent: frozenset[int] = frozenset()
+        self.members: set[frozenset[int]] = set()
+        """The workers of each generation so far."""
         self.interrupted = 0
         self._arrives_at: dict[tuple[int, int], float] = {}
         self._begin(None, sorted(range(plan.workers)))
@@ -165,11 +170,13 @@ class ChangeWorld:
     def _decide(self) -> None:
         reports = {rank: report for rank, report in self.reports.items() if report is not None}
         newcomers = sorted(set(range(self.plan.workers)) - set(reports))
-        if self.pending is not None and all(seat.entered == self.generation for seat in self.seats):
+        if self.pending is not None and all(seat.entered == self.generation for seat in self.present):
             self.pending = None
         if not reports:  # a fault before anybody began
             self._begin(None, newcomers)
             return
+        self.absent = frozenset(rank for rank in newcomers if self.rng.random() < self.plan.goes_without)
+        newcomers = [rank for rank in newcomers if rank not in self.absent]
         self.interrupted += any(report.generation != self.generation for report in reports.values())
         resume = decide(reports, newcomers, self.generation + 1, self.plan.slots, self.pending)
         self.pending = resume if resume.start is not None else None
@@ -177,23 +184,25 @@ class ChangeWorld:
 
     def _begin(self, resume: Resume | None, newcomers: list[int]) -> None:
         self.generation += 1
-        for seat in self.seats:
+        self.members.add(frozenset(seat.rank for seat in self.present))
+        for seat in self.present:
             self._soon(partial(self._enter, seat, self.generation, resume, seat.rank in newcomers))
-        quorum = self.plan.workers - self.plan.quorum_below
+        quorum = max(1, len(self.present) - self.plan.quorum_below)
         admitted = job(self.generation, self.plan.workers, slots=self.plan.slots, quorum=quorum)
+        admitted = replace(admitted, workers=tuple(each for each in admitted.workers if each.rank not in self.absent))
         self._soon(partial(self.switch.add_job, admitted))
 
     def _enter(self, seat: Seat, generation: int, resume: Resume | None, is_new: bool) -> None:
         now = self.network.now
         if is_new:
-            own = Membership(generation, seat.rank, self.plan.workers, self.plan.slots)
+            own = Membership(generation, seat.rank, self.plan.workers, self.plan.slots, absent=self.absent)
             timing = replace(TIMING, flush_after_s=self.plan.flush_after_s)
             seat.worker = Worker(own, timing, repair=self.plan.policy, resume=resume)
             seat.begin = seat.worker.stream.end
             self.begins[seat.rank] += [seat.begin] * (seat.incarnation - len(self.begins[seat.rank]) + 1)
             self.begins[seat.rank][seat.incarnation] = seat.begin
         elif resume is not None and seat.worker is not None:
-            seat.worker.resume(generation, resume, now)
+            seat.worker.resume(generation, resume, now, absent=self.absent)
         seat.resume, seat.entered = resume, generation
         if self.rng.random() < 0.3:
             seat.stands_to = now + self.rng.uniform(0, 3 * LAG_S)
@@ -201,16 +210,21 @@ class ChangeWorld:
     # ---- the workers ----------------------------------------------------------------------------------
 
     @property
+    def present(self) -> list[Seat]:
+        """Return the seats of this generation's workers."""
+        return [seat for seat in self.seats if seat.rank not in self.absent]
+
+    @property
     def goes_on(self) -> bool:
         """Something is still to happen, or some worker has not been through all of the stream."""
-        if self.faults_left or any(seat.entered != self.generation for seat in self.seats):
+        if self.faults_left or any(seat.entered != self.generation for seat in self.present):
             return True
         return any(
             seat.worker is None
             or seat.worker.phase is not WorkerPhase.RUN
             or seat.worker.stream.end < self.plan.positions
             or len(seat.outcomes) < len(seat.handles)
-            for seat in self.seats
+            for seat in self.present
         )
 
     def run(self) -> None:
@@ -324,7 +338,7 @@ class ChangeWorld:
     def check(self) -> None:
         """What living workers have is the same, exchange by exchange, and each sum is that of its contributors."""
         for first in sorted({first for seat in self.seats for first in seat.outcomes}):
-            here = [seat for seat in self.seats if seat.begin <= first]
+            here = [seat for seat in self.present if seat.begin <= first]
             outcomes = [seat.outcomes.get(first) for seat in here]
             kinds = {type(outcome).__name__ for outcome in outcomes}
             assert len(kinds) == 1, f"position {first}: ranks {[seat.rank for seat in here]} have {kinds}"
@@ -339,10 +353,13 @@ class ChangeWorld:
         op, chunks = self.shape(first)
         lanes = event.results.view(">u4").astype(np.uint32)
         assert len(lanes) == chunks
-        least = 1 if self.plan.flush_after_s is not None else self.plan.workers - self.plan.quorum_below
+        fewest = min(len(members) for members in self.members)
+        least = 1 if self.plan.flush_after_s is not None else max(1, fewest - self.plan.quorum_below)
+        all_are_in = self.plan.flush_after_s is None and not self.plan.quorum_below
         for chunk, contributors in enumerate(event.contributors.tolist()):
             inside = [rank for rank in range(self.plan.workers) if contributors >> rank & 1]
             assert len(inside) >= least, f"position {first + chunk}: {inside}"
+            assert not all_are_in or frozenset(inside) in self.members, f"position {first + chunk}: {inside}"
             given = [self.given(rank, self._incarnation(rank, first + chunk), first + chunk) for rank in inside]
             expected = UNION[op].reduce(given, axis=0, dtype=np.uint32)
             assert np.array_equal(lanes[chunk], expected), f"position {first + chunk}: the sum of {inside}"

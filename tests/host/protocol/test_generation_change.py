@@ -66,6 +66,26 @@ def test_members_that_stay_see_nothing_of_a_restart(mode: str) -> None:
         assert not any(isinstance(end, AllReduceFailed) for seat in world.seats for end in seat.outcomes.values())
 
 
+@cache
+def elastic_world_of(seed: int, mode: str) -> ChangeWorld:
+    plan = replace(plan_of(seed, mode), faults=6, replaced=0.7, goes_without=0.6)
+    return change_scenario(seed, plan)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_that_stay_end_alike_where_workers_come_and_go(seed: int, mode: str) -> None:
+    elastic_world_of(seed, mode)
+
+
+def test_enough_workers_came_and_went() -> None:
+    worlds = [elastic_world_of(seed, mode) for seed in SEEDS for mode in MODES]
+    assert sum(len(world.members) for world in worlds) > 2 * len(worlds)
+    assert any(world.absent for world in worlds)
+    ends = [end for world in worlds for seat in world.present for end in seat.outcomes.values()]
+    assert sum(isinstance(end, AllReduceFailed) for end in ends) > 30
+
+
 def test_enough_happened() -> None:
     """Else the tests above say nothing."""
     met: Counter[str] = Counter()

@@ -104,7 +104,7 @@ def test_a_worker_that_is_replaced(served: Served) -> None:
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
         coming = pool.submit(connect, service, 1)
-        with pytest.raises(WorkersReplacedError, match="rank 1 was replaced") as raised:
+        with pytest.raises(WorkersReplacedError, match="rank 1 has a new worker") as raised:
             waiting.result(WAIT_S)
         assert raised.value.ranks == (1,)
         np.testing.assert_array_equal(feedback.residual, vector(survivor))

@@ -13,6 +13,9 @@ DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
     "worker-killed": worker_drills.killed,
     "worker-missing": worker_drills.missing,
     "worker-rejoins": worker_drills.rejoins,
+    "worker-lost-for-good": worker_drills.lost_for_good,
+    "worker-joins-late": worker_drills.joins_late,
+    "half-of-the-hosts-gone": worker_drills.half_gone,
     "worker-paused": worker_drills.paused,
     "worker-raises": worker_drills.raises,
     "worker-forks": worker_drills.forks,
@@ -36,6 +39,7 @@ DRILLS: Final[dict[str, Callable[[DrillContext], DrillReport]]] = {
 }
 SHORT: Final = (
     "worker-rejoins",
+    "worker-lost-for-good",
     "worker-raises",
     "switch-restarted",
     "host-lost",

@@ -37,6 +37,8 @@ class TrainingJob:
         folder: holds the job's files.
         controllers: by rank, the address at which it reaches the controller, where that is another one.
         shards: number of switches that the job is over.
+        min_workers: for a job of MIN:MAX workers. It waits for nobody who is gone.
+        starts: number of ranks whose workers are started at once, all if None.
         settings: those that are not given are `DrillPlan`'s.
     """
 
@@ -52,6 +54,8 @@ class TrainingJob:
         folder: str = "",
         controllers: Mapping[int, str] | None = None,
         shards: int = 1,
+        min_workers: int | None = None,
+        starts: int | None = None,
         **settings: Any,
     ) -> None:
         self.testbed, self.job, self.workers = testbed, job, workers
@@ -65,11 +69,12 @@ class TrainingJob:
         self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
         tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with testbed.operator() as operator:
-            made = operator.create(job, workers, SLOTS, quorum=quorum, shards=shards, **tables)
+            fewer = {} if min_workers is None else {"min_workers": min_workers, "replace_s": 0.0}
+            made = operator.create(job, workers, SLOTS, quorum=quorum, shards=shards, **fewer, **tables)
         (at / "token").write_text(made.token, encoding="utf-8")
         self._plan_path = at / "plan.json"
         self.plan.write(self._plan_path)
-        for rank in range(workers):
+        for rank in range(workers if starts is None else starts):
             self.start(rank)
 
     def name(self, rank: int) -> str:

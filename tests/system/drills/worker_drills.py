@@ -25,6 +25,8 @@ SLACK_S: Final = 10.0
 """The time beyond their wait that an overloaded machine may need."""
 ENDS_S: Final = 5.0
 """The time in which a program that raises has to end, so that its traceback is seen. An idle machine takes far less."""
+FEWER_S: Final = 3.0
+"""The time beyond a lease in which a job of MIN:MAX workers sums without those that died."""
 _UNHANDLED: Final = 1
 """The exit status of Python after an exception without a handler."""
 _WORKERS, _RANK = 3, 1
@@ -87,6 +89,51 @@ def rejoins(context: DrillContext) -> DrillReport:
         training.start(_RANK)
         testbed.happened(f"rank {_RANK} of train started again")
         training.comes_back(_RANK, at_s)
+        training.judge()
+    return testbed.report
+
+
+def lost_for_good(context: DrillContext) -> DrillReport:
+    """Kill a worker of a job of MIN:MAX workers: no all-reduce fails, the others go on in a generation without it."""
+    return _goes_on_without(context, _WORKERS, (_RANK,))
+
+
+def half_gone(context: DrillContext) -> DrillReport:
+    """Kill half of the workers of a job of MIN:MAX workers at once: the other half goes on without an error."""
+    return _goes_on_without(context, 4, (1, 3))
+
+
+def _goes_on_without(context: DrillContext, workers: int, lost: tuple[int, ...]) -> DrillReport:
+    with drill_testbed(context, seats=context.seats_for(workers), lease_s=LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", workers, min_workers=workers - len(lost))
+        training.train(20)
+        before = training.generations()[-1]
+        at_s = testbed.now()
+        for rank in lost:
+            testbed.signal(training.name(rank), signal.SIGKILL)
+        took_s = training.goes_on_after(before) - at_s
+        require_within("a step of fewer workers", took_s, LEASE_S + FEWER_S)
+        others = [rank for rank in range(workers) if rank not in lost]
+        training.train(20, *others)
+        training.finish(*others)
+        if failed := [entry for rank in others if (entry := training.since(at_s, rank, "void", "failed"))]:
+            raise DrillError(f"an all-reduce without a result: {failed[0]['error']}: {failed[0]['text']}")
+        testbed.report.detect(took_s, "the first step of fewer workers")
+        testbed.report.recovered = (
+            f"ranks {others} went on without an error, {took_s:.1f} s later; a lease is {LEASE_S:g} s"
+        )
+        training.judge()
+    return testbed.report
+
+
+def joins_late(context: DrillContext) -> DrillReport:
+    """Start a worker of a job of MIN:MAX workers while the others train: it goes on from their state."""
+    with drill_testbed(context, seats=context.seats_for(_WORKERS), lease_s=LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", _WORKERS, min_workers=2, starts=2)
+        training.train(20, 0, 1)
+        at_s = testbed.happened("rank 2 of train started")
+        training.start(2)
+        training.comes_back(2, at_s)
         training.judge()
     return testbed.report
 

@@ -115,6 +115,17 @@ WHOLE: Final = (
     whole("C", 2, 4, 76, 305, silent=0b10),
     whole("C", 3, 3, 90, 395, min_quorum=2, silent=0b100),
     whole("B", 3, 4, 179, 867, silent=0b100),
+    # Nor has it generations of fewer workers.
+    whole("M", 2, 3, 6_761, 12_672),
+    whole("M", 2, 2, 10_571, 26_906, slots=2),
+    whole("M", 2, 2, 2_559, 4_762, give_ups=1, crashes=0, restarts=1),
+    whole("M", 3, 2, 41_894, 98_751, large=True),
+    whole("M", 3, 2, 24_980, 45_696, crashes=2, returns=0),
+    whole("M", 4, 1, 17_195, 51_788),
+    whole("M", 2, 3, 275_489, 522_243, crashes=2, large=True),
+    whole("M", 3, 2, 280_874, 657_600, give_ups=1, large=True),
+    whole("ME", 2, 3, 91_293, 169_716, large=True),
+    whole("MC", 2, 2, 29_683, 71_386, large=True),
 )
 """Down to the remark, the counts are those of an independent model of the same protocol, written before this one."""
 
@@ -187,4 +198,9 @@ BREACHES: Final = (
     breach("redecide", "repair", "DE", 2, 3, "the only source crashed after the decision"),
     breach("rejoin_resets", "agreement", "BE", 3, 2, "a silent worker comes back with what the others redo",
            give_ups=1),
+    breach("rejoin_resets", "agreement", "M", 2, 1, "a worker that was left out comes back with what the others redo",
+           give_ups=1, crashes=0, restarts=1),
+    breach("members_complete", "live", "M", 2, 1, "the switch waits for a worker that is lost for good"),
+    breach("late_waits", "members", "M", 3, 1, "a worker that comes late is in a sum in the place of another"),
+    breach("enough", "quorum", "M", 2, 1, "a sum of fewer workers than the job accepts", min_workers=2),
 )  # fmt: skip

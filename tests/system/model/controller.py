@@ -52,9 +52,7 @@ class Controller:
             returns=config.returns,
         )  # fmt: skip
         streams = (earlier, tuple(range(config.chunks)))
-        return Control(
-            1, 1, streams, Phase.RUN, (), (), config.quorum_of(0), False, budget, members=config.everybody
-        )
+        return Control(1, 1, streams, Phase.RUN, (), (), config.quorum_of(0), False, budget, members=config.everybody)
 
     # ---- duties -------------------------------------------------------------------------------------
 

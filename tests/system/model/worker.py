@@ -173,13 +173,18 @@ class WorkerRules:
         return None if absent or not peer.kept >> chunk & 1 else peer.held[chunk]
 
     def droppable(self, streams: Streams, rank: int, worker: Worker, members: int) -> int:
-        """Return the bitmap of the results that the worker may stop to keep now (R2, R3). `members`: of its generation."""
+        """Return the bitmap of the results that the worker may stop to keep now (R2, R3).
+
+        `members` is the bitmap of the workers of its generation.
+        """
         if worker.life is Life.DOWN or not worker.kept:
             return 0
         if not self.config.on("lease_barrier") and None not in worker.held:
             return worker.kept
         positions = [p for p, chunk in enumerate(streams[worker.generation]) if worker.kept >> chunk & 1]
-        return sum(1 << streams[worker.generation][p] for p in positions if self._may_drop(streams, rank, worker, members, p))
+        return sum(
+            1 << streams[worker.generation][p] for p in positions if self._may_drop(streams, rank, worker, members, p)
+        )
 
     def _may_drop(self, streams: Streams, rank: int, worker: Worker, members: int, position: int) -> bool:
         stream, origin = streams[worker.generation], self.config.origin
