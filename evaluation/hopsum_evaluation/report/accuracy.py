@@ -225,7 +225,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
             trainings.workers, models, trainings.codecs * (1 + timed), folder, services,
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
         )  # fmt: skip
-        pool = stack.enter_context(WorkerPool(seats, work, plan))
+        pool = stack.enter_context(WorkerPool(seats, work, plan, gpus=trainings.device == "cuda"))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
         # A job of its own for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, name in enumerate(plan.codecs):

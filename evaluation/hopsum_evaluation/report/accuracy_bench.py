@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -39,16 +40,13 @@ SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "topk", "thc-ps")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(prog="hopsum bench accuracy", description=(__doc__ or "").partition(": ")[2])
+    parser = base_parser("accuracy", __doc__ or "")
     parser.add_argument("--model", choices=tuple(MODELS), default="cnn", help="model (default %(default)s)")
     parser.add_argument(
         "--rate", type=rate_bits_per_s, default=200e6, metavar="RATE", help="rate of the links (default 200mbit)"
     )
     parser.add_argument(
         "--placement", choices=PLACEMENTS, default="fabric", help="place of the switches (default %(default)s)"
-    )
-    parser.add_argument(
-        "--workers", type=whole(2, 16), default=4, help="number of workers, 2 to 16 (default %(default)s)"
     )
     parser.add_argument(
         "--seeds", type=whole(1), default=5, metavar="N", help="trainings of each scheme (default %(default)s)"
@@ -67,9 +65,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--codec", type=switch_codec_argument, default=PAIRED, help="codec of hopsum's workers (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
+    return parser
+
+
+def base_parser(benchmark: str, doc: str) -> argparse.ArgumentParser:
+    """Make a parser of the options that both benchmarks of trainings have. The module's text describes the command."""
+    parser = argparse.ArgumentParser(prog=f"hopsum bench {benchmark}", description=doc.partition(": ")[2])
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser.add_argument(
+        "--workers", type=whole(2, 16), default=4, help="number of workers, 2 to 16 (default %(default)s)"
+    )
     add_dilate_option(parser)
     parser.add_argument(
-        "--output", type=Path, default=Path("accuracy.json"), metavar="FILE",
+        "--output", type=Path, default=Path(f"{benchmark}.json"), metavar="FILE",
         help="file for all figures, JSON (default %(default)s)",
     )  # fmt: skip
     return parser
@@ -81,17 +89,30 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not 0 < options.scale <= 1:
         parser.error(f"--scale {options.scale:g}: above 0 and up to 1")
+    return run_command(parser, options, train, show)
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    train: Callable[[argparse.Namespace, Console], dict[str, Any]],
+    show: Callable[[dict[str, Any], Console], None],
+) -> int:
+    """Train, show, and return the exit status: 1 where it cannot run."""
     if reason := unavailable():
-        parser.exit(1, f"hopsum bench accuracy: {reason}\n")
+        parser.exit(1, f"{parser.prog}: {reason}\n")
     try:
         document = train(options, Console(stderr=True))
     except (MissingDataError, NotRunError, OSError) as error:
-        print(f"hopsum bench accuracy: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"hopsum bench accuracy: stopped; {options.output} has the trainings that ended", file=sys.stderr)
+        print(f"{parser.prog}: stopped; {options.output} has the trainings that ended", file=sys.stderr)
         return 130
-    show(document, Console())
+    if options.json:
+        print(json.dumps(document))
+    else:
+        show(document, Console())
     return 0
 
 
@@ -100,34 +121,50 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
 
     Raises MissingDataError, NotRunError, OSError.
     """
-    course, where = course_of(options), machine()
-    switches = switches_of(options.placement, options.workers)
-    document: dict[str, Any] = {
-        "benchmark": "accuracy", "model": options.model, "parameters": parameters(options.model),
-        "rate_bits_per_s": options.rate, "placement": options.placement, "workers": options.workers,
-        "seeds": options.seeds, "seed": options.seed, "steps": course.steps, "machine": where,
-        "dilate": options.dilate,
-        "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
-        "ours": options.codec, "schemes": list(course.schemes), "commit": commit(),
+    course = course_of(options)
+    document = describe("accuracy", options, [options.placement]) | {
+        "rate_bits_per_s": options.rate, "placement": options.placement, "seeds": options.seeds, "seed": options.seed,
+        "steps": course.steps, "ours": options.codec, "schemes": list(course.schemes),
     }  # fmt: skip
-    document["runs"] = trained_before(document, options.output)
-    write_report(document, options.output)
     # The streams of `hopsum report`, so that both commands train on the same batches.
     settings = Settings(options.seed, Size.FULL)
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(options.seeds))
+    trainings = Trainings(options.workers, (course,), seeds, options.placement, dilate=options.dilate)
+    train_missing(document, options.output, [trainings], progress)
+    return document
+
+
+def describe(benchmark: str, options: argparse.Namespace, placements: Sequence[str]) -> dict[str, Any]:
+    """Describe the settings that both benchmarks have, and where they run. Raises MissingDataError."""
+    where, switches = machine(), max(switches_of(placement, options.workers) for placement in placements)
+    return {
+        "benchmark": benchmark, "model": options.model, "parameters": parameters(options.model),
+        "workers": options.workers, "dilate": options.dilate, "commit": commit(), "machine": where,
+        "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
+    }  # fmt: skip
+
+
+def train_missing(document: dict[str, Any], output: Path, listed: Sequence[Trainings], progress: Console) -> None:
+    """Do the trainings that the file of an earlier call lacks, one list for each placement.
+
+    Their figures are added to the document, which is written whenever a training ends: hours survive an interruption.
+    Raises NotRunError, OSError.
+    """
+    document["runs"] = trained_before(document, output)
+    write_report(document, output)
 
     def keep(run: dict[str, Any]) -> None:
-        # Written after each training: hours of trainings survive an interruption.
         document["runs"].append(run)
-        write_report(document, options.output)
+        write_report(document, output)
 
-    done = frozenset((run["rate"], run["scheme"], run["repeat"]) for run in document["runs"])
-    trainings = Trainings(options.workers, (course,), seeds, options.placement, done, dilate=options.dilate)
-    if len(done) < trainings.count:
-        measure_apart(
-            train_all, trainings, lambda done, now: progress.print(f"{done:4.0%}  {now}", highlight=False), keep
-        )
-    return document
+    for trainings in listed:
+        before = [run for run in document["runs"] if run["placement"] == trainings.placement]
+        done = frozenset((run["rate"], run["scheme"], run["repeat"]) for run in before)
+        if len(done) < trainings.count:
+            rest = replace(trainings, done=done)
+            measure_apart(
+                train_all, rest, lambda part, now: progress.print(f"{part:4.0%}  {now}", highlight=False), keep
+            )
 
 
 def parameters(model: str) -> int:

@@ -52,28 +52,8 @@ MODELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TimedModel:
-    """A model whose steps are timed, and that learns nothing: its data are random.
-
-    words: name of the model, for pages.
-    samples: what a batch has, in words.
-    batch: samples of a worker in a step on the CPU.
-    cuda_batch: the same on a GPU.
-    """
-
-    words: str
-    samples: str
-    batch: int
-    cuda_batch: int
-
-
-TIMED: Final = {
-    "vgg16": TimedModel("VGG-16", "images", 4, 32),
-    "resnet50": TimedModel("ResNet-50", "images", 8, 64),
-    "bert-base": TimedModel("BERT-base", "windows", 4, 64),
-    "gpt2-small": TimedModel("GPT-2 small", "windows", 4, 64),
-}
+TIMED: Final = {"vgg16": (4, 32), "resnet50": (8, 64), "bert-base": (4, 64), "gpt2-small": (4, 64)}
+"""Models whose steps are timed on random data: samples of a worker in a step, on the CPU and on a GPU."""
 WINDOW: Final = 128
 """Symbols of a window that a timed text model is given."""
 

@@ -120,6 +120,9 @@ def _run_apart(measure: Callable[..., Any], argument: Any, calls: int, pipe: Con
     # As text: not every error can be pickled for the parent.
     except (NotRunError, ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
         pipe.send(("failed", str(error) if isinstance(error, NotRunError) else f"{type(error).__name__}: {error}"))
+    except KeyboardInterrupt:
+        # Ctrl-C reaches both processes. The parent says what became of the measurement.
+        pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,23 +14,17 @@ bytes at the link's rate. Other schemes need no switch: they train in the first 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum_evaluation.bench.dilation import add_dilate_option
-from hopsum_evaluation.bench.placements import PLACEMENTS, switches_of
-from hopsum_evaluation.bench.timing import commit, machine, processors_of
+from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.command_options import figure_table
-from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
-from hopsum_evaluation.report.accuracy_bench import OTHERS, parameters, scheme, trained_before
+from hopsum_evaluation.report.accuracy import Trainings
+from hopsum_evaluation.report.accuracy_bench import OTHERS, base_parser, describe, run_command, scheme, train_missing
 from hopsum_evaluation.report.accuracy_plan import TIMED, Course
-from hopsum_evaluation.report.experiment import NotRunError, measure_apart
-from hopsum_evaluation.report.reporting import write_report
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, time_s, whole
 
@@ -39,8 +33,7 @@ TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=2")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(prog="hopsum bench training", description=(__doc__ or "").partition(": ")[2])
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    parser = base_parser("training", __doc__ or "")
     parser.add_argument("--model", choices=tuple(TIMED), default="resnet50", help="model (default %(default)s)")
     parser.add_argument(
         "--rate", type=list_of(rate_bits_per_s), default=(1e9, 1e10, 2.5e10), metavar="RATE,...",
@@ -55,9 +48,6 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"schemes, and settings of codec thc (default {','.join(TRAINED)})",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=whole(2, 16), default=4, help="number of workers, 2 to 16 (default %(default)s)"
-    )
-    parser.add_argument(
         "--time", type=time_s, default=10.0, metavar="TIME",
         help="time of the counted steps of a training, two at least (default 10s)",
     )  # fmt: skip
@@ -68,33 +58,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=whole(1), default=1, help="threads of a worker that compute on the CPU (default %(default)s)"
     )
-    add_dilate_option(parser)
-    parser.add_argument(
-        "--output", type=Path, default=Path("training.json"), metavar="FILE",
-        help="file for all figures, JSON (default %(default)s)",
-    )  # fmt: skip
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train, print, and return 0. Return 1 where it cannot run."""
     parser = build_parser()
-    options = parser.parse_args(arguments)
-    if reason := unavailable():
-        parser.exit(1, f"hopsum bench training: {reason}\n")
-    try:
-        document = train(options, Console(stderr=True))
-    except (NotRunError, OSError) as error:
-        print(f"hopsum bench training: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"hopsum bench training: stopped; {options.output} has the trainings that ended", file=sys.stderr)
-        return 130
-    if options.json:
-        print(json.dumps(document))
-    else:
-        show(document, Console())
-    return 0
+    return run_command(parser, parser.parse_args(arguments), train, show)
 
 
 def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
@@ -103,50 +73,34 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     import torch
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model, where = TIMED[options.model], machine()
-    switches = max(switches_of(placement, options.workers) for placement in options.placement)
-    document: dict[str, Any] = {
-        "benchmark": "training", "model": options.model, "parameters": parameters(options.model),
-        "rates_bits_per_s": list(options.rate), "placements": list(options.placement), "schemes": list(options.schemes),
-        "workers": options.workers, "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-        "threads": options.threads, "batch": options.batch or (model.cuda_batch if device == "cuda" else model.batch),
-        "seconds": options.time, "dilate": options.dilate, "commit": commit(), "machine": where,
-        "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
+    batch = options.batch or TIMED[options.model][device == "cuda"]
+    document = describe("training", options, options.placement) | {
+        "rates_bits_per_s": list(options.rate), "placements": list(options.placement),
+        "schemes": list(options.schemes), "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        "threads": options.threads, "batch": batch, "seconds": options.time,
     }  # fmt: skip
-    document["runs"] = trained_before(document, options.output)
-    write_report(document, options.output)
-
-    def keep(run: dict[str, Any]) -> None:
-        document["runs"].append(run)
-        write_report(document, options.output)
-
-    rates = {_rate(rate): 1 for rate in options.rate}
+    rates, listed = {_rate(rate): 1 for rate in options.rate}, []
     for placement in options.placement:
         schemes = [name for name in options.schemes if is_ours(name) or placement == options.placement[0]]
-        course = Course(options.model, 0, document["batch"], 0, rates, schemes, seconds=options.time)
-        before = [run for run in document["runs"] if run["placement"] == placement]
-        done = frozenset((run["rate"], run["scheme"], run["repeat"]) for run in before)
-        trainings = Trainings(
-            options.workers, (course,), (1,), placement, done, device, options.threads, options.dilate
-        )
-        if len(done) < trainings.count:
-            measure_apart(train_all, trainings, lambda _, now: progress.print(now, highlight=False), keep)
+        course = Course(options.model, 0, batch, 0, rates, schemes, seconds=options.time)
+        placed = Trainings(options.workers, (course,), (1,), placement, dilate=options.dilate)
+        listed.append(replace(placed, device=device, threads=options.threads))
+    train_missing(document, options.output, listed, progress)
     return document
 
 
 def show(document: dict[str, Any], console: Console) -> None:
     """Print a table for each rate, with a row for each scheme and place of the switches."""
-    model = TIMED[document["model"]]
     console.print(document["processors"], highlight=False)
     dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
     for rate in document["rates_bits_per_s"]:
         title = (
-            f"{dilated}{model.words}, {document['parameters'] / 1e6:.1f} M parameters, links of {said_rate(rate)}, "
-            f"{document['workers']} workers with {document['batch']} {model.samples} each on {document['device']}; "
-            "parts of a step in ms, MB of a step at a worker's interface"
+            f"{dilated}{document['model']}, {document['parameters'] / 1e6:.1f} M parameters, "
+            f"links of {said_rate(rate)}, {document['workers']} workers with {document['batch']} samples each on "
+            f"{document['device']}; parts of a step in ms, MB of a step at a worker's interface"
         )
         heads = ("x fp32", "step", "compute", "wait", "encode", "wire", "decode", "MB")
-        table = figure_table(title, f"{model.samples}/s", *heads)
+        table = figure_table(title, "samples/s", *heads)
         runs = [run for run in document["runs"] if run["rate"] == _rate(rate)]
         fp32_s = next((run["step_s"] for run in runs if run["scheme"] == "fp32"), None)
         for run in runs:

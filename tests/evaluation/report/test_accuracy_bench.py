@@ -29,7 +29,7 @@ def training(scheme: str, repeat: int, seconds: float | None, last: float = 0.95
     if seconds is not None:
         points[1:] = [[8, seconds, CNN.target], [12, 9.0, last]]
     run = {"model": "cnn", "scheme": scheme, "repeat": repeat, "points": points, "step_s": 0.1, "compute_s": 0.06}
-    run |= {"rate": "200mbit", "step_cpu_s": 0.03, "bytes_per_step": 4e6}
+    run |= {"rate": "200mbit", "placement": "hosts", "step_cpu_s": 0.03, "bytes_per_step": 4e6}
     return {**run, "reduce_s": None if scheme == "powersgd" else 0.05}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.report import training_bench
+from hopsum_evaluation.report import accuracy_bench, training_bench
 from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import Course
 from hopsum_evaluation.report.experiment import measure_apart
@@ -47,8 +47,8 @@ class MadeUp:
 
 def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str, most: int = 100) -> tuple[int, MadeUp]:
     made_up = MadeUp(most)
-    monkeypatch.setattr(training_bench, "unavailable", lambda: None)
-    monkeypatch.setattr(training_bench, "measure_apart", made_up)
+    monkeypatch.setattr(accuracy_bench, "unavailable", lambda: None)
+    monkeypatch.setattr(accuracy_bench, "measure_apart", made_up)
     small = ("--rate", "1gbit,10gbit", "--schemes", "fp32,thc", "--output", str(path), "--device", "cpu")
     return training_bench.main([*small, *arguments]), made_up
 
@@ -66,7 +66,7 @@ def test_what_is_done_is_not_done_again(
     fabric = [("fabric", rate, scheme) for rate in rates for scheme in ("fp32", "thc")]
     assert first.done + second.done == fabric + [("hosts", rate, "thc") for rate in rates]
     text = " ".join(capsys.readouterr().out.split())
-    assert "4 workers with 8 images each" in text
+    assert "4 workers with 8 samples each" in text
     assert "fp32 8.00 1.00 4,000 1,500 2,500 - 40.0 - 5.00" in text
     assert "thc, hosts 16.0 2.00 2,000 1,500 500 250 40.0 250 5.00" in text
     status, third = run(monkeypatch, path, "--json")
