@@ -107,12 +107,13 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
 
 
 def stamp(report: dict[str, Any], section: str) -> str:
-    """Name date, machine and commit of a section's figures, with the remark on its run if there is one."""
+    """Name date, machine with its users, and commit of a section's figures, with the remark on its run if any."""
     result = report["sections"].get(section, {})
     where = result.get("machine", report["machine"])
     commit = result.get("commit", report["commit"]) or "unknown"
     date = str(result.get("begun", report["begun"]))[:10]
-    made = f"{date}, {where['processor']}, {where['cores']} cores, commit {commit[:8]}"
+    shared = f" for {result['workers']} workers and a switch" if "workers" in result else ""
+    made = f"{date}, {where['processor']}, {where['cores']} cores{shared}, commit {commit[:8]}"
     # A remark is written into the JSON by hand: what else the machine did meanwhile.
     return f"{made}. {str(result['remark']).rstrip('.')}" if "remark" in result else made
 

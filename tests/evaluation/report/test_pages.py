@@ -151,6 +151,7 @@ def test_figures_of_workers_that_share_processors_are_no_answer() -> None:
         report["sections"]["accuracy"] |= {"workers": 4, "machine": {"processor": "A chip", "cores": cores}}
         page = answers_page(report, [], ShownTable("answers", (), []), None)
         assert page.splitlines()[2].startswith(first)
+        assert f"A chip, {cores} cores for 4 workers and a switch, commit" in page
 
 
 def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:
