@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,11 +43,24 @@ def stamp_datagrams(
     """
     check_payloads(template, payloads)
     # Header and payload lie side by side in one row, so that a row is a datagram and needs no copy for the socket.
-    dtype = np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
-    records = np.empty(len(np.atleast_1d(slots)), dtype)
-    records["payload"][: len(payloads)] = payloads
-    _stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
-    return records.view(np.uint8).reshape(len(records), HOPSUM_BYTES + template.length)
+    rows = np.empty((np.size(slots), HOPSUM_BYTES + template.length), np.uint8)
+    # One packed header in all rows; then the three fields that differ are written as columns.
+    rows[:, :HOPSUM_BYTES] = _packed(template)
+    rows[: len(payloads), HOPSUM_BYTES:] = payloads
+    headers = rows[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
+    for name, values in (("slot", slots), ("round", rounds), ("count", counts)):
+        column, array = headers[name], np.asarray(values)
+        column[:] = array
+        # What came back as it went in fits.
+        if not (column == array).all():
+            limit = 1 << HOPSUM_DTYPE[name].itemsize * 8
+            raise WireError(Drop.BAD_VALUE, f"{name}s from {array.min()} to {array.max()} do not fit below {limit}")
+    return rows
+
+
+@lru_cache(64)
+def _packed(template: Header) -> NDArray[np.uint8]:
+    return np.frombuffer(template.pack(), np.uint8)
 
 
 def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: ArrayLike) -> NDArray[np.uint8]:
@@ -70,18 +82,3 @@ def check_payloads(template: Header, payloads: NDArray[np.uint8]) -> None:
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:
         found = f"{payloads.dtype}{list(payloads.shape)}"
         raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")
-
-
-def _stamp_header(
-    headers: NDArray[Any], template: Header, *, slots: ArrayLike, rounds: ArrayLike, counts: ArrayLike
-) -> None:
-    """Fill `headers`, an array of HOPSUM_DTYPE, in place. Raises WireError (BAD_VALUE)."""
-    # One packed header in all rows; then the three fields that differ are written as columns.
-    headers[:] = np.frombuffer(template.pack(), HOPSUM_DTYPE)[0]
-    for name, values in (("slot", slots), ("round", rounds), ("count", counts)):
-        array = np.asarray(values)
-        headers[name] = array
-        # What came back as it went in fits.
-        if not (headers[name] == array).all():
-            limit = 1 << HOPSUM_DTYPE[name].itemsize * 8
-            raise WireError(Drop.BAD_VALUE, f"{name}s from {array.min()} to {array.max()} do not fit below {limit}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -35,6 +36,7 @@ class StatsRecorder:
         """Count an all-reduce that ended on all ranks alike. Its error feedback is committed."""
         counted = self.statistics
         took_s = time.perf_counter() - task.started_s
+        late = bisect_left(LATENCY_BOUNDS_S, took_s)
         error, vector = (0.0, 0.0) if skipped else task.vector.squares()
         # A new object each time: heartbeats read it from the lease thread without a lock.
         self.statistics = replace(
@@ -43,9 +45,7 @@ class StatsRecorder:
             skipped=counted.skipped + skipped,
             elements=counted.elements + task.vector.elements,
             seconds=counted.seconds + took_s,
-            within=tuple(
-                count + (took_s <= bound_s) for count, bound_s in zip(counted.within, LATENCY_BOUNDS_S, strict=True)
-            ),
+            within=(*counted.within[:late], *[count + 1 for count in counted.within[late:]]),
             codes=dict(self._codes),
             error_squares=counted.error_squares + error,
             vector_squares=counted.vector_squares + vector,

@@ -162,17 +162,27 @@ class Places(NamedTuple):
     """[chunks]"""
     held: NDArray[np.bool_]
     """bool[chunks]: the result is here."""
+    addresses: tuple[int, int, int]
+    """Of the three arrays."""
 
     def of_shard(self, number: int, shards: int) -> Places:
         """Return the places of the chunks that belong to one of several shards."""
-        own = slice(number, None, shards)
-        return Places(self.results[own], self.contributors[own], self.held[own])
+        if shards == 1:
+            return self
+        own, (results_at, contributors_at, held_at) = slice(number, None, shards), self.addresses
+        addresses = (results_at + number * self.results.shape[1], contributors_at + 8 * number, held_at + number)
+        return Places(self.results[own], self.contributors[own], self.held[own], addresses)
 
 
 def places_for(op: int, chunks: int) -> Places:
     """Return room for results of an operation. Raises WireError: there is no such operation."""
-    # zeros cost no memory until they are written
-    return Places(np.zeros((chunks, down_bytes(op)), np.uint8), np.zeros(chunks, np.uint64), np.zeros(chunks, np.bool_))
+    size = down_bytes(op)
+    # One array, for one look at its address. Zeros cost no memory until they are written.
+    room = np.zeros(chunks * (size + 9), np.uint8)
+    results, rest = room[: chunks * size].reshape(chunks, size), room[chunks * size :]
+    at: int = room.__array_interface__["data"][0]
+    addresses = (at, at + chunks * size, at + chunks * (size + 8))
+    return Places(results, rest[: 8 * chunks].view(np.uint64), rest[8 * chunks :].view(np.bool_), addresses)
 
 
 @dataclass(slots=True, eq=False)
@@ -200,7 +210,7 @@ class AllReduce:
     """The first position behind it."""
 
     def __post_init__(self) -> None:
-        self.results, self.contributors, self.held = self.places
+        self.results, self.contributors, self.held, _ = self.places
         self.missing = len(self.datagrams)
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False

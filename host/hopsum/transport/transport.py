@@ -341,7 +341,7 @@ class Transport:
         self._end(spread)
         if spread.error is not None:
             return AllReduceFailed(spread.handle, spread.error)
-        results, contributors, _ = spread.places
+        results, contributors = spread.places[:2]
         results.flags.writeable = contributors.flags.writeable = False
         return AllReduceDone(spread.handle, results, contributors)
 

@@ -129,9 +129,9 @@ class ShardMemory:
         # A change of generation stamps other datagrams. All other arrays stay.
         known = self._known.get(reduce.handle)
         if known is None or known[0] is not reduce.datagrams:
-            arrays: list[NDArray[Any]] = [reduce.datagrams, reduce.results, reduce.contributors, reduce.held]
+            addresses = (address_of(reduce.datagrams), *reduce.places.addresses)
             sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-            known = self._known[reduce.handle] = (reduce.datagrams, (*map(address_of, arrays), *sizes))
+            known = self._known[reduce.handle] = (reduce.datagrams, (*addresses, *sizes))
         return known[1]
 
     def give_back(self, worker: Worker) -> None:
@@ -268,7 +268,7 @@ class WorkerLoop:
             if stream.beginner is None or not all(each.missing for each in ranges):
                 return (*row, *_NO_CODES)
             self.streams[spread.row - len(ranges) : spread.row, at.QUIET] = 1
-            sums = [address_of(each.places.results) for each in (ranges[0], ranges[-1])]
+            sums = [each.places.addresses[0] for each in (ranges[0], ranges[-1])]
             sent = ranges[0].reduces[0]
             assert sent is not None
             sent_at = address_of(sent.datagrams) + at.HOPSUM_BYTES
@@ -278,9 +278,7 @@ class WorkerLoop:
         if stream.decoder is not None and stream.taken == spread.taken:
             decode_at = stream.decoder.address
         codes = (address_of(stream.memory), stream.encoder.address, decode_at, address_of(stream.payloads))
-        results, contributors, held = spread.places
-        places = (address_of(results), address_of(contributors), address_of(held))
-        return (*row, *codes, spread.taken, *places, *begin)
+        return (*row, *codes, spread.taken, *spread.places.addresses, *begin)
 
     def give_back(self, workers: Sequence[Worker], spreads: Spreads) -> None:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""

@@ -214,22 +214,25 @@ class NumbaKernels(Kernels):
         stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
         mean = given.x if given.mean is None else given.mean
         blocks = len(given.own)
-        stream.scales = np.empty(blocks, np.float32), np.empty(blocks, np.int32), np.empty(blocks, np.float64)
-        arrays: tuple[NDArray[Any], ...] = (given.x, *stream.scales, mean, given.table.values, given.own)
+        # One array, for one look at its address.
+        room = np.empty(16 * blocks, np.uint8)
+        units, scales, shifts = room[: 8 * blocks], room[8 * blocks : 12 * blocks], room[12 * blocks :]
+        stream.scales = scales.view(np.float32), shifts.view(np.int32), units.view(np.float64)
+        arrays: tuple[NDArray[Any], ...] = (given.x, mean, given.table.values, given.own, room)
         stream.kept = arrays
         words[at.ENCODE], words[at.DECODE] = _ENCODE[bits].address, _DECODE[bits].address
         words[at.DEQUANTIZE] = _DEQUANTIZE[bits].address
         words[at.BLOCK], words[at.CHUNK_BLOCKS] = given.form.block_elements, given.chunk_blocks
         words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
-        places = (at.X, at.SCALES, at.SHIFTS, at.UNITS, at.MEAN, at.TABLE, at.OWN)
+        places = (at.X, at.MEAN, at.TABLE, at.OWN, at.UNITS)
         for place, array in zip(places, arrays, strict=True):
             words[place] = address_of(array)
+        words[at.SCALES], words[at.SHIFTS] = words[at.UNITS] + 8 * blocks, words[at.UNITS] + 12 * blocks
         words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
         words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
         words[at.GROUP], words[at.GRANULARITY] = _group(given.form), given.table.granularity
         # Keys are of 64 bits without a sign. The words have the same bits.
-        keys = np.array([_key(given.keys.rotation, 0), _key(given.keys.rounding, 0)], np.uint64).view(np.int64)
-        words[at.ROTATION], words[at.ROUNDING] = keys
+        words[at.ROTATION : at.ROUNDING + 1].view(np.uint64)[:] = given.keys.rotation, given.keys.rounding
         words[at.SETTLES], words[at.RANK] = given.settles, given.rank
         words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = given.scale_unit, given.sum_unit, given.least
         stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
