@@ -44,8 +44,8 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 
 
 def test_an_error_that_theory_does_not_expect_is_told() -> None:
-    right = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, 4, 8, 0, 0.0102, 0.0001)
-    wrong = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, 4, 8, 0, 0.0110, 0.0001)
+    right = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, 4, 8, 0.0102, 0.0001)
+    wrong = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, 4, 8, 0.0110, 0.0001)
     assert right.agrees
     assert wrong.agrees is False
     assert Cell("gaussian", "thc", "thc", 4, reason="none").agrees is None
@@ -58,10 +58,7 @@ def test_bits_are_those_of_payloads() -> None:
     cell = measure(plan_of("thc"), BY_LABEL["thc"], "gaussian", 4)
     assert cell.bits_up == 4 + 32 / 1024
     assert cell.bits_down == 8 + 32 / 1024
-    assert cell.bits_up_padding == (256 - 16) * 32 / (1 << 14)
-    assert count_bits([CollectivePhase(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(
-        32, 32, (512 - 300) * 32 / 300
-    )
+    assert count_bits([CollectivePhase(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(32, 32)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "gaussian", "heavy", "sparse"])

@@ -60,7 +60,6 @@ class Cell:
     nmse_se: float | None = None
     bits_up: float | None = None
     bits_down: float | None = None
-    bits_up_padding: float | None = None
     theory: float | None = None
     theory_se: float | None = None
     reason: str | None = None

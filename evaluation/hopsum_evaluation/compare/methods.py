@@ -2,7 +2,7 @@
 """Every method behind one interface: the workers' vectors in, the mean that all of them end with and its bits out.
 
 Bits are those of the payloads, per element and worker: ranges, index and other side information included, headers
-not. Lanes that only fill up the last chunk are counted apart, since they vanish in vectors of the usual length.
+not, nor lanes that only fill up the last chunk, which vanish in vectors of the usual length.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class Bits(NamedTuple):
 
     up: float
     down: float
-    up_padding: float
-    """The bits of lanes that fill up the last chunk, sent but not counted in `up`."""
 
 
 class MethodResult(NamedTuple):
@@ -115,7 +113,7 @@ class EstimatorMethod:
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         found = estimate_mean(self.estimator, vectors, seed, step)
         elements = vectors[0].size
-        return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))
+        return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `MeanMethod`. A formula is known for estimators that round elements to levels without a rotation."""
@@ -138,14 +136,12 @@ class EstimatorMethod:
 
 def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
     """Count the bits that phases send, per element."""
-    up = down = whole = 0.0
+    up = down = 0.0
     for phase in phases:
         shape = SHAPES[phase.op]
         up += 8 * shape.up_bytes * phase.lanes / shape.elements
         down += 8 * shape.down_bytes * phase.lanes / shape.elements
-        # Payloads are whole chunks: what exceeds the lanes in use is padding.
-        whole += 8 * phase.payloads.size
-    return Bits(up / elements, down / elements, (whole - up) / elements)
+    return Bits(up / elements, down / elements)
 
 
 class TwoShotMethod:
@@ -158,12 +154,11 @@ class TwoShotMethod:
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """See `MeanMethod`. Nothing is random. Without error feedback, as all methods here."""
-        workers, elements = len(vectors), vectors[0].size
+        workers = len(vectors)
         means = simulate_allreduce(self.codec, vectors, seed=seed, step=step)
         assert means is not None
         each = 2 * (workers - 1) / workers * 8 * self.codec.block_bytes / TWO_SHOT_BLOCK
-        sent = workers * self.codec.part_blocks(elements) * TWO_SHOT_BLOCK
-        return MethodResult(means[0], Bits(each, each, each * (sent / elements - 1)))
+        return MethodResult(means[0], Bits(each, each))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `MeanMethod`: none, since equal vectors are rounded alike."""
@@ -198,7 +193,7 @@ class PowerSgdMethod:
         mean = (p @ self._q.T).reshape(-1)[:elements].astype(np.float32)
         # A ring carries each element 2 (n - 1) / n times: once to be added, once to be spread.
         each = 2 * (workers - 1) / workers * FLOAT_BITS * self.rank * (rows + columns) / elements
-        return MethodResult(mean, Bits(each, each, 0.0))
+        return MethodResult(mean, Bits(each, each))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `MeanMethod`: none."""
