@@ -7,7 +7,6 @@ import collections
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from google.protobuf import text_format
@@ -144,14 +143,6 @@ class P4Info:
         except text_format.ParseError as error:
             raise ControlPlaneError(f"not a P4Info in text form: {error}", hint="compile it again") from error
         return cls(message)
-
-    @classmethod
-    def from_file(cls, path: Path) -> P4Info:
-        """Read a .p4info.txtpb file. Raises ControlPlaneError when it is missing or none."""
-        try:
-            return cls.from_text(path.read_text())
-        except OSError as error:
-            raise ControlPlaneError(f"P4Info cannot be read: {error}", hint="compile the program first") from error
 
 
 def _fields(kind: str, fields: Iterable[ProgramField]) -> Names[ProgramField]:

@@ -40,9 +40,7 @@ class Engine(ProgramState):
         """
         super().__init__(program)
         self._ports = frozenset(ports)
-        self._seed = seed
-        self._rng = RandomStream(seed)
-        self._interpreter = Interpreter(self, self._rng, observer)
+        self._interpreter = Interpreter(self, RandomStream(seed), observer)
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run a frame from ingress port `port` through parser, ingress, replication, egress and deparser.
@@ -53,10 +51,3 @@ class Engine(ProgramState):
         outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
         # Ports that do not exist are filtered here, not in the program: their egress has run and counted.
         return [o for o in outputs if o.port in self._ports] if self._ports else outputs
-
-    def reset_state(self) -> None:
-        """Forget everything but the program: as if it had just been loaded."""
-        for store in (self.tables, self.multicast, self.clones, self.counters, self.registers, self.meters):
-            store.reset()
-        self.digests.reset()
-        self._rng.seed(self._seed)

@@ -25,7 +25,7 @@ RECORDINGS = recordings(DATA)
 
 @pytest.fixture(scope="module")
 def p4info() -> P4Info:
-    return P4Info.from_file(compiled_program()[1])
+    return P4Info.from_text(compiled_program()[1].read_text())
 
 
 @pytest.fixture(scope="module")

@@ -255,8 +255,7 @@ class NativeEngine(Engine):
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
         self._set_addresses()
-        self._seed = seed & MASK
-        self._control[ControlWord.RANDOM] = self._seed
+        self._control[ControlWord.RANDOM] = seed & MASK
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         batch = Batch.of([port], [frame])
@@ -332,15 +331,6 @@ class NativeEngine(Engine):
     def entry(self) -> tuple[int, int, int]:
         """Return the addresses of the machine code and of its two arguments, state and control block."""
         return self._code.address, *self._arguments
-
-    def reset_state(self) -> None:
-        self.tables.reset()
-        self.multicast.reset()
-        self.clones.reset()
-        # All indexed cells lie in these two arrays. The stores would clear them one by one, in a quarter of a second.
-        self._counters_memory[:] = 0
-        self._registers_memory[:] = 0
-        self._control[ControlWord.RANDOM] = self._seed
 
     def _register_cells(self, program: ProgramIR) -> dict[str, Cells]:
         return {

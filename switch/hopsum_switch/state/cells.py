@@ -105,13 +105,6 @@ class CounterStore(_CellStore[CounterCells]):
         _check_value(table, value)
         entry.packets, entry.bytes = value
 
-    def reset(self) -> None:
-        """Set all indexed cells to 0. Direct counters belong to their entries."""
-        for cells in self._cells.values():
-            # In place: the data plane keeps the sequence.
-            cells.packets[:] = [0] * len(cells.packets)
-            cells.bytes[:] = [0] * len(cells.bytes)
-
     def _checked(self, name: str, index: int) -> CounterCells:
         cells = self.cells(name)
         _check_index(name, index, len(cells.packets))
@@ -156,11 +149,6 @@ class RegisterStore(_CellStore[MutableSequence[int]]):
             raise InvalidArgumentError(f"{name}: {value} is not a value of {bits} bits")
         cells[index] = value
 
-    def reset(self) -> None:
-        """Set all cells of all registers to 0."""
-        for cells in self._cells.values():
-            cells[:] = [0] * len(cells)
-
     def _checked(self, name: str, index: int) -> MutableSequence[int]:
         cells = self.cells(name)
         _check_index(name, index, len(cells))
@@ -199,12 +187,6 @@ class MeterStore(_CellStore[list[MeterCell]]):
         cell = MeterCell()
         cell.configure(config)
         self._tables[table].entry(handle).meter = cell
-
-    def reset(self) -> None:
-        """Return all indexed cells to green. Direct meters belong to their entries."""
-        for cells in self._cells.values():
-            for cell in cells:
-                cell.configure(None)
 
     def _cell(self, name: str, index: int) -> MeterCell:
         cells = self.cells(name)

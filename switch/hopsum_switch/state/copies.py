@@ -60,11 +60,6 @@ class _CopyStore(Generic[_Copies]):
         """All multicast groups, or all clone sessions, by their number."""
         return dict(self._values)
 
-    def reset(self) -> None:
-        """Remove all groups or sessions."""
-        self._values.clear()
-        self.version += 1
-
     def _check(self, number: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
         if not 0 < number <= self.most:
             raise InvalidArgumentError(f"{self.kind} {number} is outside 1..{self.most}")

@@ -112,11 +112,6 @@ class DigestStore:
         if gathering is not None and number in gathering.sent:
             gathering.known.difference_update(gathering.sent.pop(number)[1])
 
-    def reset(self) -> None:
-        """Switch all digests off."""
-        self._gathering.clear()
-        self.ready.clear()
-
     def _finish(self, name: str, gathering: _Gathering, now_us: int) -> None:
         self._numbers[name] += 1
         # A number is taken by each list, so an acknowledgement of an old list meets no new one.

@@ -21,10 +21,6 @@ class RandomStream:
 
     def __init__(self, seed: int = 0) -> None:
         """Start with a seed, of which the low 64 bits count."""
-        self.seed(seed)
-
-    def seed(self, seed: int) -> None:
-        """Start the stream again with a seed."""
         self._state = seed & MASK
 
     def draw(self, low: int, high: int) -> int:

@@ -29,18 +29,10 @@ class TableState:
         self._next_handle = 1
         self.default: ActionCall | None = ir.default
         self._is_constant, self._max_size = ir.immutable, ir.max_size
-        self.reset()
-
-    def reset(self) -> None:
-        """Return to the state after loading: the program's own entries and default action."""
-        self._entries.clear()
-        self._lookup = lookup_for(self.ir)
-        self._next_handle = 1
-        self.default = self.ir.default
-        self._changed.add(self.ir.name)
-        for const in self.ir.const_entries:
-            match = tuple(_const_match(key.kind, pair) for key, pair in zip(self.ir.keys, const.values, strict=True))
-            self._add(normalise(self.ir, match), const.call, const.priority, is_const=True)
+        self._changed.add(ir.name)
+        for const in ir.const_entries:
+            match = tuple(_const_match(key.kind, pair) for key, pair in zip(ir.keys, const.values, strict=True))
+            self._add(normalise(ir, match), const.call, const.priority, is_const=True)
 
     def let_write(self, max_size: int) -> None:
         """Let the control plane write, in a table of `max_size` entries whose first entries the program has.
@@ -198,11 +190,6 @@ class TableStore(Mapping[str, TableState]):
         changed = list(self._changed)
         self._changed.clear()
         return changed
-
-    def reset(self) -> None:
-        """Return every table to its state after loading."""
-        for table in self._tables.values():
-            table.reset()
 
 
 def _const_match(kind: MatchKind, pair: tuple[int, int]) -> Match:

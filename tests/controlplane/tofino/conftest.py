@@ -27,7 +27,7 @@ FILES = {"pipe/context.json": b'{"compiler": "p4c"}', "pipe/tofino.bin": bytes(r
 
 @cache
 def p4info_of(chip: str) -> P4Info:
-    return P4Info.from_file(BUILD / f"{chip}.p4info.txtpb")
+    return P4Info.from_text((BUILD / f"{chip}.p4info.txtpb").read_text())
 
 
 def of_one_word(p4info: P4Info) -> P4Info:

@@ -127,9 +127,6 @@ def test_configurations_and_cells_are_checked() -> None:
         engine.meters.read("x", 0)
     with pytest.raises(InvalidArgumentError, match="has no direct meter"):
         engine.meters.read_direct("tbl_in", 1)
-    engine.meters.write("meter", 0, MeterConfig(1, 1, 1, 1))
-    engine.reset_state()
-    assert engine.meters.read("meter", 0) is None
 
 
 def test_wrong_meters_are_refused() -> None:

@@ -35,8 +35,6 @@ def test_registers_keep_what_fits_and_ignore_foreign_indices() -> None:
     assert engine.registers.read_all("r") == [0, 0, 0, 0xFFF]
     assert engine.process(0, b"\x04\x04")[0].frame == b"\x04\x04"
     assert engine.registers.read_all("r") == [0, 0, 0, 0xFFF]
-    engine.reset_state()
-    assert engine.registers.read("r", 3) == 0
 
 
 def test_counters_count_frames_and_received_bytes_and_ignore_foreign_indices() -> None:
@@ -140,10 +138,7 @@ def test_random_stays_in_range_and_repeats_with_the_seed(low: int, high: int) ->
         builder = build()
         builder.primitives.append(primitive("modify_field_rng_uniform", field("h", "a"), hexstr(low), hexstr(high)))
         engine = builder.engine(seed=seed)
-        numbers = [engine.process(0, b"\x80\x00")[0].frame[0] for _ in range(20)]
-        engine.reset_state()
-        assert engine.process(0, b"\x80\x00")[0].frame[0] == numbers[0]
-        return numbers
+        return [engine.process(0, b"\x80\x00")[0].frame[0] for _ in range(20)]
 
     numbers = draw(seed=1)
     assert numbers == draw(seed=1)
@@ -242,8 +237,6 @@ def test_counters_are_read_and_written(engine: Engine) -> None:
     engine.counters.write("c", 2, PacketByteCount(5, 600))
     assert engine.counters.read("c", 2) == (5, 600)
     assert engine.counters.read_all("c") == [(0, 0), (0, 0), (5, 600), (0, 0)]
-    engine.reset_state()
-    assert engine.counters.read("c", 2) == (0, 0)
 
 
 def test_registers_are_read_and_written(engine: Engine) -> None:

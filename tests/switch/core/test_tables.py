@@ -341,16 +341,6 @@ def test_unknown_tables() -> None:
         tables["t"]
 
 
-def test_reset_returns_to_the_state_after_loading() -> None:
-    engine = with_table("exact", "exact").engine()
-    table = engine.tables["t"]
-    table.insert([Exact(1)], "set", [9])
-    table.set_default("set", [1])
-    engine.reset_state()
-    assert engine.tables["t"].entries() == ()
-    assert engine.process(0, b"\x01\x00")[0].frame == b"\x01\x00"
-
-
 AT_ONCE = DigestConfig(0, 0, 0)
 M = field("scalars", "m")
 
@@ -419,9 +409,6 @@ def test_a_digest_that_is_off_tells_nothing() -> None:
     engine.digests.delete("pair")
     engine.process(5, b"\x03\x12\x34")
     assert len(engine.digests.ready) == 1
-    engine.reset_state()
-    assert not engine.digests.ready
-    assert not engine.digests.configs()
 
 
 def test_the_trace_has_the_digest() -> None:

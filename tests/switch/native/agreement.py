@@ -28,10 +28,6 @@ class Pair:
         change(self.reference)
         change(self.native)
 
-    def reset(self) -> None:
-        """Forget everything but the program."""
-        self.both(lambda engine: engine.reset_state())
-
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run a frame through both; what comes out must be equal."""
         expected = self.reference.process(port, frame, now_us)

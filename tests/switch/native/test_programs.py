@@ -86,7 +86,7 @@ def drive_quietly(pair: Pair, rng: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def p4info() -> P4Info:
-    return P4Info.from_file(compiled_program()[1])
+    return P4Info.from_text(compiled_program()[1].read_text())
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def write(pair: Pair, pipeline: CheckedPipeline, step: Write) -> None:
 
 def test_recordings(pipeline: CheckedPipeline, cache: CodeCache, p4info: P4Info) -> None:
     """Machine code does what bmv2 did. `tests/vectors` proves the same of the interpreter."""
-    target, frames = RunningPipeline(pipeline, NativeEngine(pipeline.program, cache=cache)), 0
+    frames = 0
     for recording in map(load, RECORDINGS):
-        target.engine.reset_state()
+        target = RunningPipeline(pipeline, NativeEngine(pipeline.program, cache=cache))
         for step in recording.steps:
             if isinstance(step, Write):
                 for text in step.updates:
@@ -127,11 +127,11 @@ def test_recordings(pipeline: CheckedPipeline, cache: CodeCache, p4info: P4Info)
 
 def test_aggregation_with_mutated_frames(pipeline: CheckedPipeline, cache: CodeCache) -> None:
     """Frames of a recording, nine in ten of them changed, in batches and one by one."""
-    rng, pair = random.Random(4), Pair(pipeline.program, cache=cache)
+    rng = random.Random(4)
     for recording in map(load, RECORDINGS):
         if not recording.case.startswith(("random_traffic", "arithmetic")):
             continue
-        pair.reset()
+        pair = Pair(pipeline.program, cache=cache)
         pending: list[tuple[int, bytes]] = []
         for step in recording.steps:
             if isinstance(step, Write):

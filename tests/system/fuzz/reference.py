@@ -93,7 +93,7 @@ def reference() -> Iterator[Reference]:
         switch = stack.enter_context(bmv2.running(folder))
         device = stack.enter_context(Bmv2Device(switch.address, bmv2.DEVICE_ID))
         device.set_pipeline_config(PipelineConfig.load(json, p4info))
-        yield Reference(switch, device, P4Info.from_file(p4info))
+        yield Reference(switch, device, P4Info.from_text(p4info.read_text()))
 
 
 def compare(beside: Reference, seed: int, frames: int) -> tuple[Counter[str], Counter[Drop]]:
