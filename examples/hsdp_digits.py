@@ -48,7 +48,7 @@ def main() -> None:
         fully_shard(layer, mesh=mesh, mp_policy=half if options.bf16 else MixedPrecisionPolicy())
     url = options.url.replace("%7Bshard%7D", str(shard)).replace("{shard}", str(shard))
     where: dict[str, Any] = {"url": url, "rank": replica}
-    if url == "hosts://":
+    if url in ("hosts://", "collective://gloo"):
         where = {"url": url, "group": mesh.get_group("replicate")}
     with hopsum.connect(**where, codec=options.codec) as comm:  # HOPSUM
         state = register_all_reduce_hook(model, comm)  # HOPSUM

@@ -116,8 +116,9 @@ def test_global_parameters_are_those_of_the_papers(count: int, delay: int, alpha
     torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("lacks", [False, True], ids=["all", "some"])
-@pytest.mark.parametrize("codec", ["thc", "uhc"])
+@pytest.mark.parametrize(
+    ("codec", "lacks"), [("thc", False), ("thc", True), ("uhc", False), ("uhc", True), ("two-shot", False)]
+)
 def test_books_of_the_error_feedback_balance(codec: str, lacks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo-gradients that were applied, and what is left, are those of the ranks; `delivered` says who was missing.
 
