@@ -157,6 +157,13 @@ def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, s
     late = 2 * found["retransmits"] * (down + up) / chunks / found["all_reduces"]
     assert least <= found["busiest_wire_bytes"] <= 1.1 * least + late + 20_000  # ranges, ARP and what was sent again
     assert found["busiest_bits_per_element"] == pytest.approx(8 * found["busiest_wire_bytes"] / elements, abs=0.001)
+    assert 0.001 < found["nmse"] < 0.1  # of codes of 4 bits
+
+
+def test_a_codec_of_the_ranks_runs_over_gloo_however_it_is_spelled() -> None:
+    spelled = ("two-shot", "two-shot:bits=4", "two-shot:bits=8", "gloo-fp16", "gloo-fp32")
+    assert all(map(allreduce.needs_gloo, spelled))
+    assert not any(map(allreduce.needs_gloo, ("thc", "thc:bits=2", "uhc", "fixed")))
 
 
 def quotas_are_possible() -> bool:

@@ -193,9 +193,11 @@ class RateFinding:
     """By turn: processor time of a worker for an all-reduce, own code and kernel: mean over ranks."""
     switch_cpu_s: list[float] = field(default_factory=list)
     """By turn: processor time of all switches for an all-reduce."""
+    nmse: list[float] = field(default_factory=list)
+    """By turn: error of the first mean."""
 
-    def add(self, done: Sequence[Measured], links: Sequence[LinkCounts], switch_cpu_s: float) -> None:
-        """Add one turn: measurements of every rank, counts of every link, processor time of all switches."""
+    def add(self, done: Sequence[Measured], links: Sequence[LinkCounts], switch_cpu_s: float, nmse: float) -> None:
+        """Add one turn: measurements of every rank, counts of links, processor time of switches, error of a mean."""
         count = 1 + len(done[0].calls_s)
         self.seconds.append(median(map(max, zip(*(measured.calls_s for measured in done), strict=True))))
         self.first_seconds.append(max(measured.first_s for measured in done))
@@ -207,6 +209,7 @@ class RateFinding:
         self.retransmits += sum(measured.retransmits for measured in done)
         self.worker_cpu_s.append(fmean(measured.cpu_s for measured in done))
         self.switch_cpu_s.append(switch_cpu_s / count)
+        self.nmse.append(nmse)
 
     @property
     def busiest_wire_bytes(self) -> float:
@@ -234,6 +237,7 @@ class RateFinding:
             "dropped": self.dropped,
             "busiest_wire_bytes": round(busiest),
             "busiest_bits_per_element": round(8 * busiest / self.elements, 3),
+            "nmse": float(f"{median(self.nmse):.3g}"),
         }
         # Of workers' links only: in placement server the last link is the switch's.
         ours = [link for links in self.passed for link in links[:workers]]
@@ -287,7 +291,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(_table(entry, report["dilate"]))
     where = report["machine"]
     console.print("first: ranks begin as each is told; wire: bytes of the busier direction of the busiest link by rate")
-    console.print("bits: of an element, in that direction; worker, switch: processor time")
+    console.print("bits: of an element, in that direction; error: NMSE of a mean, with the rest of the one before")
+    console.print("worker, switch: processor time; MB: peak resident memory of a worker")
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
 
 
@@ -297,7 +302,7 @@ def _table(entry: dict[str, Any], dilate: float) -> Table:
     title = f"{entry['elements']:,} float32, {entry['rate']}{dilated}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
-    for column in ("ms", "min-max", "first", "wire", "over wire", "bits", "worker", "switch", "peak MB"):
+    for column in ("ms", "min-max", "first", "wire", "over wire", "bits", "error", "worker", "switch", "MB"):
         table.add_column(column, justify="right")
     for subject, found in entry["subjects"].items():
         wire_s, over_wire = found["wire_seconds"], found["over_wire"]
@@ -309,6 +314,7 @@ def _table(entry: dict[str, Any], dilate: float) -> Table:
             "" if wire_s is None else _ms(wire_s),
             "" if over_wire is None else f"{over_wire:.2f}",
             f"{found['busiest_bits_per_element']:.2f}",
+            f"{found['nmse']:.0e}",
             _ms(found["worker_cpu_s"]),
             _ms(found["switch_cpu_s"]),
             f"{found['peak_rss_bytes'] / 1e6:.0f}",
@@ -446,16 +452,15 @@ class _Turns:
                     calls[subject] = min(MAX_CALLS, max(1, round(LOOP_S / slowest_s)))
         return findings
 
-    def _take(self, turn: Turn, truth: NDArray[np.float32]) -> tuple[list[Measured], list[LinkCounts], float]:
-        """Let the workers take a turn. Return their figures, and counts of links and switches meanwhile."""
+    def _take(self, turn: Turn, truth: NDArray[np.float32]) -> tuple[list[Measured], list[LinkCounts], float, float]:
+        """Let the workers take a turn. Return their figures, counts of links and switches meanwhile, and the error."""
         before, used_s = self.star.counts(), sum(map(processor_s, self.switch_pids))
         pool = self.pools[turn.subject]
         pool.send(tuple(turn))
         done = [Measured(*message).undilated(self.setting.dilate) for message in pool.gather("done")]
         used_s = sum(map(processor_s, self.switch_pids)) - used_s
         passed = [now.since(then) for now, then in zip(self.star.counts(), before, strict=True)]
-        _check(turn.subject, self.codecs.get(turn.subject), done, truth, self.plan)
-        return done, passed, used_s
+        return done, passed, used_s, _error(turn.subject, self.codecs.get(turn.subject), done, truth)
 
 
 def needs_gloo(subject: str) -> bool:
@@ -478,12 +483,12 @@ def most_nmse(subject: str, codec: Codec | None) -> float:
     return 1e-5 if subject == "gloo-fp16" else 1e-12
 
 
-def _check(
-    subject: str, codec: Codec | None, done: Sequence[Measured], truth: NDArray[np.float32], plan: AllReducePlan
-) -> None:
+def _error(subject: str, codec: Codec | None, done: Sequence[Measured], truth: NDArray[np.float32]) -> float:
+    """Return the NMSE of a turn's first mean. Raises WrongMeanError."""
     most, mean = most_nmse(subject, codec), done[0].first_mean
     if len({(measured.first_mean.tobytes(), measured.last_mean.tobytes()) for measured in done}) > 1:
         raise WrongMeanError(f"{subject}: the ranks have different means")
     nmse = float(np.sum((mean - truth) ** 2) / np.sum(truth**2))
     if not nmse <= most:
         raise WrongMeanError(f"{subject}: a mean with an NMSE of {nmse:.3g}, beyond {most:.3g}")
+    return nmse
