@@ -130,8 +130,8 @@ def processors_of(workers: int, switches: int, cores: int, factor: float = 1.0) 
         return held if programs <= factor * cores else f"crowded: {held}, which are too few by {programs / factor:g}"
     if is_crowded(workers, switches, cores):
         return (
-            f"crowded: {named} share {cores} processors with everything else; with two for each, {2 * programs}, "
-            "figures are others"
+            f"crowded: {named} share {cores} processors with everything else; with two for each "
+            f"({2 * programs}) the figures would differ"
         )
     return f"{cores} processors for {named} and everything else"
 

@@ -23,6 +23,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.bench.timing import machine, processors_of
 from hopsum_evaluation.command_options import add_link_options, check_link_options, switch_codec_argument
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
@@ -463,9 +464,10 @@ class DemoReport:
         links = ", loopback" if self.not_shaped else links
         title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}{links}"
         table = _table(title, "", f"{self.codec} through the switch", "fp32 all-reduce")
-        table.caption = "bytes: of a worker, with headers; fp32: payload of a ring, computed"
+        caption = "bytes: of a worker, with headers; fp32: payload of a ring, computed"
         # On loopback fp32 is limited by no link, and a speed-up would say nothing about any network.
         if self.rate_bits_per_s is not None:
+            caption += f"\n{processors_of(self.workers, 1, machine()['cores'])}"
             table.add_row("ms a step", f"{1e3 * self.step_s:.0f}", f"{1e3 * self.step_s_fp32:.0f}")
             table.add_row("times as fast", f"{self.step_s_fp32 / self.step_s:.2f}", "1")
         table.add_row("accuracy on the test images", f"{self.accuracy:.2%}", f"{self.accuracy_fp32:.2%}")
@@ -475,6 +477,7 @@ class DemoReport:
         table.add_row("bytes received in a step", f"{self.interfaces.bytes_down / worker_steps:,.0f}", ring)
         table.add_row("loss, first and last ten", f"{self.loss_first:.3f} -> {self.loss_last:.3f}", "")
         table.add_row("equal parameters (SHA-256)", _yes(self.replicas_equal), "")
+        table.caption = caption
         if self.nmse_mean is not None:
             theory = "" if self.nmse_theory is None else f", theory {self.nmse_theory:.4g}"
             wrong = "" if self.nmse_fits else f": {_yes(False)}"
