@@ -353,6 +353,10 @@ class Worker:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
         if self.phase is not WorkerPhase.RUN:
             return
+        for reduce in self.in_progress:
+            # Its payloads follow from the sums of all-reduces before it, which have the time that they have.
+            if not reduce.ready:
+                reduce.deadline_at = now + self.timing.deadline_s
         # The oldest all-reduce has the first deadline, and explains the wait best. All others fail with it.
         if self.in_progress and self.in_progress[0].deadline_at <= now:
             self._fail(self._late_error(self.in_progress[0], now))

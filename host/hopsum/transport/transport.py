@@ -200,8 +200,10 @@ class Transport:
         return spread.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
-        """Take all payloads of an all-reduce, of which none were made, in the place of its coder."""
-        spread = self._spreads.by_handle[handle]
+        """Take all payloads of an all-reduce that has none, in the place of its coder. Ignore one that is over."""
+        spread = self._spreads.by_handle.get(handle)
+        if spread is None:
+            return
         with self._locks:
             self._fill(spread, 0, payloads)
         spread.coder = None

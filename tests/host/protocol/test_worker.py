@@ -125,6 +125,21 @@ def test_a_timer_that_comes_early_sends_nothing() -> None:
     assert worker.get_timer() == 1.0
 
 
+def test_the_deadline_of_payloads_that_follow_from_sums_counts_from_these() -> None:
+    worker = make(slots=2)
+    worker.submit(Op.ADD32, payloads(1), now=0.0)
+    codes = worker.submit(Op.ADD32, payloads(1), now=0.0, ready=0)
+    sent(worker, 0.0)
+    worker.handle_timer(90.0)
+    worker.receive_datagram(result(0, 1), 95.0)
+    assert worker.next_event() is not None
+    worker.fill(codes, payloads(1))
+    worker.handle_timer(189.0)
+    assert worker.next_event() is None, "it has the whole time"
+    worker.handle_timer(190.0)
+    assert isinstance(error_of(worker), AllReduceTimeoutError)
+
+
 def test_no_timer_without_work() -> None:
     worker = make()
     assert worker.get_timer() is None
