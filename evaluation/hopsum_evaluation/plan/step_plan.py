@@ -30,13 +30,15 @@ from rich.table import Table
 from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, ReductionContext, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
+from hopsum.codec.two_shot import TwoShot
 from hopsum.communicator import Span
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table, switch_codec_argument
 from hopsum_evaluation.plan.traffic import PlanError, StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
+from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS
 
@@ -157,12 +159,15 @@ def main(arguments: Sequence[str]) -> int:
 def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tuple[list[MethodPlan], dict[str, str]]:
     """Return a row for each method, and the codecs that a job of so many workers cannot have, with the reason."""
     workers, rows, refused = options.workers, list[MethodPlan](), dict[str, str]()
+    # A job of one rank: it adds as many elements as each of n ranks, n versions of an n-th of the vector.
+    two_shots = {f"two-shot:bits={bits}": TwoShot(1, bits=bits) for bits in (4, 8)}
 
     def add(method: str, traffic: StepTraffic, codec_s: float = 0.0, nmse: float | None = None) -> None:
         wire_s = max(traffic.up_bytes, traffic.down_bytes) * _BITS / options.rate
         network_s = traffic.chunks * chunk_s
-        # The three work at the same time on different chunks, so the slowest one sets the pace.
-        allreduce_s = max(wire_s, codec_s, network_s)
+        # The three work at the same time on different chunks, so the slowest one sets the pace. A two-shot sends a
+        # vector when all of it is encoded.
+        allreduce_s = wire_s + codec_s if method in two_shots else max(wire_s, codec_s, network_s)
         # The last vector is there only when the backward pass ends, so it is never hidden.
         exposed_s = max(allreduce_s / options.buckets, allreduce_s - options.overlap * options.compute)
         step_s = options.compute + (exposed_s if options.overlap else allreduce_s)
@@ -174,8 +179,9 @@ def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tup
 
     add("ring fp32", ring_traffic(elements, workers, 4))
     add("ring fp16", ring_traffic(elements, workers, 2))
-    for bits in (4, 8):
-        add(f"two-shot {bits} bits", two_shot_traffic(elements, workers, bits))
+    for method, alone in two_shots.items():
+        traffic = two_shot_traffic(elements, workers, alone.bits)
+        add(method, traffic, elements * codec_seconds(alone, 1.0, options.seed), nmse_of(alone, options.seed))
     for name in options.codec or CODECS:
         try:
             codec = make_codec(name, workers=workers)
@@ -195,7 +201,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
     """Return the seconds to encode and decode one element, measured: processor time, the least of a few runs.
 
     One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless. What the
-    switch does in between is not counted.
+    switch does in between is not counted, what ranks add is.
     """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(elements, dtype=np.float32)
@@ -208,13 +214,23 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
         reduction = codec.start(x, ReductionContext(seed, step, 0))
         seconds = time.process_time() - begin
         while (phase := reduction.phase) is not None:
-            results, contributors = simulate_switch(phase.op, [phase.payloads], codec.lookup, None, codec.code_group)
             begin = time.process_time()
+            results, contributors = simulate_phase(codec, [phase])
+            if phase.add is None:
+                begin = time.process_time()
             reduction.take(results, contributors)
             seconds += time.process_time() - begin
         taken.append(seconds)
     # The first run compiles kernels.
     return min(taken[1:]) / elements
+
+
+def nmse_of(codec: Codec, seed: int) -> float:
+    """Return the error of the mean of equal N(0, 1) vectors, of all ranks of a job, as measured."""
+    x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
+    means = simulate_allreduce(codec, [x] * codec.workers, seed=seed, step=0)
+    assert means is not None
+    return float(np.sum((means[0] - x) ** 2) / np.sum(x**2))
 
 
 def measure_chunk(seed: int) -> tuple[float, str]:

@@ -48,6 +48,10 @@ def test_a_step_is_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     assert thc["wire_s"] == pytest.approx(2e6 * 8.6 / 1e8, rel=0.02)
     assert thc["allreduce_s"] == max(thc["wire_s"], thc["codec_s"], thc["network_s"])
     assert 0 < thc["nmse"] < 0.05
+    two_shot = rows["two-shot:bits=4"]
+    assert two_shot["codec_s"] == pytest.approx(2e6 * ELEMENT_S)
+    assert two_shot["allreduce_s"] == two_shot["wire_s"] + two_shot["codec_s"], "one after the other"
+    assert two_shot["nmse"] == pytest.approx(0.018, rel=0.05)
 
 
 def test_overlap_hides_all_but_the_last_vector(capsys: pytest.CaptureFixture[str]) -> None:
