@@ -117,12 +117,13 @@ class Worker:
         self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
         """The repair from peers, if the worker has peers. The caller sends its LEAVE."""
         self._ignored_packets = IgnoredPackets()
-        self._state = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
-        self.in_progress: Final = self._state.active
+        self.state: Final = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
+        """The all-reduces and results of the stream, and the positions that may be sent."""
+        self.in_progress: Final = self.state.active
         """All-reduces in progress, in the order of the stream."""
-        self.events: Final = self._state.events
+        self.events: Final = self.state.events
         """The ends of all-reduces that `next_event` takes."""
-        self.join_point = JoinPoint(self._state, resume)
+        self.join_point = JoinPoint(self.state, resume)
         # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
         """The switch's absence, as the network tells it."""
@@ -142,11 +143,11 @@ class Worker:
         self._long_lost.end()
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
-        self._state.enter(decided, self.queue)
+        self.state.enter(decided, self.queue)
         if repair is not None:
             repair.enter(own, decided, now)
             # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
-            repair.announce(self._state.delivered_to)
+            repair.announce(self.state.delivered_to)
 
     # ---- generations -------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Worker:
             self.phase = WorkerPhase.SEALED
             # E2: results kept for peers count as held, since this worker can still hand them out.
             kept = [] if self.repair is None else self.repair.store.runs
-            self._sealed = sealed_report(self.membership.generation, self._state, kept)
+            self._sealed = sealed_report(self.membership.generation, self.state, kept)
         return self._sealed
 
     def resume(
@@ -187,20 +188,20 @@ class Worker:
             raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
         membership = replace(self.membership, generation=generation, rack=rack, absent=absent)
         # Everything is checked before anything changes: a refusal leaves the worker sealed.
-        decided = require_fitting(resume, self.join_point, self._state)
+        decided = require_fitting(resume, self.join_point, self.state)
         self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
         # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
         # E3: held and not decided is discarded, decided and lacking is fetched, the rest is sent again.
-        carry_over(self._state, decided, self.join_point, generation)
+        carry_over(self.state, decided, self.join_point, generation)
         self.join_point.skip()
         self._enter(decided, now)
-        for reduce in self._state.active:
+        for reduce in self.state.active:
             # The change of generation took time that no switch is to blame for.
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
-        self._state.release()
-        for reduce in self._state.active:
+        self.state.release()
+        for reduce in self.state.active:
             self._want(reduce, now)
 
     def go_on(self, start_generation: int, start: int) -> None:
@@ -210,7 +211,7 @@ class Worker:
         """
         self.join_point.go_on(start_generation, start)
         if self.phase is WorkerPhase.RUN and self.join_point.skip() and self.repair is not None:
-            self.repair.announce(self._state.delivered_to)
+            self.repair.announce(self.state.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -260,25 +261,25 @@ class Worker:
             template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads[:ready]
         )
         first = self.stream.take(len(payloads))
-        if not self._state.active:
+        if not self.state.active:
             self._ignored_packets.seen.clear()
         self._handles += 1
         # E4: positions before a newcomer's start that are not decided are void on all ranks.
-        if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self._state.decided):
+        if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self.state.decided):
             self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
         places = places or places_for(op, len(payloads))
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)
-        self._state.on_submitted(reduce, now)
+        self.state.on_submitted(reduce, now)
         self._want(reduce, now)
         return reduce.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
         """Take the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)], copied; ignore one that is over."""
-        for reduce in self._state.active:
+        for reduce in self.state.active:
             if reduce.handle == handle:
                 reduce.fill(payloads)
-                self._state.release()
+                self.state.release()
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
@@ -294,7 +295,7 @@ class Worker:
             return
         # W3: a RESULT of this generation counts for a position that lacks it, sent or not. The first one stays.
         if header.kind == Kind.RESULT:
-            self._state.accept(header, values, position, now)
+            self.state.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
             # P2: a STATE settles no sum.
             self._prober.take(header)
@@ -321,7 +322,7 @@ class Worker:
             self.statistics.peers_ignored[reason] += 1
             return
         if message.kind is PeerKind.FETCH:
-            repair.answer(message, self._state.in_progress(self.stream.position(message.slot, message.round)))
+            repair.answer(message, self.state.in_progress(self.stream.position(message.slot, message.round)))
         elif message.kind is PeerKind.FOUND and runs:
             self._on_found(message, now)
         elif message.kind is PeerKind.GONE and runs:
@@ -332,7 +333,7 @@ class Worker:
         else:
             repair.take(message, now)
         if runs:
-            self._state.release()
+            self.state.release()
             # P4: a sum may wait for just this worker. The switch says so.
             if message.kind is PeerKind.LEAVE:
                 self.probe()
@@ -342,7 +343,7 @@ class Worker:
         self._ignored_packets.note("'port unreachable'")
         self.absence.note(now)
         # A2, and only while something is in progress: an idle worker does not need its switch.
-        if self.phase is WorkerPhase.RUN and self._state.active and self.absence.is_over_limit:
+        if self.phase is WorkerPhase.RUN and self.state.active and self.absence.is_over_limit:
             self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
 
     def note_failed_send(self, errno_name: str) -> None:
@@ -365,9 +366,9 @@ class Worker:
         if self.repair is not None:
             # W6: what stays without an answer is asked of peers as well as sent again.
             sent = {position: self.queue.sent(position) for position in late}
-            self.repair.handle_timer(sent, self._state.held_back(), now)
-            self._state.release()
-        self._prober.handle_timer(self._state.active, now)
+            self.repair.handle_timer(sent, self.state.held_back(), now)
+            self.state.release()
+        self._prober.handle_timer(self.state.active, now)
 
     def probe(self) -> None:
         """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
@@ -376,10 +377,10 @@ class Worker:
 
     def missing_text(self) -> str:
         """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
-        if not self._state.active:
+        if not self.state.active:
             return ""
         if self._prober.oldest is not None:
-            missing = sum(reduce.missing for reduce in self._state.active)
+            missing = sum(reduce.missing for reduce in self.state.active)
             chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
             return f"the result of {chunks} from {self.membership.switch}: {self._prober.finding()}"
         wanted, behind = self._behind
@@ -406,7 +407,7 @@ class Worker:
         self.statistics.probes += len(probes)
         # PROBEs go first: they are small, and the answer words an error that is near.
         due = self.queue.take(now)
-        return [*probes, *segments_of(due, self._state.active)] if due.positions.size else probes
+        return [*probes, *segments_of(due, self.state.active)] if due.positions.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
         """Take the same datagrams as `segments_to_send`, one by one."""
@@ -426,23 +427,23 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """True while no all-reduce is in progress."""
-        return not self._state.active
+        return not self.state.active
 
     @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
         if self.phase is not WorkerPhase.RUN or self.repair is None:
             return False
-        return bool(self.repair.asked) or self._state.held_back() is not None
+        return bool(self.repair.asked) or self.state.held_back() is not None
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
         if self.phase is not WorkerPhase.RUN:
             return None
         # The oldest all-reduce has the first deadline.
-        deadline_at = self._state.active[0].deadline_at if self._state.active else inf
-        peers_at = inf if self.repair is None else self.repair.timer(self._state.held_back())
-        due_at = min(deadline_at, self._prober.timer(self._state.active), self.queue.timer(), peers_at)
+        deadline_at = self.state.active[0].deadline_at if self.state.active else inf
+        peers_at = inf if self.repair is None else self.repair.timer(self.state.held_back())
+        due_at = min(deadline_at, self._prober.timer(self.state.active), self.queue.timer(), peers_at)
         return None if due_at == inf else due_at
 
     def next_event(self) -> AllReduceEvent | None:
@@ -455,28 +456,14 @@ class Worker:
     def is_plain(self) -> bool:
         """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
 
-        A compiled loop (worker_loop.py) may then work on `queue`, `open_position` and the all-reduces in progress. It
+        A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It
         leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `deliver`.
         """
-        state, repair = self._state, self.repair
+        state, repair = self.state, self.repair
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
         if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
             return False
         return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.asked))
-
-    @property
-    def open_position(self) -> NDArray[np.int64]:
-        """Return, per slot, the lowest position that is not held. It is the worker's own array."""
-        return self._state.open_position
-
-    @property
-    def open_end(self) -> int:
-        """Return the position before which positions may be opened."""
-        return self._state.open_end
-
-    def may_open(self) -> list[bool]:
-        """Say of each all-reduce in progress whether its chunks may be opened once they have payloads (R2)."""
-        return self._state.may_open()
 
     def deliver(self, now: float, open_end: int) -> None:
         """Deliver the all-reduces in progress that are complete.
@@ -484,8 +471,8 @@ class Worker:
         Args:
             open_end: positions before it were opened.
         """
-        self._state.open_end = max(self._state.open_end, open_end)
-        self._state.deliver(now)
+        self.state.open_end = max(self.state.open_end, open_end)
+        self.state.deliver(now)
 
     # ---- rules --------------------------------------------------------------------------------------
 
@@ -528,7 +515,7 @@ class Worker:
         except WireError as refused:
             self.statistics.peers_ignored[refused.reason.name.lower()] += 1
             return
-        self._state.accept(header, found.payload, position, now, from_peer=True)
+        self.state.accept(header, found.payload, position, now, from_peer=True)
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
@@ -536,7 +523,7 @@ class Worker:
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
-            lacking = self._state.lacking(position, header.held, AHEAD)
+            lacking = self.state.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
@@ -544,7 +531,7 @@ class Worker:
     def _require_company(self) -> None:
         """Fail if the oldest open sum waits for workers that have left without it (P4)."""
         oldest = self.queue.oldest
-        if self.repair is None or oldest is None or not self._state.active:
+        if self.repair is None or oldest is None or not self.state.active:
             return
         left = tuple(rank for rank in self._prober.awaited_ranks() if self.repair.has_left_before(rank, oldest))
         if left:
@@ -595,17 +582,17 @@ class Worker:
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an all-reduce fetched."""
-        if self.repair is not None and self._state.decided is not None:
-            self.repair.want(lacking(reduce, self._state.decided), now)
+        if self.repair is not None and self.state.decided is not None:
+            self.repair.want(lacking(reduce, self.state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
         self.phase = WorkerPhase.OVER
         # From now on the worker is OVER: all ranks of the generation must begin a new one.
         self._failure = error
-        self.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
+        self.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)
         self.queue.clear()
-        for pending in (self._state.active, self._state.early, self._prober.outgoing):
+        for pending in (self.state.active, self.state.early, self._prober.outgoing):
             pending.clear()
 
 

@@ -101,7 +101,7 @@ class ShardMemory:
         # What Python opened since the last call is in no list: the kernel looks at all slots once.
         words[at.NARROW] = 1
         words[at.CUTS] = self.link.offload.segment
-        words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.open_end
+        words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.state.open_end
         words[at.REDUCES] = len(worker.in_progress)
         for number, reduce in enumerate(worker.in_progress):
             where = (reduce.first, reduce.end, reduce.missing, *self._places(reduce))
@@ -117,9 +117,9 @@ class ShardMemory:
         clocks[at.MEASURED_AT], clocks[at.RTO], clocks[at.RTTVAR] = queue.measured_at, rtt.rto_s, rtt.rttvar_s
         clocks[at.SRTT] = rtt.srtt_s or 0.0
         clocks[at.HALVED_AT] = inf if window.halved_at is None else window.halved_at
-        if self._queue is not queue or self._open_position is not worker.open_position:
-            self._queue, self._open_position = queue, worker.open_position
-            own = (*queue.arrays, worker.open_position)
+        if self._queue is not queue or self._open_position is not worker.state.open_position:
+            self._queue, self._open_position = queue, worker.state.open_position
+            own = (*queue.arrays, worker.state.open_position)
             memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
             arrays = (*self._job, *memory, self.link.buffer, self._socket, self._vectors)
             addresses[:] = [address_of(array) for array in arrays]
@@ -247,7 +247,7 @@ class WorkerLoop:
             self._rows[row] = at.NO_ROW
         for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
             rows = [spreads.at_shards[number, reduce.handle].row for reduce in worker.in_progress]
-            opens = worker.may_open()
+            opens = worker.state.may_open()
             for place, (row, may_open) in enumerate(zip(rows, opens, strict=True)):
                 self._rows[row, number] = place
                 if not may_open:

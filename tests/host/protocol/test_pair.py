@@ -144,7 +144,7 @@ def stale_match(patch: Patch) -> None:
     on_stale = Worker._on_stale
 
     def current(self: Worker, header: Header, position: int, now: float) -> None:
-        on_stale(self, header, self._state.open_position[header.slot], now)
+        on_stale(self, header, self.state.open_position[header.slot], now)
 
     patch.setattr(Worker, "_on_stale", current)
 

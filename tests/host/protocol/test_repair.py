@@ -70,10 +70,10 @@ def stale_settles(patch: Patch) -> None:
     """Take zeros for what the switch no longer has, as published systems do."""
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
-        reduce = self._state.find(position)
+        reduce = self.state.find(position)
         if position in self.queue.arrays.open and reduce is not None:
             nothing = replace(header, op=reduce.op, contributors=0)
-            self._state.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
+            self.state.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
 
     patch.setattr(Worker, "_on_stale", zeros)
 

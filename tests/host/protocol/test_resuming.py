@@ -100,11 +100,11 @@ def test_it_goes_on_where_it_was_with_the_same_bytes() -> None:
     worker = make()
     submit(worker, 10)
     results(worker, *range(6))
-    first = [bytes(row) for row in worker._state.active[0].datagrams]
+    first = [bytes(row) for row in worker.state.active[0].datagrams]
     worker.seal()
     worker.resume(9, resume(0, Decided(0, 6, (1,))), 50.0)
     assert sent(worker, 50.0) == [(9, 2, 2), (9, 3, 2), (9, 0, 3), (9, 1, 3)]
-    again = [bytes(row) for row in worker._state.active[0].datagrams]
+    again = [bytes(row) for row in worker.state.active[0].datagrams]
     assert [row[32:] for row in again] == [row[32:] for row in first]
     headers = [(split_datagram(old)[0], split_datagram(new)[0]) for old, new in zip(first, again, strict=True)]
     assert all((old.count, old.slot, old.op) == (new.count, new.slot, new.op) for old, new in headers)
@@ -126,7 +126,7 @@ def test_rounds_begin_again_at_the_base() -> None:
     worker.resume(8, resume(base := worker.stream.capacity - 4), 0.0)
     assert worker.stream.base == base
     submit(worker, 5, now=1.0)
-    assert worker._state.open_position.tolist() == [base + 4, base + 5, base + 6, base + 3]
+    assert worker.state.open_position.tolist() == [base + 4, base + 5, base + 6, base + 3]
     results(worker, base + 3)
     assert worker.stream.place(base + 7) == (3, 2)
 
@@ -212,7 +212,7 @@ def test_a_newcomer_begins_at_the_start() -> None:
         (rank, PeerKind.DONE, 11) for rank in (0, 2, 3)
     ]
     submit(worker, 2)
-    assert worker._state.open_position.tolist() == [12, 13, 14, 11]
+    assert worker.state.open_position.tolist() == [12, 13, 14, 11]
     hear(worker, 2, PeerKind.FETCH, 9)
     assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.GONE]
     assert worker.seal() == Sealed(7, 11, 13, ())

@@ -202,7 +202,7 @@ def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -
     transport.step(0.0)
     update = switch.recv(65535)
     switch.sendto(replace(Header.unpack(result_of(update)), slot=1).pack() + update[HOPSUM_BYTES:], link.local)
-    while not transport.shards[0].worker._state.early:
+    while not transport.shards[0].worker.state.early:
         assert transport.step(0.1) == []
     second = transport.submit(Op.ADD32, source)
     begun = time.monotonic()

@@ -221,10 +221,10 @@ class Twins:
         assert (one.phase, one.get_timer(), one.waits_for_peers) == (fast.phase, fast.get_timer(), fast.waits_for_peers)
         assert str(one._ignored_packets) == str(fast._ignored_packets)
         assert one.queue.arrays.open.tolist() == fast.queue.arrays.open.tolist()
-        assert one._state.open_position.tolist() == fast._state.open_position.tolist()
-        assert one._state.early.keys() == fast._state.early.keys()
-        assert one._state.open_end == fast._state.open_end
-        for mine, other in zip(one._state.active, fast._state.active, strict=True):
+        assert one.state.open_position.tolist() == fast.state.open_position.tolist()
+        assert one.state.early.keys() == fast.state.early.keys()
+        assert one.state.open_end == fast.state.open_end
+        for mine, other in zip(one.state.active, fast.state.active, strict=True):
             assert (mine.handle, mine.missing) == (other.handle, other.missing)
             for name in ("results", "contributors", "held"):
                 assert np.array_equal(getattr(mine, name), getattr(other, name)), name
