@@ -245,7 +245,8 @@ class JobRecord:
     def spared_ranks(self) -> tuple[int, ...]:
         """Return `gone_ranks` where the next generation can begin without them (M3), else none."""
         there = [member for member in self.members if member.is_worker and member.phase in LEASED]
-        enough = self.state is JobState.FORMING and len(there) >= self.request.fewest
+        # In CHANGING too: a worker that asks then must not hear that somebody has to take a place.
+        enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.request.fewest
         return self.gone_ranks if enough and self.request.min_workers is not None else ()
 
     @property

@@ -121,6 +121,18 @@ def test_a_lost_worker_is_waited_for_and_then_the_job_goes_on_without(cluster: C
     cluster.check()
 
 
+def test_nobody_is_to_take_a_place_from_the_loss_on(cluster: Cluster) -> None:
+    """A worker that asks while the old generation is being removed may have a `replacement_wait_s` of 0."""
+    crew = crew_of(cluster)
+    started(cluster, crew, 4)
+    running = cluster.controller._cache.get("job")
+    two_left = lifecycle.lose(lifecycle.lose(running, 2, "silence"), 3, "silence")
+    assert (two_left.state, two_left.spared_ranks) == (JobState.CHANGING, (2, 3))
+    one_left = lifecycle.lose(two_left, 1, "silence")
+    assert (one_left.spared_ranks, one_left.gone_ranks) == ((), (1, 2, 3)), "below MIN"
+    assert running.spared_ranks == ()
+
+
 def test_another_worker_in_time_takes_the_place(cluster: Cluster) -> None:
     crew = crew_of(cluster)
     started(cluster, crew, 4)
