@@ -58,6 +58,7 @@ DIAL_AGAIN_S: Final = 0.1
 DIAL_AGAIN_MAX_S: Final = 2.0
 CLOSE_LINGER_S: Final = 0.5
 """The seconds for which `close` tries to send the rest."""
+_CONNECTED_POLL_S: Final = 0.005
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
@@ -490,8 +491,7 @@ class SideChannel:
 
     async def _say(self, out: Outgoing, reader: asyncio.StreamReader) -> None:
         """Say what is queued, until the connection ends."""
-        # A peer says nothing after its REPLY: what can be read is the end, or an error.
-        end = asyncio.gather(reader.read(1), return_exceptions=True)
+        end = asyncio.get_running_loop().create_task(_await_end(reader))
         end.add_done_callback(lambda _: out.awake.set())
         try:
             while not end.done():
@@ -519,17 +519,29 @@ class SideChannel:
         self.statistics.bytes_sent += len(data)
 
     async def _finish(self, out: Outgoing) -> None:
-        """Send the rest, if the peer is connected, and close the connection."""
-        if out.seal is None or out.writer is None:
-            return
-        writer = out.writer
+        """Send the rest, and close the connection."""
+        writer = None
         try:
             async with asyncio.timeout(CLOSE_LINGER_S):
+                # What is said last, such as LEAVE, may be the first in a generation that the peer begins later.
+                while out.queue and out.seal is None:
+                    await asyncio.sleep(_CONNECTED_POLL_S)
+                # Kept, since the speaker forgets its connection when that ends.
+                writer = out.writer
+                if out.seal is None or writer is None:
+                    return
                 await self._send_queue(out)
                 writer.close()
                 await writer.wait_closed()
         except OSError:  # or TimeoutError, which is one
-            writer.transport.abort()
+            if writer is not None:
+                writer.transport.abort()
+
+
+async def _await_end(reader: asyncio.StreamReader) -> None:
+    """Wait for the end of a connection to a peer, which says nothing after its REPLY."""
+    with contextlib.suppress(OSError):
+        await reader.read(1)
 
 
 def configure(writer: asyncio.StreamWriter) -> None:

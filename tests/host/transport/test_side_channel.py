@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import random
 import socket
@@ -160,6 +161,24 @@ def test_what_is_said_last_arrives(stack: ExitStack) -> None:
         ends.channels[0].send(1, found(0, round_))
     ends.channels[0].close()
     assert [ends.heard[1].get(timeout=WAIT_S).round for _ in range(48)] == list(range(2, 50))
+
+
+def test_what_is_said_last_may_be_the_first(stack: ExitStack) -> None:
+    ends = Ends(stack, 2)
+    ends.channels[0].send(1, found(0, 1))
+    ends.channels[0].close()
+    assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
+
+
+def test_a_connection_that_is_renewed_leaves_no_error(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio logs the errors that nobody has asked for."""
+    ends = Ends(stack, 2)
+    ends.channels[0].send(1, found(0, 1))
+    assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
+    ends.channels[0].move(NEXT, {1: ends.channels[1].address})
+    ends.channels[0].close()
+    gc.collect()
+    assert caplog.text == ""
 
 
 def done(sender: int, position: int, generation: int = GENERATION) -> PeerMessage:
