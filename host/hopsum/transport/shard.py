@@ -305,12 +305,13 @@ class Shard:
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
         with self._changed:
-            # The call comes from the lease thread and may be older than a change of generation.
-            if self.worker.repair is not None and self.worker.membership.generation == generation:
+            # The call comes from the lease thread and may be older than a change of generation, or than `close`, which
+            # takes this lock before it closes the link.
+            if not self._closed and self.worker.repair is not None and self.worker.membership.generation == generation:
                 self.worker.repair.on_ranks_lost(ranks)
                 self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
                 self._changed.notify_all()
-        self.wake()
+                self.wake()
 
     # ---- the program's state -----------------------------------------------------------------------------
 

@@ -113,6 +113,7 @@ def test_a_lost_worker_is_waited_for_and_then_the_job_goes_on_without(cluster: C
     assert seats(found) == ([0, 1, 3], 3, 4, frozenset({2}))
     assert found.resume is not None
     assert found.resume.start is None, "nobody is new: what was in progress is summed by those who are left"
+    assert [*crew[0].beat().lost_ranks] == [], "nobody was lost in this generation"
     assert parse_membership(format_membership(found)) == found
     # The next change waits for nobody who was not there before.
     cluster.controller._cache.apply("job", lambda now: lifecycle.end_generation(now, "because"))
