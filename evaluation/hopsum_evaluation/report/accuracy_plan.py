@@ -95,8 +95,8 @@ FULL: Final = {
 }
 """The full courses by model. `every` is as in Course.
 
-Those of 10 M parameters were chosen by trainings in fp32 in one process, before any training over links: fp32 reaches
-the target after about 100 steps, and a training in fp32 over links of 200 Mbit/s takes less than 8 minutes.
+Those of 10 M parameters were chosen by trainings in fp32 in one process, before any training to a target over links:
+fp32 reaches the target after about 100 steps. By its bytes, fp32 needs 6 to 8 minutes over links of 200 Mbit/s.
 """
 PACE: Final = (60, 20)
 """Steps, and steps between measurements, of a training that only times steps.

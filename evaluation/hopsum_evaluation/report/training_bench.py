@@ -25,6 +25,7 @@ from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.accuracy import Trainings
 from hopsum_evaluation.report.accuracy_bench import OTHERS, base_parser, describe, run_command, scheme, train_missing
 from hopsum_evaluation.report.accuracy_plan import TIMED, Course
+from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, time_s, whole
 
@@ -73,6 +74,8 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     import torch
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NotRunError(f"--device cuda: torch {torch.__version__} finds no GPU; leave the option out, or take cpu")
     batch = options.batch or TIMED[options.model][device == "cuda"]
     document = describe("training", options, options.placement) | {
         "rates_bits_per_s": list(options.rate), "placements": list(options.placement),

@@ -89,6 +89,16 @@ def test_a_file_with_other_trainings_is_left_alone(
     assert "has no trainings to continue" in capsys.readouterr().err
 
 
+@pytest.mark.system
+def test_without_a_gpu_there_is_none_to_compute_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run(monkeypatch, tmp_path / "found.json", "--device", "cuda")[0] == 1
+    assert "finds no GPU" in capsys.readouterr().err
+    assert not (tmp_path / "found.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
