@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of a job: one word and one reason, the same in commands, page and metrics.
 
-healthy   its generation runs with all its workers
+healthy   its generation runs with all its workers, or with as many of MIN:MAX as there are
 idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
 waiting   workers wait for others to join, or for entries that are being written or removed
 degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may go on
@@ -37,7 +37,7 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job's status: its word, and the reason in a sentence, empty for a healthy job."""
+    """A job's status: its word, and the reason in a sentence, empty for a healthy job with all its workers."""
 
     health: Health
     reason: str = ""
@@ -92,11 +92,13 @@ def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None]
             # A member without time left is still there where the controller has heard no member since its start.
             end = f"it is evicted in {remaining_s:.1f} s" if remaining_s else "its controller may be another one"
             found.append(f"rank {member.rank} has missed heartbeats: {end}")
-    if record.absent:
-        found.append(f"its generation began without {ranks_in_words(record.absent)}")
     if trouble:
         found.append(trouble)
-    return JobStatus(Health.DEGRADED, "; ".join(found)) if found else JobStatus(Health.HEALTHY)
+    health = Health.DEGRADED if found else Health.HEALTHY
+    # No fault: fewer than MAX workers were asked for. An alarm would be wrong.
+    if record.absent:
+        found.append(f"its generation began without {ranks_in_words(record.absent)}")
+    return JobStatus(health, "; ".join(found))
 
 
 def _forming(record: JobRecord, trouble: str) -> JobStatus:

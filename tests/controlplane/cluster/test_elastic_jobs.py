@@ -90,7 +90,11 @@ def test_the_first_generation_waits_for_all_and_then_begins_with_those_who_are_t
     cluster.check()
     view = cluster.controller.job("job")
     assert (view.workers, view.min_workers, view.quorum, [*view.absent_ranks]) == (4, 2, 2, [0, 2])
-    assert view.health_reason == "its generation began without ranks 0, 2"
+    assert (view.health, view.health_reason) == (pb.JOB_HEALTH_HEALTHY, "its generation began without ranks 0, 2")
+    cluster.clock.sleep(0.8 * LEASE_S)
+    view = cluster.controller.job("job")
+    assert view.health == pb.JOB_HEALTH_DEGRADED
+    assert view.health_reason.endswith("it is evicted in 2.0 s; its generation began without ranks 0, 2")
 
 
 def test_all_who_are_there_begin_at_once(cluster: Cluster) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 077c5d08775a35055dae952618a33610
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 6a7852678dd4b3b6e52869e59091dcf9
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
