@@ -59,7 +59,7 @@ from hopsum.communicator.signature import MismatchError, Signer, signed, unsigne
 from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
-from hopsum.protocol.worker import AllReduceFailed
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
 from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.spread import part_chunks
 from hopsum.transport.transport import Transport
@@ -160,7 +160,7 @@ class AllReduceEngine:
         self._alone_since: float | None = None
         """The time since which an all-reduce waits for the one that was promised to follow."""
         self._owed: deque[tuple[Task, CollectivePhase]] = deque()
-        """The phases of zeros of all-reduces that were skipped. They go before anything else."""
+        """The phases of zeros of all-reduces that were skipped, in the order of the stream."""
         self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
 
@@ -300,8 +300,18 @@ class AllReduceEngine:
             self._take_event(event)
 
     def _take_event(self, event: AllReduceEvent) -> None:
-        task, part = self._handles[event.handle]
-        del self._handles[event.handle]
+        task, part = self._handles.pop(event.handle)
+        is_replaced = isinstance(event, AllReduceFailed) and isinstance(event.error, WorkersReplacedError)
+        # Codes may end before their ranges: with a quorum, or void. The ranges say whether all ranks skip.
+        if task.parts and part == task.parts and (is_replaced or isinstance(event, AllReduceDone)):
+            task.codes = event
+            return
+        self._note_end(task, part, event)
+        if task.codes is not None and not task.parts:
+            event, task.codes = task.codes, None
+            self._note_end(task, part, event)
+
+    def _note_end(self, task: Task, part: int, event: AllReduceEvent) -> None:
         if isinstance(event, AllReduceFailed):
             self._note_failed(task, event.error)
         else:
@@ -434,7 +444,8 @@ class AllReduceEngine:
         """Put the next phase into the stream if it is there. Say whether anything was done."""
         if self.network.is_sealed:
             return False
-        if self._owed:
+        # Codes of earlier tasks go before: of those with `more`, the ranges of a later one may be here first (O2).
+        if self._owed and not any(not each.sealed and each.number < self._owed[0][0].number for each in self._tasks):
             return self._send_owed()
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
@@ -537,8 +548,8 @@ class AllReduceEngine:
         if phase is None or task.call.more:
             return
         if task.sealed:
-            handle = next(handle for handle, (owner, _) in self._handles.items() if owner is task)
-            self.network.fill(handle, phase.payloads)
+            for handle in [handle for handle, (owner, _) in self._handles.items() if owner is task]:
+                self.network.fill(handle, phase.payloads)
         else:
             self._owed.append((task, phase))
 
@@ -546,10 +557,14 @@ class AllReduceEngine:
         """Put the oldest phase of zeros into the stream. Return False where a seal came first."""
         task, phase = self._owed[0]
         handles: list[int] = []
-        if not self.network.submit((phase,), task.number, handles):
-            return False
+        try:
+            if not self.network.submit((phase,), task.number, handles):
+                return False
+        except Exception as error:
+            # Where newcomers begin directly behind the ranges, no rank has these codes in the stream.
+            self._note_failed(task, error)
         self._owed.popleft()
-        self._handles[handles[0]] = (task, 0)
+        self._handles |= {handle: (task, 0) for handle in handles}
         self._made = True
         return True
 

@@ -14,7 +14,7 @@ from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
 from hopsum.communicator.allreduce_results import AllReduceResult, SocketTraffic
 from hopsum.communicator.signature import CallSignature
 from hopsum.communicator.vector import Vector, host_vector
-from hopsum.protocol.worker_state import AllReduceDone
+from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +47,8 @@ class Task:
     """The parts of its first, signed phase that are here, by number."""
     parts: int = 0
     """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
+    codes: AllReduceEvent | None = None
+    """The end of its codes, where that came before its ranges were here."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""

@@ -125,7 +125,10 @@ def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> Co
         coder = spread.coder
         if coder is None or coder.phase is None or (by_machine and coder.stream is not None):
             continue
-        if unfilled is None and coder.encoded < spread.chunks and coder.is_begun:
+        # With a quorum, sums may come before this rank's codes begin.
+        if not coder.is_begun:
+            continue
+        if unfilled is None and coder.encoded < spread.chunks:
             unfilled = CodecWork(spread, "encode")
             # The network may soon have sent all payloads that are made. An idle link costs most.
             if coder.encoded + spread.missing - spread.chunks <= window + 2 * spread.part_chunks:

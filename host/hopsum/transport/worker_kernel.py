@@ -444,7 +444,8 @@ def _encode_train(a: Any) -> Any:
 def _decode_train(m: Any, number: Any) -> Any:
     """Decode the next sums of a vector that are here in order. Say whether there were any."""
     streams, stream = m.streams, number * at.STREAM_WORDS
-    if streams[stream + at.DECODE_AT] == 0:
+    # With a quorum, sums may come before this rank's codes begin.
+    if streams[stream + at.DECODE_AT] == 0 or streams[stream + at.BEGIN_AT] != 0:
         return False
     taken, held = streams[stream + at.TAKEN], _octets(streams[stream + at.HERE_AT])
     end = min(taken + m.job[at.TRAIN], streams[stream + at.CHUNKS])

@@ -91,6 +91,7 @@ class StageTransport(Transport):
         counts: ArrayLike | None = None,
         *,
         coder: Reduction | None = None,
+        **begin: Any,
     ) -> int:
         with self.changed:
             if self.limit is not None and len(self.stream) >= self.limit:
@@ -101,6 +102,9 @@ class StageTransport(Transport):
                 self.coders[self.stream[-1].handle] = coder
             self.changed.notify_all()
             return self.stream[-1].handle
+
+    def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
+        self.ready[handle] = len(payloads)
 
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         with self.changed:
@@ -120,7 +124,7 @@ class StageTransport(Transport):
     def _unmade(self) -> Iterator[int]:
         """Yield the handles of phases that lack payloads."""
         for handle, coder in self.coders.items():
-            if coder.phase is not None and self.ready[handle] < len(self.stream[handle].payloads):
+            if coder.phase is not None and coder.is_begun and self.ready[handle] < len(self.stream[handle].payloads):
                 yield handle
 
     def _make(self, handle: int) -> None:
@@ -209,8 +213,8 @@ class StageTransport(Transport):
 class Stage:
     """The engine of one worker at a transport of the test, in a thread until `stop`."""
 
-    def __init__(self, codec_name: str) -> None:
-        codec = make_codec(codec_name, workers=1, backend="numpy")
+    def __init__(self, codec_name: str, backend: str = "numpy") -> None:
+        codec = make_codec(codec_name, workers=1, backend=backend)
         self.transport = StageTransport(codec)
         self.failures: list[BaseException] = []
         self.silences = 0

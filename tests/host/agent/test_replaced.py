@@ -13,7 +13,7 @@ import pytest
 
 from hopsum.agent.allreduce_engine import CLOSE, Ended
 from hopsum.agent.network import ResumeCommand, ShardContinuation, StallDetector
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.communicator.task import Task
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
@@ -46,8 +46,8 @@ class Stand(Stage):
 
 
 @contextmanager
-def opened() -> Iterator[Stand]:
-    stand = Stand("fixed")
+def opened(codec: str = "fixed", backend: str = "numpy") -> Iterator[Stand]:
+    stand = Stand(codec, backend)
     try:
         yield stand
     finally:
@@ -162,6 +162,44 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(after), X, atol=1e-4)
+
+
+def test_newcomers_begin_directly_behind_the_ranges_of_a_vector_that_is_skipped() -> None:
+    with opened() as stand:
+        skipped = stand.submit(X * np.float32(np.nan), None, 0)
+        stand.transport.wait_for_phases(1)
+        stand.change(new(1))
+        stand.transport.do(0)
+        with pytest.raises(NonFiniteError):
+            skipped.future.result(WAIT_S)
+        stand.engine.put(go_on(1, 1))
+        after = stand.submit(X, None, 1)
+        for handle in (1, 2):
+            stand.transport.wait_for_phases(handle + 1)
+            stand.transport.do(handle)
+        np.testing.assert_allclose(mean(after), X, atol=1e-4)
+        assert not stand.failures
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("void", [False, True])
+def test_codes_that_end_before_their_ranges(skips: bool, void: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a quorum, or where newcomers begin: what the ranges say is the same on all ranks."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(StageTransport, "has_loop", True)
+    with opened("thc", "numba") as stand:
+        task = stand.submit(X * np.float32(np.nan if skips else 1), None, 0)
+        stand.transport.wait_for_phases(2)
+        stand.transport.void(1) if void else stand.transport.do(1)
+        stand.transport.wait_until(lambda: len(stand.engine._handles) == 1)
+        assert not task.future.done()
+        stand.transport.do(0)
+        if skips:
+            with pytest.raises(NonFiniteError):
+                task.future.result(WAIT_S)
+        else:
+            assert replaced(task) if void else mean(task).size
+        assert not stand.failures
 
 
 def test_numbers_go_on_at_the_agreed_one() -> None:

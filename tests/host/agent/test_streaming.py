@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.errors import WorkersReplacedError
 
@@ -132,3 +132,19 @@ def test_an_error_feedback_that_takes_nothing_back_leaves_no_future_open(
     error = task.future.exception(WAIT_S)
     assert isinstance(error, WorkersReplacedError)
     assert "another length" in error.__notes__[0]
+
+
+def test_the_codes_of_a_skipped_vector_come_behind_those_of_the_one_before(stage: Streaming) -> None:
+    """Its ranges are here first, though they were sent later."""
+    first = stage.submit(X, None, 0, more=True)
+    skipped = stage.submit(X * np.float32(np.nan), None, 1)
+    stage.transport.wait_for_phases(2)
+    stage.transport.do(1)
+    with pytest.raises(NonFiniteError):
+        skipped.future.result(WAIT_S)
+    stage.transport.do(0)
+    stage.wait_until_filled(2)
+    stage.transport.do(2)
+    np.testing.assert_allclose(first.future.result(WAIT_S).mean, X, atol=1)
+    stage.transport.wait_for_phases(4)
+    assert not stage.transport.stream[3].payloads.any()

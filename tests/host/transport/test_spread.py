@@ -211,6 +211,32 @@ def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -
     assert time.monotonic() - begun < WAIT_S / 2
 
 
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_sums_that_come_before_codes_begin_are_not_read(
+    stack: ExitStack, compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quorum has them without this rank, whose sum of ranges was lost."""
+    monkeypatch.setenv("HOPSUM_COMPILED", compiled)
+    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 1)
+    switch = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    switch.bind(("127.0.0.1", 0))
+    link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
+    timing = Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
+    transport = stack.enter_context(Transport([Shard(link, Membership(7, 0, 1, SLOTS), timing)]))
+    sums = np.zeros((1, RANGE_BYTES), np.uint8)
+    codes: Any = Codes(codes_of(2, 1).source, Op.ADD32, sums)
+    ranges = transport.submit(Op.MAX32, sums)
+    transport.submit(Op.ADD32, np.zeros_like(codes.source), coder=codes, ranges=(ranges,), lanes_before=8)
+    transport.step(0.0)
+    update = switch.recv(65535)
+    early = replace(Header.unpack(result_of(update)), op=Op.ADD32, slot=1)
+    switch.sendto(early.pack() + update[HOPSUM_BYTES:], link.local)
+    while not transport.statistics.worker.results:
+        assert transport.step(0.1) == []
+    assert transport.step(0.1) == []
+    assert codes.stream.taken == 0
+
+
 def test_a_signal_between_two_locks_leaves_none_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = transport_of(stack, 2, "signal", 0.0)
     first, second = (shard.lock for shard in transport.shards)
