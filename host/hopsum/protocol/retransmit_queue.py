@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The retransmission queue of a worker: the time at which each open position is sent, sent again, sent with FLUSH.
 
-Rules
-    W1      The send scheduler opens positions: one per slot at most.
-    window  A position is sent for the first time while fewer than the window are on the way, in the order of the
-            stream. The oldest without a result is sent in any case: others may wait for just that one.
-    again   After a timeout (`RttEstimator`), then `backoff` times as long, up to a maximum; a timeout shrinks the
-            window. What is due at once goes in the order in which it was due, then of the stream.
-    instant Of results that come at the same time, one is measured: the first whose chunk was sent once. A batch counts
-            like its results one by one.
-    S8      A position that has waited `flush_after_s` since it was first sent is sent at once, and from then on, with
-            FLUSH. The flag is not among the bytes that W2 freezes. All others are.
+A position is sent for the first time while fewer than the window are on the way, in the order of the stream. The oldest
+without a result is sent in any case: others may wait for just that one. What is due at once goes in the order in which
+it was due, then of the stream. Of results that come at the same time, one is measured: the first whose chunk was sent
+once.
 
     state    input                               next     sent
     WAITING  room in the window, or the oldest   SENT     UPDATE
