@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import sys
 from collections.abc import Sequence
@@ -15,16 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from hopsum.config import ConfigError, resolve
-from hopsum_cli.diagnosis import DiagnosisReport, ObserverIdentity, Patience, Status, examine
-from hopsum_wire.membership import Endpoint
+from hopsum_cli.diagnosis import DiagnosisReport, Patience, Status, examine
 
 _MARKS: Final = {Status.PASS: "[green]pass[/]", Status.FAIL: "[bold red]FAIL[/]", Status.SKIP: "[dim]skip[/]"}
-
-
-def _observer(text: str) -> ObserverIdentity:
-    rank, _, endpoint = text.partition("@")
-    ip, _, port = endpoint.rpartition(":")
-    return ObserverIdentity(int(rank), Endpoint(str(ipaddress.IPv4Address(ip)), int(port)))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,9 +32,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--rank",
         type=int,
         help="rank of the worker (default: HOPSUM_RANK or RANK, else the rank whose address is on this host)",
-    )
-    parser.add_argument(
-        "--observer", type=_observer, metavar="RANK@IP:PORT", help="probe the switch as this observer of the job"
     )
     parser.add_argument(
         "--timeout", type=float, default=1.0, metavar="SECONDS", help="time to wait for an answer (default %(default)s)"
@@ -75,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             # By the settings of workers: HOPSUM_RANK and RANK count here as for a worker in this terminal.
             rank = resolve({"rank": options.rank}).rank
-            report = examine(options.target, rank, observer=options.observer, patience=patience)
+            report = examine(options.target, rank, patience=patience)
     except ConfigError as error:
         print(f"hopsum doctor: {error}", file=sys.stderr)
         return 1

@@ -56,7 +56,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_slots", "gauge", "Slots of the job at a switch.", _PART),
     ("job_workers", "gauge", "Workers that the job was made for.", _JOB),
     ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
-    ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
+    ("job_members", "gauge", "Members in a phase.", (*_JOB, "phase")),
     ("job_missing_ranks", "gauge", "Workers that the next generation lacks.", _JOB),
     ("job_packets_total", "counter", "Packets of this generation at a switch, by what they did.", (*_PART, "event")),
     ("member_lease_remaining_seconds", "gauge", "Until the member is evicted.", _MEMBER),

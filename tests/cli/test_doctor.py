@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum doctor` beside a real switch: what it prints, its exit status, and questions by an observer."""
+"""`hopsum doctor` beside a real switch: what it prints, and its exit status."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def testbed() -> Iterator[Bed]:
 
 @pytest.fixture
 def sockets(testbed: Bed) -> Iterator[list[socket.socket]]:
-    """One for each worker and one for an observer, bound and connected."""
+    """One for each worker, bound and connected."""
     with ExitStack() as stack:
-        opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)]
+        opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
         for each in opened:
             each.bind(("127.0.0.1", 0))
             each.connect(testbed.seats[0].switch)
@@ -45,11 +45,9 @@ def make_job(testbed: Bed, sockets: list[socket.socket], path: Path) -> tuple[Sw
     def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
         return seat.endpoint(sock.getsockname())
 
-    workers = tuple(endpoint(seat, sock) for seat, sock in zip(testbed.seats, sockets, strict=False))
-    seat = testbed.seats[0]
-    observer = WorkerEndpoint(64, seat.port, seat.mac, *sockets[2].getsockname())
+    workers = tuple(endpoint(seat, sock) for seat, sock in zip(testbed.seats, sockets, strict=True))
     controller = SwitchController(testbed.device, SWITCH)
-    job = controller.create_job(JobSpec("digits", workers, 16, observers=(observer,)))
+    job = controller.create_job(JobSpec("digits", workers, 16))
     write_membership(job, path, {seat.rank: seat.switch for seat in testbed.seats})
     return controller, job
 
@@ -81,24 +79,6 @@ def test_a_healthy_job_then_one_that_is_over(
     assert set(changed) == {"unknown_generation"}
 
 
-def test_an_observer_asks_while_the_worker_runs(
-    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.json"
-    controller, job = make_job(testbed, sockets, path)
-    at = f"127.0.0.1:{sockets[2].getsockname()[1]}"
-    sockets[2].close()
-    assert doctor([str(path), "--rank", "1", "--observer", f"64@{at}", "--json"]) == 0
-    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert checks["port"]["pid"] == os.getpid()
-    assert f"answers rank 64 at {at}" in checks["switch"]["finding"]
-    assert checks["slots"]["idle"] == 16
-    sockets[1].setblocking(False)
-    with pytest.raises(BlockingIOError):
-        sockets[1].recv(100)  # the worker heard nothing of it
-    controller.delete_job(job)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
     testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -108,19 +88,14 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
     set_option(sockets[0], UDP_GRO, 1)
     assert doctor([str(path), "--rank", "0", "--json"]) == 0
     checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["port"]["pid"] == os.getpid()
     assert "beside the running worker's socket" in checks["switch"]["finding"]
     assert (checks["slots"]["idle"], checks["slots"]["unknown"]) == (16, 0)
     controller.delete_job(job)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(("--observer", "64@nowhere"), "argument --observer"), (("--timeout", "0"), "--timeout is more than 0 seconds")],
-)
-def test_arguments_that_do_not_fit(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in usage_error(capsys, doctor, "job.json", *arguments)
+def test_arguments_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--timeout is more than 0 seconds" in usage_error(capsys, doctor, "job.json", "--timeout", "0")
 
 
 def test_a_table_for_people_names_the_fix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 
 from .recorded import as_dict, messages, recorded
 
-GONE = {"digits", "conditions", "hosts", "registered"}
+GONE = {"digits", "conditions", "hosts", "registered", "observers"}
 """Fields that later versions do not have: their numbers are reserved, and their values are not read."""
 GONE_MESSAGES = {
     *("JobCondition", "RegisterSwitchRequest", "RegisterSwitchResponse"),

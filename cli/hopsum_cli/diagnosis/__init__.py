@@ -10,6 +10,6 @@ joining_side  the checks of one worker of a controller's job, in their order
 from __future__ import annotations
 
 from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status
-from hopsum_cli.diagnosis.worker_side import ObserverIdentity, Patience, examine
+from hopsum_cli.diagnosis.worker_side import Patience, examine
 
-__all__ = ["CheckRow", "DiagnosisReport", "ObserverIdentity", "Patience", "Status", "examine"]
+__all__ = ["CheckRow", "DiagnosisReport", "Patience", "Status", "examine"]

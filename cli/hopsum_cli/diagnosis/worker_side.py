@@ -8,8 +8,7 @@
     route        address
     mtu          route
     port         address
-    switch       port, route                         not by the worker's own address while another socket has its
-                                                     port, unless root; by an observer's at any time
+    switch       port, route                         not while another socket has the worker's port, unless root
     gso          switch                              not beside a worker that runs, and not with HOPSUM_GSO=off
     generation   switch
     slots        generation
@@ -26,7 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from hopsum.config import ConfigError
 from hopsum.connection.membership_url import membership_at
@@ -57,13 +56,6 @@ _OF_SHARD: Final = ("route", "mtu", "port", "switch", "gso", "generation", "slot
 """Checks that are made for each shard of a job."""
 
 
-class ObserverIdentity(NamedTuple):
-    """A rank of 64 or above that the job lets ask, and the address of this host that it asks from."""
-
-    rank: int
-    local: Endpoint
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
     """The patience of the checks: waits in seconds."""
@@ -76,13 +68,7 @@ class Patience:
     """The time for which a slot that waits may be on its way."""
 
 
-def examine(
-    location: str,
-    rank: int | None = None,
-    *,
-    observer: ObserverIdentity | None = None,
-    patience: Patience | None = None,
-) -> DiagnosisReport:
+def examine(location: str, rank: int | None = None, *, patience: Patience | None = None) -> DiagnosisReport:
     """Make all checks of one worker, on the host where it runs or is to run.
 
     For further shards only those of the switch are made.
@@ -90,16 +76,15 @@ def examine(
     Args:
         location: a membership file, or a URL that names one (file://, raw://).
         rank: the worker's. Left out: that of the worker whose address is on this host.
-        observer: asks the switch in place of the worker.
         patience: how long is waited.
     """
     patience = patience or Patience()
-    first = _Examination(location, rank, observer, patience)
+    first = _Examination(location, rank, patience)
     report = first.run()
     if report["rank"].status is Status.PASS:
         # The host is the same for all shards, so only the checks of the switch are repeated.
         for number, shard in enumerate(first.membership.further_shards, 1):
-            rows = _Examination(location, first.rank, observer, patience, shard).run().rows
+            rows = _Examination(location, first.rank, patience, shard).run().rows
             report.rows += [of_shard(row, number) for row in rows if row.check in _OF_SHARD]
     return report
 
@@ -112,13 +97,9 @@ class _Examination:
     switch: Endpoint
     route: interfaces.Route
 
-    def __init__(
-        self, location: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience,
-        shard: JobMembership | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, location: str, rank: int | None, patience: Patience, shard: JobMembership | None = None) -> None:
         self._location, self._shard = location, shard
         self.rank = -1 if rank is None else rank
-        self._observer = observer
         self._patience = patience
         self._client: ProbeClient | None = None
         self._refusal = ""
@@ -185,7 +166,7 @@ class _Examination:
 
     def _port(self) -> CheckRow:
         # The probe's own socket has the port now, which proves that it was free.
-        if self._client is not None and not self._observer and not self._client.transport.how:
+        if self._client is not None and not self._client.transport.how:
             return passed("port", f"UDP {self.own} is free", {"held": False})  # it was; now it is ours
         row = host_checks.check_port(self.own, self.switch)
         self._begun = row.status is Status.PASS and bool(row.facts["held"])
@@ -194,7 +175,7 @@ class _Examination:
     def _switch(self) -> CheckRow:
         client = self._client
         if client is None:
-            return skipped("switch", self._refusal, "run this as root, or ask as an observer of the job (--observer)")
+            return skipped("switch", self._refusal, "run this as root")
         try:
             return switch_checks.check_switch(client, self.switch, self.route, self._patience.answer_s)
         except OSError as error:
@@ -232,7 +213,6 @@ class _Examination:
         return host_checks.check_buffer(self.membership.window)
 
     def _open(self) -> None:
-        """Get a socket to ask with: the worker's address, root's way beside it, or the observer's address."""
-        rank, local = self._observer or (self.rank, self.own)
-        source = ProbeSource(rank, self.membership.generation, local)
+        """Get a socket to ask with: at the worker's address, or root's way beside a worker that runs."""
+        source = ProbeSource(self.rank, self.membership.generation, self.own)
         self._client, self._refusal = open_probe_client(source, self.switch)

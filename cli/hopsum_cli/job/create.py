@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-quorum", type=int, metavar="N", help="workers required when a worker flushes a late round (default 1)"
     )
-    parser.add_argument("--observers", type=int, default=0, metavar="N", help="ranks reserved for read-only probing")
     parser.add_argument(
         "--switch", metavar="NAME", help="switch of the job (default: the one with the most free slots)"
     )
@@ -161,7 +160,6 @@ def run(options: argparse.Namespace) -> int:
             min_quorum=options.min_quorum,
             switch=options.switch,
             lease_s=options.lease,
-            observers=options.observers,
             tree=options.tree,
             codec=codec.name,
             codec_options=codec.options,

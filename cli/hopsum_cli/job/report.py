@@ -87,8 +87,6 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "continues", f"without lost workers, while {job['min_workers']} are there"
     if job["codec"]:
         yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())
-    if job["observers"]:
-        yield "observers", str(job["observers"])
     yield "lease", f"{job['lease_s']:g} s"
     yield "generation", str(job["generation"] or "none")
     if job["health_reason"]:

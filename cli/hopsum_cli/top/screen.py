@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hopsum_wire import MAX_WORKERS
 from hopsum_wire.watch.snapshots import ago, refused_now, state, switch_path, tone
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
@@ -117,7 +116,7 @@ def _switch(switch: Mapping[str, Any]) -> dict[str, str]:
 
 def _job(job: Mapping[str, Any]) -> dict[str, str]:
     rates = job["rates"]
-    inside = sum(member["phase"] in ("in", "waiting") for member in job["members"] if member["rank"] < MAX_WORKERS)
+    inside = sum(member["phase"] in ("in", "waiting") for member in job["members"])
     return {
         "job": escape(job["name"]),
         "switch": escape(switch_path(job["switches"], job["shards"])),
@@ -159,7 +158,7 @@ def _notes(job: Mapping[str, Any]) -> list[str]:
             f"{escape(job['last_refusal'])}"
         )
     # A stalled job has its line already: its reason names the ranks.
-    lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
+    lost = [member["rank"] for member in job["members"] if member["phase"] == "lost"]
     if lost and job["state"] == "running" and job["health"] != "stalled":
         quorum = f"a quorum is {job['quorum']} of {job['workers']}"
         notes.append(f"[yellow]{name}[/] continues without {_ranks(lost)}; {quorum}")

@@ -63,7 +63,6 @@ def job_message(
         workers=request.workers,
         quorum=record.quorum,
         min_quorum=request.min_quorum,
-        observers=request.observers,
         lease_s=lease_s,
         members=[_member(record.name, each, left_s[each.rank], leases, now_s, lease_s) for each in record.members],
         missing_ranks=record.missing_ranks if changing else (),

@@ -358,7 +358,7 @@ class ClusterController:
         served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
         # Who was lost before this generation began is not in it, and its workers know that.
-        inside = [m for m in record.members if served and m.is_worker and m.joined_generation == now]
+        inside = [m for m in record.members if served and m.joined_generation == now]
         lost = tuple(m.rank for m in inside if m.phase is MemberPhase.LOST)
         # Only a member whose generation is over needs the reason.
         reason = record.reason if generation not in (0, now) else ""

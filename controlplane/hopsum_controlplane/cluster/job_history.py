@@ -2,7 +2,7 @@
 """The recent history of jobs: the events that led to each job's status, as Kubernetes has events, and counts.
 
 Created, Restored        the job was made; the controller was started, and found it in its database
-MemberJoined             a worker or observer has joined, for the next generation
+MemberJoined             a worker has joined, for the next generation
 MemberLeft, MemberLost   it has left; it was evicted
 GenerationBegun          a generation was taken, and its entries are being written
 EntriesInstalled         all entries are on the switches: the generation runs
@@ -172,7 +172,7 @@ def _of_generation(before: JobRecord, after: JobRecord) -> Iterator[JobEvent]:
         told = f"{ranks_in_words(sorted(without))} waited for no longer"
         yield JobEvent(WARNING, "GoesOnWithout", told)
     if after.generation and after.generation != before.generation:
-        workers = [m.rank for m in after.members if m.is_worker and m.phase is MemberPhase.IN]
+        workers = [m.rank for m in after.members if m.phase is MemberPhase.IN]
         yield JobEvent(NORMAL, "GenerationBegun", f"generation {after.generation} with {ranks_in_words(workers)}")
     if before.state is after.state:
         return

@@ -78,9 +78,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> JobStatus:
-    workers = [
-        member for member in record.members if member.is_worker and member.joined_generation == record.generation
-    ]
+    workers = [member for member in record.members if member.joined_generation == record.generation]
     inside = [member for member in workers if member.phase is MemberPhase.IN]
     found = [_gone(member, lease_s) for member in workers if member.phase in (MemberPhase.LEFT, MemberPhase.LOST)]
     if found and len(inside) < record.quorum:
@@ -102,7 +100,7 @@ def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None]
 
 
 def _forming(record: JobRecord, trouble: str) -> JobStatus:
-    workers = [member for member in record.members if member.is_worker]
+    workers = list(record.members)
     present = [member for member in workers if member.phase is not MemberPhase.LOST]
     ended = f"its last generation ended: {record.reason}" if record.reason else ""
     if trouble:

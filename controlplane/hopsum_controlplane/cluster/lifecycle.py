@@ -60,7 +60,6 @@ Rules:
 - R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
 - M1, M2, M3: with MIN:MAX workers a generation has those that wait once nobody else is waited for, and MIN at least.
   `go_without` says whom it does not wait for any more. A worker that is not in the generation ends it by joining.
-- Observers are not waited for, report nothing, and their coming and going ends no generation.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ from hopsum_controlplane.cluster.records import (
     MemberPhase,
     ShardSeat,
 )
-from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.tokens import matches, member_secret
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -113,8 +111,10 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
             )
         return own.rank
     if wanted is not None:
-        if wanted not in record.request.worker_ranks and wanted not in record.request.observer_ranks:
-            raise InvalidRequestError(f"job {record.name!r} has no rank {wanted}", hint=_ranks(record.request))
+        if wanted not in record.request.worker_ranks:
+            raise InvalidRequestError(
+                f"job {record.name!r} has no rank {wanted}", hint=f"its workers are 0 .. {record.request.workers - 1}"
+            )
         return wanted
     taken = {member.rank for member in record.members if member.phase in LEASED}
     free = next((rank for rank in record.request.worker_ranks if rank not in taken), None)
@@ -201,7 +201,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
     if before.phase in (MemberPhase.IN, MemberPhase.WAITING) and report in (None, before.report):
         return record
     # Without a report nobody knows which results it holds: the stream could not be continued (rule E2).
-    if report is None and before.notified_generation and member.is_worker:
+    if report is None and before.notified_generation:
         raise _no_newcomer(
             record, member, f"was in generation {before.notified_generation}, of which it reports nothing"
         )
@@ -225,8 +225,6 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
 
 
 def _check_report(record: JobRecord, before: Member, report: Report) -> None:
-    if not before.is_worker:
-        raise InvalidRequestError(f"a report of observer {before.rank}", hint="observers join again without one")
     if report.generation != before.notified_generation:
         told = before.notified_generation or "none"
         what = f"reports generation {report.generation}, the last one that it was told of is {told}"
@@ -263,14 +261,14 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
         return lose(record, rank, f"rank {rank} left unfinished: {unfinished}", f"it left unfinished: {unfinished}")
     if member.phase is not MemberPhase.IN:
         return _retire(_without(record, rank), member)
-    if record.state is JobState.INSTALLING and member.is_worker:
+    if record.state is JobState.INSTALLING:
         return end_generation(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
     return _end_if_all_gone(_with_member(record, replace(member, phase=MemberPhase.LEFT)))
 
 
 def successors(record: JobRecord) -> tuple[int, ...]:
     """Return the ranks of workers that wait while a generation runs: restarts of workers that left the generation."""
-    waiting = (member.rank for member in record.members if member.is_worker and member.phase is MemberPhase.WAITING)
+    waiting = (member.rank for member in record.members if member.phase is MemberPhase.WAITING)
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
 
@@ -302,7 +300,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
 def dispute(record: JobRecord, why: str) -> JobRecord:
     """Evict all waiting workers, because their settings differ and no one can tell which settings are right."""
     for member in record.members:
-        if member.is_worker and member.phase is MemberPhase.WAITING:
+        if member.phase is MemberPhase.WAITING:
             record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
     return record
 
@@ -338,7 +336,7 @@ def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | Non
     window = min(each.window for each in placed.values())
     reports = _reports(record)
     # A worker without a report is new to the stream: it begins after everything that others have submitted.
-    workers = [m.rank for m in record.members if m.is_worker and m.phase is MemberPhase.WAITING]
+    workers = [m.rank for m in record.members if m.phase is MemberPhase.WAITING]
     newcomers = [rank for rank in workers if rank not in reports]
     resume = decide(reports, newcomers, slots=window, generation=job.generation, before=record.newcomers)
     members = (
@@ -485,7 +483,7 @@ def _fault(record: JobRecord, what: str) -> ControlPlaneError:
 
 
 def _end_if_all_gone(record: JobRecord) -> JobRecord:
-    if any(member.phase is MemberPhase.IN and member.is_worker for member in record.members):
+    if any(member.phase is MemberPhase.IN for member in record.members):
         return record
     lost = any(member.phase is MemberPhase.LOST and _belongs(record, member) for member in record.members)
     return end_generation(record, f"{FINISHED}{' or are lost' if lost else ''}")
@@ -495,7 +493,7 @@ def _belongs(record: JobRecord, member: Member) -> bool:
     """Return whether a member is a worker of a running generation, lost or not: another one in its rank ends it."""
     lasts = record.state in (JobState.INSTALLING, JobState.RUNNING)
     inside = member.joined_generation == record.generation and member.phase in (MemberPhase.IN, MemberPhase.LOST)
-    return lasts and inside and member.is_worker
+    return lasts and inside
 
 
 def _no_newcomer(record: JobRecord, member: Member, what: str) -> UnauthenticatedError:
@@ -534,12 +532,6 @@ def _last(incarnations: Iterable[bytes]) -> tuple[bytes, ...]:
 
 def _show(endpoint: WorkerEndpoint) -> str:
     return f"{endpoint.ip}:{endpoint.udp_port}"
-
-
-def _ranks(request: JobRequest) -> str:
-    observers = request.observer_ranks
-    more = f", observers {observers[0]} .. {observers[-1]}" if observers else ""
-    return f"its workers are 0 .. {request.workers - 1}{more}"
 
 
 ROUNDS = 1 << 32

@@ -17,7 +17,7 @@ from hopsum_controlplane.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.job_spec import ALL_OPS, Job
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
-from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
+from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.snapshots import switch_path
 
@@ -95,10 +95,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Make the membership of a generation for a worker or observer in it. An observer's has no side key.
-
-    Raises UnknownJobError without a generation.
-    """
+    """Make the membership of a generation for a worker in it. Raises UnknownJobError without a generation."""
     if record.job is None:
         raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
     if record.branches and not record.is_sharded:
@@ -106,12 +103,9 @@ def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMem
         rack = next(number for number, job in enumerate(leaves) if rank in [w.rank for w in job.spec.workers])
         services, sides = _addresses(record, record.parts, 0, config)
         tree = TreeJob(record.job, tuple(leaves))
-        made = tree.membership(rack, sides, send_to=services, resume=record.resume)
-    else:
-        first, *further = [_at_shard(record, shard, config) for shard in range(len(record.switches))]
-        made = replace(first, further_shards=tuple(further))
-    # An observer asks the switch only, and must not be taken for a worker by the workers' peers.
-    return made if rank < MAX_WORKERS else replace(made, side_key=None)
+        return tree.membership(rack, sides, send_to=services, resume=record.resume)
+    first, *further = [_at_shard(record, shard, config) for shard in range(len(record.switches))]
+    return replace(first, further_shards=tuple(further))
 
 
 def _at_shard(record: JobRecord, shard: int, config: ClusterConfig) -> JobMembership:

@@ -11,7 +11,6 @@ from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.job_spec import Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
-from hopsum_wire import MAX_WORKERS
 from hopsum_wire.generations import Resume
 
 FINISHED = "all its workers have left"
@@ -51,7 +50,7 @@ class ShardSeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a job: a worker or an observer, as it joined.
+    """A member of a job: a worker, as it joined.
 
     endpoint, side_port: its place at shard 0, and its TCP port for peers there.
     incarnation: 16 bytes that its process drew once. secret_digest: of the secret that the controller gave it.
@@ -101,11 +100,6 @@ class Member:
     def rank(self) -> int:
         """Return the member's rank."""
         return self.endpoint.rank
-
-    @property
-    def is_worker(self) -> bool:
-        """Return whether the member is a worker. Observers only ask what a slot holds."""
-        return self.rank < MAX_WORKERS
 
 
 @dataclass(frozen=True)
@@ -244,7 +238,7 @@ class JobRecord:
     @property
     def spared_ranks(self) -> tuple[int, ...]:
         """Return `gone_ranks` where the next generation can begin without them (M3), else none."""
-        there = [member for member in self.members if member.is_worker and member.phase in LEASED]
+        there = [member for member in self.members if member.phase in LEASED]
         # In CHANGING too: a worker that asks then must not hear that somebody has to take a place.
         enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.request.fewest
         return self.gone_ranks if enough and self.request.min_workers is not None else ()
@@ -257,7 +251,7 @@ class JobRecord:
     @property
     def ready(self) -> bool:
         """Whether all workers that it waits for have joined, so that the job's next generation can begin."""
-        waiting = [member for member in self.members if member.is_worker and member.phase is MemberPhase.WAITING]
+        waiting = [member for member in self.members if member.phase is MemberPhase.WAITING]
         # M3: of those that are not waited for some may have come, and others gone.
         return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.request.fewest
 
@@ -275,7 +269,7 @@ class JobRecord:
 
         A worker that left has given all that it ever will.
         """
-        phases = [m.phase for m in self.members if m.is_worker and m.joined_generation == self.generation]
+        phases = [m.phase for m in self.members if m.joined_generation == self.generation]
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 
     def member(self, rank: int) -> Member | None:

@@ -39,7 +39,6 @@ class JobRequest:
     quorum: workers that complete a sum, None for all. min_quorum: workers with which a FLUSH completes it.
     switch: name of the job's switch, or of its spine; None for the one with most room.
     lease_s: seconds that a member may be silent, None for the cluster's.
-    observers: number of observers, with the ranks 64 .. 63 + observers.
     tree: over a spine and all leaves below it, though one switch would reach all workers.
     codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
     shards: number of switches side by side. shard_switches: their names, empty for those with most room.
@@ -56,7 +55,6 @@ class JobRequest:
     min_quorum: int = 1
     switch: str | None = None
     lease_s: float | None = None
-    observers: int = 0
     tree: bool = False
     codec: str = ""
     codec_options: str = ""
@@ -76,15 +74,9 @@ class JobRequest:
         """Return the number of workers with which a generation may begin."""
         return self.workers if self.min_workers is None else self.min_workers
 
-    @property
-    def observer_ranks(self) -> range:
-        """Return the ranks of observers, for which no job waits."""
-        return range(MAX_WORKERS, MAX_WORKERS + self.observers)
-
     def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
         """Build the specification of the job with the given members. Ranks without a member are left out."""
         workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
-        observers = tuple(members[rank] for rank in self.observer_ranks if rank in members)
         return JobSpec(
             self.name,
             workers,
@@ -94,13 +86,12 @@ class JobRequest:
             self.min_quorum,
             table16=self.table16,
             table6=self.table6,
-            observers=observers,
             ranks=0 if self.min_workers is None else self.workers,
         )
 
     def trial(self) -> JobSpec:
         """Return the specification with all members, at addresses without a host: for checks of everything else."""
-        return self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks)))
+        return self.spec(dict(_anybody(*self.worker_ranks)))
 
     def check_tree(self) -> None:
         """Raise InvalidRequestError when it asks for what a job over a tree of switches cannot have.
@@ -118,9 +109,6 @@ class JobRequest:
         if self.min_workers is not None:
             what = f"{who}: {self.min_workers}:{self.workers} workers"
             raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
-        if self.observers:
-            hint = "no switch of a tree has sums of all racks for them before the workers: use one switch"
-            raise InvalidRequestError(f"{who}: {self.observers} observers", hint=hint)
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
@@ -130,10 +118,9 @@ class JobRequest:
         if self.lease_s is not None and not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             hint = f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds"
             raise InvalidRequestError(f"job {self.name!r}: lease_s {self.lease_s:g}", hint=hint)
-        for what, count in (("workers", self.workers), ("observers", self.observers)):
-            if not 0 <= count <= MAX_WORKERS:
-                hint = f"a job has at most {MAX_WORKERS}"
-                raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
+        if not 0 <= self.workers <= MAX_WORKERS:
+            hint = f"a job has at most {MAX_WORKERS}"
+            raise InvalidRequestError(f"job {self.name!r}: {self.workers} workers", hint=hint)
         self._check_codec()
         self._check_fewest()
         self._check_shards()
@@ -186,9 +173,6 @@ class JobRequest:
         if self.switch is not None:
             what = f"{who}: {self.shards} shards, and switch {self.switch!r:.80}"
             raise InvalidRequestError(what, hint="name the shards' switches, or leave the shards out")
-        if self.observers:
-            what = f"{who}: {self.observers} observers of {self.shards} shards"
-            raise InvalidRequestError(what, hint="observers see one switch: leave them out, or use one shard")
 
     def _check_codec(self) -> None:
         if self.codec and not NAME.fullmatch(self.codec):

@@ -28,15 +28,15 @@ def conflict(record: JobRecord, member: Member) -> str:
     A worker without settings does not differ from any other worker.
     """
     for other in record.members:
-        compared = other.is_worker and other.phase in LEASED and other.rank != member.rank and other.settings
-        if compared and member.is_worker and member.settings and other.settings != member.settings:
+        compared = other.phase in LEASED and other.rank != member.rank and other.settings
+        if compared and member.settings and other.settings != member.settings:
             return _difference(*sorted((other, member), key=lambda each: each.rank))
     return ""
 
 
 def is_settled(record: JobRecord, rank: int) -> bool:
     """Return whether the settings are from a generation that workers other than this rank know, or are to know."""
-    others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
+    others = [each for each in record.members if each.rank != rank and each.phase in LEASED]
     return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
 
 
@@ -74,7 +74,7 @@ class Disputes:
         Raises InvalidRequestError.
         """
         name = record.name
-        why = self.against(name, member.rank, now_s) if member.is_worker else ""
+        why = self.against(name, member.rank, now_s)
         hint = "start all workers of the job again, with the same settings"
         if not why and (why := conflict(record, member)):
             if is_settled(record, member.rank):

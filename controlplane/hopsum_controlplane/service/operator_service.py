@@ -176,7 +176,6 @@ def job_request(message: Any) -> JobRequest:
         min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
         switch=given(message, "switch"),
         lease_s=given(message, "lease_s"),
-        observers=message.observers,
         tree=message.tree,
         codec=message.codec,
         codec_options=message.codec_options,

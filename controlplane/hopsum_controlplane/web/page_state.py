@@ -30,7 +30,7 @@ SWITCH: Final = (
 )
 JOB: Final = (
     *("name", "state", "health", "health_reason", "reason", "condition", "switches", "shards", "parts", "slot_base"),
-    *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
+    *("slots", "workers", "quorum", "lease_s", "missing_ranks"),
     *("generations_begun", "joins_refused", "ended_age_s"),
     *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "wait_share", "ring_share", "behind", "late"),
 )

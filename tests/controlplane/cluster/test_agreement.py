@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_ptf.fake_device import FakeDevice
 
-from .world import LEASE_S, Cluster, Worker, enter, phase_of, state_of, switch_config
+from .world import LEASE_S, Cluster, enter, phase_of, state_of, switch_config
 
 SEED_0 = {"codec": "thc()", "seed": "0"}
 SEED_1 = {"codec": "thc()", "seed": "1"}
@@ -101,15 +101,6 @@ def test_who_tells_none_is_not_compared(cluster: Cluster) -> None:
     crew = cluster.make()
     crew[0].join(settings=SEED_0)
     crew[1].join()
-    assert not isinstance(crew[0].membership(), Pending)
-
-
-def test_observers_are_not_compared(cluster: Cluster) -> None:
-    crew = cluster.make(observers=1)
-    observer = Worker(cluster, "job", crew[0].token, 64)
-    observer.join(settings=SEED_1, side_port=None, udp_port=4990, ip="10.0.1.99")
-    for worker in crew:
-        worker.join(settings=SEED_0)
     assert not isinstance(crew[0].membership(), Pending)
 
 

@@ -102,7 +102,6 @@ def test_named_switches_are_the_shards_in_that_order(three: Cluster) -> None:
         ({"shards": 4}, "4 shards, and 3 of 3 switches reach the workers"),
         ({"shards": 2, "tree": True}, "2 shards, and a tree; a shard is one switch"),
         ({"shards": 2, "switch": "s1"}, "2 shards, and switch 's1'"),
-        ({"shards": 2, "observers": 1}, "1 observers of 2 shards"),
         ({"shards": 1, "shard_switches": ("s1",)}, "one shard, at switch 's1'"),
     ],
 )
@@ -292,7 +291,6 @@ def test_64_jobs(cluster: Cluster) -> None:
         ({"workers": -1}, "-1 workers"),
         ({"slots": 2049}, r"2049 slots; a job has 1 \.\. 2048"),
         ({"workers": 13, "table": TABLE}, "granularity 20 allows 12 workers, 13 workers allow granularity 19"),
-        ({"observers": 64}, "2 workers and 64 observers; the switch has room for 65"),
         ({"lease_s": 0.1}, r"lease_s 0\.1; it is 1 \.\. 86400 seconds"),
         ({"lease_s": float("nan")}, "lease_s nan"),
     ],

@@ -51,7 +51,7 @@ def store(path: Path) -> Iterator[StateStore]:
 
 def many() -> list[JobRecord]:
     lost = life.lose(running(), 1, "silence")
-    odd = replace(record(observers=3).request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
+    odd = replace(record().request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
     states = [record(), forming(), installing(), running(), lost, life.delete_job(running())]
     states.append(life.join(lost, member(0, 1)))
     states.append(replace(record(), request=odd))

@@ -101,12 +101,12 @@ def test_a_codec_that_cannot_be_recorded_is_refused(codec: str, options: str, me
 
 
 def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--workers 3 --slots 16 --quorum 2 --min-quorum 2 --observers 1 --switch s1 --lease 30 --codec uhc"
+    words = "--workers 3 --slots 16 --quorum 2 --min-quorum 2 --switch s1 --lease 30 --codec uhc"
     assert main(["create", "odd", *words.split(), "--json", *at]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["slots"], made["switches"], made["url"]) == (16, ["s1"], f"hopsum://{at[1]}/odd")
     request = cluster.controller._cache.get("odd").request
-    assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
+    assert (request.workers, request.quorum, request.min_quorum) == (3, 2, 2)
     assert (request.lease_s, request.codec) == (30, "uhc")
     assert cluster.controller.locate("odd", made["token"]).workers == 3
 

@@ -181,9 +181,7 @@ def odd_values(site: Site) -> None:
         await call(to, MEMBERSHIP_SERVICE, "Join", request, crew.token)
 
     async def create(to: Any) -> None:
-        shape: dict[str, Any] = {
-            name: rng.choice(edges) for name in ("workers", "slots", "observers", "shards", "quorum")
-        }
+        shape: dict[str, Any] = {name: rng.choice(edges) for name in ("workers", "slots", "shards", "quorum")}
         await call(to, JOB_SERVICE, "CreateJob", pb.CreateJobRequest(name=f"odd{rng.random()}", **shape), site.token)
 
     async def beat(to: Any) -> None:

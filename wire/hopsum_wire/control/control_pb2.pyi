@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 6a7852678dd4b3b6e52869e59091dcf9
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 f3ef6fba3a68bb6be6d0f18b4a85bf74
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -292,7 +292,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "token", "min_workers", "replace_s")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "token", "min_workers", "replace_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -302,7 +302,6 @@ class CreateJobRequest(_message.Message):
     MIN_QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
-    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -321,7 +320,6 @@ class CreateJobRequest(_message.Message):
     min_quorum: int
     switch: str
     lease_s: float
-    observers: int
     tree: bool
     codec: str
     codec_options: str
@@ -331,7 +329,7 @@ class CreateJobRequest(_message.Message):
     token: str
     min_workers: int
     replace_s: float
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ..., min_workers: _Optional[int] = ..., replace_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ..., min_workers: _Optional[int] = ..., replace_s: _Optional[float] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
@@ -389,7 +387,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "events", "switches", "shards", "tenant", "min_workers", "absent_ranks")
+    __slots__ = ("name", "state", "reason", "condition", "generation", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "lease_s", "members", "missing_ranks", "counters", "generations_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options", "events", "switches", "shards", "tenant", "min_workers", "absent_ranks")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -408,7 +406,6 @@ class Job(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     MIN_QUORUM_FIELD_NUMBER: _ClassVar[int]
-    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -441,7 +438,6 @@ class Job(_message.Message):
     workers: int
     quorum: int
     min_quorum: int
-    observers: int
     lease_s: float
     members: _containers.RepeatedCompositeFieldContainer[Member]
     missing_ranks: _containers.RepeatedScalarFieldContainer[int]
@@ -463,7 +459,7 @@ class Job(_message.Message):
     tenant: str
     min_workers: int
     absent_ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ..., tenant: _Optional[str] = ..., min_workers: _Optional[int] = ..., absent_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., generation: _Optional[int] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., generations_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., switches: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ..., tenant: _Optional[str] = ..., min_workers: _Optional[int] = ..., absent_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ("type", "reason", "message", "count", "age_s")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from hopsum_wire import MAX_WORKERS
 from hopsum_wire.watch.heartbeat import latency_s
 
 Values = Mapping[str, Any]
@@ -65,7 +64,7 @@ def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 
 def workers_of(job: Values, *phases: str) -> list[Values]:
     """Return the workers of a job that are in one of `phases`."""
-    return [member for member in job["members"] if member["phase"] in phases and member["rank"] < MAX_WORKERS]
+    return [member for member in job["members"] if member["phase"] in phases]
 
 
 def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
