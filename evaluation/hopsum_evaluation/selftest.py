@@ -301,9 +301,9 @@ class SelftestReport:
         }
 
     def print(self, console: Console) -> None:
-        """Print the tables."""
+        """Print the table and the verdicts. Counts are in `as_json`."""
         console.print(self._summary())
-        console.print(self._counters())
+        console.print(f"workers and switch count the same packets: {_yes(self.counters_agree)}")
         verdict = "[bold green]all sums equal numpy's, bit for bit" if self.good else "[bold red]something differs"
         console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.1f} s)")
 
@@ -321,30 +321,6 @@ class SelftestReport:
                 f"{result.elements_per_s:,.0f}",
             )
         return table
-
-    def _counters(self) -> Table:
-        table = Table(title="what was counted", title_justify="left", show_header=False)
-        table.add_column()
-        table.add_column(justify="right")
-        table.add_row("workers: packets sent", f"{self.packets_up:,}")
-        table.add_row("workers: of them retransmissions", f"{self.retransmits:,}")
-        table.add_section()
-        for name, words in _EVENT_WORDS.items():
-            table.add_row(f"switch: {words}", f"{self.events[name]:,}")
-        for name, count in self.drops.items():
-            table.add_row(f"switch: dropped, {name.replace('_', ' ')}", f"{count:,}")
-        table.add_section()
-        table.add_row("both agree", _yes(self.counters_agree))
-        return table
-
-
-_EVENT_WORDS = {
-    "added": "contributions added",
-    "completed": "rounds completed",
-    "duplicate": "duplicates of a round in progress",
-    "answered": "duplicates answered with the result",
-    "stale": "packets of an older round",
-}
 
 
 def _yes(value: bool) -> str:

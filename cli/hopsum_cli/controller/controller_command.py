@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
-from hopsum_controlplane.cluster.cluster_config import LOG_LEVELS, SwitchConfig
+from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
@@ -85,22 +85,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log", choices=FORMATS, default="text", help="format of the log on stderr (default %(default)s)"
     )
-    parser.add_argument(
-        "--log-level", choices=LOG_LEVELS, help="lowest level that is logged (default: log_level of the configuration)"
-    )
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a controller until SIGTERM or SIGINT. Return the exit status."""
     options = build_parser().parse_args(arguments)
-    log = log_to(form=options.log, level=options.log_level or "info")
+    log = log_to(form=options.log, level="info")
     if options.die_with_parent is not None:
         die_with_parent(options.die_with_parent)
     try:
         config = load_config(options.config)
         # The log is set up before the file is read, for the errors of reading it.
-        set_level(options.log_level or config.log_level)
+        set_level(config.log_level)
         if options.check:
             print(_checked(config))
             return 0
@@ -134,7 +131,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
             # A line for programs that start a controller: at this moment it takes calls.
             print(f"ready listen={controller.address} switches={switches}", flush=True)
             manager.ready(f"listens at {controller.address}")
-            reloading = Reloading(options.config, config, controller.service, options.log_level)
+            reloading = Reloading(options.config, config, controller.service)
             while (number := _next_signal(signals, manager, controller.vitals)) is signal.SIGHUP:
                 # systemd's order: RELOADING before the work, READY after it, or `systemctl reload` waits for ever.
                 manager.reloading()
@@ -187,7 +184,7 @@ def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
     except ControlPlaneError as error:
         _log.error("SIGHUP: %s; nothing has changed", error)
         return config
-    set_level(options.log_level or found.log_level)
+    set_level(found.log_level)
     _log.info("SIGHUP: read %s again", options.config)
     return found
 

@@ -238,13 +238,11 @@ class Reloading:
     """Reads the configuration of a serving controller again.
 
     Args:
-        config: what `path` held when the controller was started. log_level: of the command line, None where the
-        configuration says it.
+        config: what `path` held when the controller was started.
     """
 
-    def __init__(self, path: Path, config: ClusterConfig, service: Service, log_level: str | None = None) -> None:
-        self._path, self._service, self._log_level = path, service, log_level
-        self._config = config
+    def __init__(self, path: Path, config: ClusterConfig, service: Service) -> None:
+        self._path, self._service, self._config = path, service, config
 
     def reload(self) -> bool:
         """Apply the present configuration file. Returns False, and logs the reason, where nothing was applied."""
@@ -260,7 +258,7 @@ class Reloading:
         ignored = [each.name for each in fields(ClusterConfig) if _differ(self._config, found, each.name)]
         if ignored:
             _log.warning("SIGHUP: changes of %s take effect at the next start", ", ".join(ignored))
-        set_level(self._log_level or self._config.log_level)
+        set_level(self._config.log_level)
         return True
 
 

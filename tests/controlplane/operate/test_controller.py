@@ -100,9 +100,9 @@ def start_bmv2(folder: Path, stack: ExitStack) -> str:
 def test_it_pushes_the_program_and_finds_its_jobs_again(
     tmp_path: Path, stack: ExitStack, driver: str, start_switch: Callable[[Path, ExitStack], str]
 ) -> None:
-    config = write_config(tmp_path, start_switch(tmp_path, stack), driver=driver)
+    config = write_config(tmp_path, start_switch(tmp_path, stack), 'log_level = "debug"', driver=driver)
 
-    first = start(stack, config, "--log", "json", "--log-level", "debug")
+    first = start(stack, config, "--log", "json")
     token = first.operator(stack).create("train", 2, 16).token
     lines = [json.loads(line) for line in first.process.log_text().splitlines() if line.startswith("{")]
     (made,) = [line for line in lines if line.get("job") == "train"]
