@@ -12,6 +12,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.shell_prompt import SHELL_ELECTION_ID, open_shell
 from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_switch.grpc_address import default_address
+from hopsum_switch.management_command import add_tls_arguments
 
 
 def _election_id(text: str) -> tuple[int, int]:
@@ -48,12 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar=("JSON", "P4INFO"),
         help="install this program first; that removes everything from the switch",
     )
-    for name, what in (
-        ("ca", "certificate authority of the switch (PEM): its P4Runtime speaks TLS"),
-        ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),
-        ("key", "key of this certificate (PEM)"),
-    ):
-        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
+    add_tls_arguments(parser)
     return parser
 
 

@@ -45,6 +45,16 @@ def _client(arguments: argparse.Namespace) -> ManagementClient:
     return ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S, credentials=credentials)
 
 
+def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the files by which a client speaks TLS with a switch."""
+    for name, what in (
+        ("ca", "certificate authority of the switch (PEM): it is asked with TLS"),
+        ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),
+        ("key", "key of this certificate (PEM)"),
+    ):
+        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
+
+
 def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
@@ -54,12 +64,7 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="address where the switch listens (default %(default)s)",
     )
-    for name, what in (
-        ("ca", "certificate authority of the switch (PEM): it is asked with TLS"),
-        ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),
-        ("key", "key of this certificate (PEM)"),
-    ):
-        parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
+    add_tls_arguments(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("ports", help="show ports with their counters, as JSON")
     commands.add_parser("stats", help="show the counts of the whole switch, as JSON")

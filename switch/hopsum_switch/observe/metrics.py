@@ -21,7 +21,7 @@ The program's own counters, which may have the frames that it drops, are read ov
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -43,13 +43,6 @@ _encode, CONTENT_TYPE = choose_encoder("")
 
 class MetricsError(Exception):
     """Metrics cannot be served. The message says what to change."""
-
-
-class Sample(NamedTuple):
-    """One value with the labels that distinguish it in its family."""
-
-    labels: Mapping[str, str]
-    value: float
 
 
 def expose(dataplane: Dataplane) -> bytes:
@@ -87,20 +80,20 @@ def _switch_families(stats: Mapping[str, Any]) -> Iterator[Metric]:
         ("engine_errors_total", "Frames lost because the engine failed.", stats["dropped"].get("engine_error", 0)),
     )
     for name, text, value in single:
-        yield _family(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
+        yield _family(f"hopsum_switch_{name}", "counter", text, [({}, value)])
 
 
 def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[Metric]:
     for unit, suffix in (("frames", ""), ("bytes", "_bytes")):
         samples = [
-            Sample({"port": str(number), "direction": direction}, port[direction + suffix])
+            ({"port": str(number), "direction": direction}, port[direction + suffix])
             for number, port in ports.items()
             for direction in ("received", "sent")
         ]
         yield _family(f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples)
     by_port = {"none": dropped, **{str(number): port["dropped"] for number, port in ports.items()}}
     drops = [
-        Sample({"port": port, "reason": reason}, count)
+        ({"port": port, "reason": reason}, count)
         for port, reasons in by_port.items()
         for reason, count in reasons.items()
     ]
@@ -108,18 +101,18 @@ def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str,
 
 
 def _engine_families(engine: Engine) -> Iterator[Metric]:
-    info = Sample({"backend": engine.backend, "program": engine.program.name}, 1)
+    info = ({"backend": engine.backend, "program": engine.program.name}, 1)
     yield _family("hopsum_switch_info", "gauge", "What runs.", [info])
-    tables = [Sample({"table": name}, len(table)) for name, table in engine.tables.items()]
+    tables = [({"table": name}, len(table)) for name, table in engine.tables.items()]
     yield _family("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
 
 
-def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Metric:
-    """Return all values of one name. Names of counters end in `_total`."""
+def _family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    """Return all values of one name, each with its labels. Names of counters end in `_total`."""
     # OpenMetrics names the family of a counter without `_total`, and its samples with it.
     family = Metric(name.removesuffix("_total"), text, kind)
     for labels, value in samples:
-        family.add_sample(name, dict(labels), value)
+        family.add_sample(name, labels, value)
     return family
 
 
