@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -173,14 +172,6 @@ class StageTransport(Transport):
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, WAIT_S), (self.stream, self.calls)
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what this transport does not hear of."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline
-            with self.changed:
-                self.changed.wait(0.005)
 
     def wait_for_phases(self, count: int) -> None:
         self.wait(lambda: len(self.stream) >= count)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
-from hopsum_wire.membership import MembershipError
+from hopsum_wire.membership import MembershipError, format_membership
 
+from ...support.processes import await_that
 from .cluster import GENERATION, HASTY, PATIENT, Cluster
 
 pytestmark = pytest.mark.system
@@ -82,9 +81,7 @@ def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
     agent = cluster.agent(0, "fixed", PATIENT)
     feedback = ErrorFeedback(X.size)
     futures = [agent.submit(X, feedback=feedback) for _ in range(3)]
-    deadline = time.monotonic() + WAIT_S
-    while not cluster.links[0].headers and time.monotonic() < deadline:
-        time.sleep(0.005)
+    await_that(lambda: cluster.links[0].headers)
     agent.close()
     assert not agent._thread.is_alive()
     for future, message in zip(futures, ["in the middle of this", "before this", "before this"], strict=True):
@@ -124,20 +121,8 @@ def test_no_such_rank_and_no_such_codec(stack: ExitStack) -> None:
 
 def test_a_program_that_forgets_close_ends(stack: ExitStack, tmp_path: Path) -> None:
     """Also in the middle of an all-reduce; its thread is joined before the interpreter goes down."""
-    worker = {"ip": "127.0.0.1", "udp_port": 9, "send_to": {"ip": "127.0.0.1", "udp_port": 9}}
-    document = {
-        "job": "alone",
-        "generation": 1,
-        "slots": 4,
-        "window": 4,
-        "quorum": 2,
-        "table": None,
-        "wire_version": 1,
-        "switch": {"ip": "127.0.0.1", "udp_port": 9},
-        "workers": [{**worker, "rank": 0}, {**worker, "rank": 1, "udp_port": 10}],
-    }
     path = tmp_path / "membership.json"
-    path.write_text(json.dumps(document))
+    path.write_text(format_membership(Cluster(stack, 2).membership))
     program = (
         "import atexit, sys, threading, numpy; from hopsum.agent import Agent\n"
         "atexit.register(lambda: print(threading.active_count(), 'thread'))\n"  # runs last

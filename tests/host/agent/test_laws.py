@@ -123,14 +123,6 @@ def test_the_laws_hold_where_sums_are_flushed(bench: Bench, stack: ExitStack, co
     assert team.books.missed > 0
 
 
-def test_what_a_stalled_worker_lacks_came_from_its_peers(bench: Bench, stack: ExitStack) -> None:
-    team = Team(stack, bench, [codec_named("fixed")] * WORKERS, 2000, Setting(quorum=WORKERS - 1))
-    team.run(drawn("fixed"), 2, late=1)
-    check(team)
-    assert team.statistics(1).repaired > 4
-    assert team.unproved > 1, "the others kept it"
-
-
 # ---- workers that do one thing wrong --------------------------------------------------------------------
 
 

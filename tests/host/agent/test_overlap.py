@@ -17,7 +17,7 @@ from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum_wire import Op
 
 from ...support.overlap import overlap_s
-from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
+from .cluster import HASTY, PATIENT, Cluster, Gate
 
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
@@ -56,28 +56,6 @@ def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStac
     assert sums.start_s <= early.start_s
     assert early.stop_s <= sums.stop_s
     assert overlap_s(spans) > 0
-
-
-def test_the_stream_with_a_group(stack: ExitStack) -> None:
-    """One rank submits all at once, the other one after the other, when the first has sent all that it can."""
-    cluster = Cluster(stack, 2)
-    eager, late = cluster.agents("thc", PATIENT)
-    vectors = [np.full(size, 0.5, np.float32) for size in (1500, 3000, 9000, 1024)]
-    futures = []
-    for agent in (eager, late):
-        with agent.group():
-            futures += [agent.submit(x) for x in vectors[:3]]
-        futures.append(agent.submit(vectors[3]))
-    means = [future.result(WAIT_S).mean.tobytes() for future in futures]
-    assert means[:4] == means[4:]
-    codes = [(Op.LOOKUP_ADD8, 2), (Op.LOOKUP_ADD8, 3), (Op.LOOKUP_ADD8, 9), (Op.LOOKUP_ADD8, 1)]
-    ranges = (Op.MAX32, 1)
-    order = [ranges, ranges, codes[0], ranges, codes[1], codes[2], ranges, codes[3]]
-    expected = [op for op, chunks in order for _ in range(chunks)]
-    for link in cluster.links:
-        sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
-        assert [header.op for header in sent] == expected
-        assert [(header.round - 1) * WINDOW + header.slot for header in sent] == list(range(len(expected)))
 
 
 def test_the_same_feedback_in_a_group_is_refused(stack: ExitStack) -> None:

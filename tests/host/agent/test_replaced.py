@@ -20,6 +20,7 @@ from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
+from ...support.processes import await_that
 from .stage_transport import WAIT_S, Stage, StageTransport
 
 X = np.linspace(-1, 1, 600, dtype=np.float32)
@@ -72,7 +73,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
         assert (sealed.submitted_to, begun) == (2, 1)
         second = stand.submit(X, None, 1)
         stand.transport.do(1)
-        stand.transport.wait_until(lambda: second in stand.engine._tasks)
+        await_that(lambda: second in stand.engine._tasks)
         with stand.transport.changed:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"

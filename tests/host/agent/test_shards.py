@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from hopsum_wire import Op
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership, MembershipError, format_membership, parse_membership
 
+from ...support.processes import await_that
 from ...support.server import LOCALHOST
 from .cluster import ASKING, EAGER, GENERATION, Cluster
 from .test_peers import WORKERS, close_together, with_side_channels
@@ -180,10 +180,7 @@ def silence(cluster: Cluster) -> JobConfig:
 
 def await_share(cluster: Cluster) -> None:
     """Wait until the switch has summed something for rank 0."""
-    deadline = time.monotonic() + WAIT_S
-    while not cluster.links[0].statistics.datagrams_received:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    await_that(lambda: cluster.links[0].statistics.datagrams_received)
 
 
 def go_on(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[int]) -> Resume:

@@ -316,15 +316,19 @@ def wrapped(agent: Agent) -> dict[str, Any]:
 
 
 def refuse(agent: Agent) -> dict[str, Any]:
-    """The refusals of register_comm_hook: a model without DDP, ranks that do not fit, and a second hook."""
+    """The refusals of register_comm_hook: a model without DDP, ranks that do not fit, a second hook, other options."""
     texts, alone = [], [dist.new_group([rank]) for rank in range(2)]
     module = DistributedDataParallel(Model(), process_group=alone[agent.rank])
     again = make(agent)[0]
-    for each, comm in ((nn.Linear(2, 2), agent), (module, agent), (again, None)):
+    late, named = ({"start_iter": 3 * agent.rank}, {"uncompressed": ["*.bias"] if agent.rank else []})
+    fresh = [DistributedDataParallel(Model()) for _ in range(3)]
+    cases = ((nn.Linear(2, 2), agent, {}), (module, agent, {}), (again, None, {}), (fresh[0], agent, late))
+    for each, comm, options in (*cases, (fresh[1], agent, named)):
         try:
-            register_comm_hook(each, comm)
+            register_comm_hook(each, comm, **options)
         except (TypeError, ValueError, RuntimeError) as failure:
             texts.append(f"{type(failure).__name__}: {failure}")
+    register_comm_hook(fresh[2], agent, error_feedback=bool(agent.rank))  # may differ
     return {"texts": texts}
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,26 +16,11 @@ import torch
 from hopsum.torch import DiLoCo, StateDictRecovery
 
 from ..rpc.test_generations import WAIT_S, Served, connect, vanish
-from .embedded import EXAMPLES, embedded_jobs, torchrun
 from .test_diloco import EVERY, flat, inner_step, make_model
 from .test_recovery import served as served
 
 pytestmark = pytest.mark.system
 STEPS = 100
-
-
-def test_the_example(tmp_path: Path) -> None:
-    with embedded_jobs(tmp_path, 2):
-        arguments = ("--membership", str(tmp_path / "job0.json"), "--steps", str(STEPS))
-        ranks, _ = torchrun(EXAMPLES / "diloco_digits.py", *arguments, ranks=2)
-    assert ranks[0]["parameters_sha256"] == ranks[1]["parameters_sha256"]
-    for rank in ranks:
-        assert rank["loss_first"] > 2
-        assert rank["loss_last"] < 0.8
-        assert rank["accuracy"] > 0.7
-        assert rank["allreduces"] == 2 * STEPS / 20 + 1, "two fragments, and one that had steps at the end"
-        assert rank["ddp_ring_fp32_bytes_per_step"] > 20 * rank["bytes_per_step"]
-        assert rank["delivered"] == 1
 
 
 class Site:

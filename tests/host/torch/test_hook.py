@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,14 +17,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from hopsum.agent import Agent
-from hopsum.communicator import Span
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum_wire import Op
 
-from ...support.overlap import overlap_s
-from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
+from ..agent.cluster import EAGER, HASTY, Cluster
 from .test_residuals import InstantGroup
 
 torch.set_num_threads(1)
@@ -90,50 +85,6 @@ def test_the_future_holds_the_mean_in_the_buffer_and_in_its_type(stack: ExitStac
     (value, _) = ranks.reduce(LAST, sent)
     assert value.dtype == dtype
     torch.testing.assert_close(value, expected)
-
-
-def test_residuals_follow_parameters_through_a_rebuild(stack: ExitStack) -> None:
-    """Two buckets, then one in another order: all that went in is what came out and what is left."""
-    ranks = Ranks(stack, 2)
-    sizes = {name: parameter.numel() for name, parameter in ranks.modules[0].named_parameters()}
-    into = {name: torch.zeros(size) for name, size in sizes.items()}
-    out = {name: torch.zeros(size) for name, size in sizes.items()}
-    layouts: list[tuple[str, ...]] = [LAST, FIRST, LAST, FIRST, ("0.bias", "1.weight", "0.weight", "1.bias")]
-    for turn, layout in enumerate(layouts):
-        split = [sizes[name] for name in layout]
-        sent = gradients(sum(split), 2, seed=turn)
-        for name, part in zip(layout, ((sent[0] + sent[1]) / 2).split(split), strict=True):
-            into[name] += part
-        for name, part in zip(layout, ranks.reduce(layout, sent)[0].split(split), strict=True):
-            out[name] += part
-    left = [state.state_dict()["residuals"][state.owner] for state in ranks.states]
-    assert left[0].keys() == sizes.keys()
-    assert all(residual.abs().max() > 0.01 for residual in left[0].values() if residual.numel() > 100)
-    for name in sizes:
-        mean = (left[0][name] + left[1][name]) / 2
-        torch.testing.assert_close(out[name] + mean, into[name], rtol=0, atol=1e-4)
-
-
-def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack) -> None:
-    """The sums of bucket 0 come to rank 0 only after it has encoded bucket 1."""
-    cluster, encoded, spans = Cluster(stack, 2), threading.Event(), list[Span]()
-
-    def trace(span: Span) -> None:
-        spans.append(span)
-        if (span.number, span.stage) == (1, "encode"):
-            encoded.set()
-
-    gate = Gate(cluster.links[0], Op.ADD32, encoded)
-    first = Agent(cluster.membership, 0, codec="fixed", timing=PATIENT, link=gate, trace=trace)
-    agents = [stack.enter_context(first), cluster.agent(1, "fixed", PATIENT)]
-    modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in agents]
-    states = [HopsumState(*each) for each in zip(agents, modules, strict=True)]
-    futures = []
-    for state, module in zip(states, modules, strict=True):
-        buckets = [Bucket(module, LAST, torch.ones(310), 0, False), Bucket(module, FIRST, torch.ones(1230), 1, True)]
-        futures += [hopsum_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
-    assert all(torch.allclose(future.wait(), torch.ones(1)) for future in futures)
-    assert overlap_s(spans) > 0
 
 
 @pytest.mark.parametrize("ended_by", ["uncompressed bucket", "next backward pass"])

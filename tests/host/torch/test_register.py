@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,15 @@ def test_a_ddp_in_wrappers(ranks: list[Rank]) -> None:
 
 def test_what_wrap_refuses(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
-        plain, foreign, again = rank["refuse"]["texts"]
+        plain, foreign, again, late, named = rank["refuse"]["texts"]
         assert "not Linear: ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)" in plain
         assert f"rank 0 of 1 in torch's process group, but the agent is rank {number} of 2" in foreign
         # No communicator was given, and none is made: hosts:// would need all ranks.
         assert (
             again == "RuntimeError: register_comm_hook: this DistributedDataParallel has a communication hook already"
         )
+        assert re.search(r"rank 0 has .*start_iter=0.*; rank 1 has .*start_iter=3", late)
+        assert re.search(r"rank 0 has .*uncompressed=\(\).*; rank 1 has .*\('\*\.bias',\)", named)
 
 
 def test_without_a_process_group() -> None:

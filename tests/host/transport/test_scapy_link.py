@@ -22,9 +22,11 @@ import hopsum
 from hopsum.connection.url import UrlError
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.scapy_link import PacketView, ScapyLink, concerns, split_segments
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import Namespace, NativeSwitch
-from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
 from hopsum_wire.membership import MembershipError
@@ -225,24 +227,6 @@ def test_frames_of_others_are_not_dissected() -> None:
             assert not concerns(frame[:size], (WORKER_IP, PORT), (SWITCH_IP, 24677), "10.6.0.9")
 
 
-# Makes the job of the workers that stand in its arguments, on a switch in the same namespace.
-MAKE_JOB = """
-import sys
-from pathlib import Path
-from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
-from hopsum_controlplane.devices.native import NativeDevice
-address, path, *macs = sys.argv[1:]
-with NativeDevice(address) as device:
-    ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
-    workers = tuple(WorkerEndpoint(rank, rank + 1, mac, f"10.0.0.{rank + 1}", 6000) for rank, mac in enumerate(macs))
-    controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
-    write_membership(controller.create_job(JobSpec("raw", workers, 16)), Path(path))
-print("done")
-"""
-
-
 def test_an_all_reduce_through_the_switch(namespaces: None, stack: ExitStack, tmp_path: Path) -> None:
     """Two workers, each with its own interface: one has the address only on the wire, the other in its kernel too."""
     middle = stack.enter_context(Namespace())
@@ -252,16 +236,18 @@ def test_an_all_reduce_through_the_switch(namespaces: None, stack: ExitStack, tm
         host.add_veth("eth0", f"s{rank + 1}", middle, mtu_bytes=1500)
         host.ip("link", "set", "dev", "eth0", "address", macs[rank])
     hosts[1].ip("addr", "add", "10.0.0.2/24", "dev", "eth0")
+    json, p4info = compiled_program()
     switch = stack.enter_context(
         NativeSwitch(
-            *compiled_program(), interfaces={1: "s1", 2: "s2"}, namespace=middle, extra=("--backend", "interpreter")
+            json, p4info, interfaces={1: "s1", 2: "s2"}, namespace=middle, grpc="unix", extra=("--backend=interpreter",)
         )
     )
     path = tmp_path / "job.json"
-    command = [sys.executable, "-c", MAKE_JOB, switch.address, str(path), *macs]
-    maker = ManagedProcess(command, tmp_path / "log", namespace=middle.name)
-    maker.wait_for(lambda: not maker.running(), "an end of the controller", 60)
-    assert maker.log_text() == "done\n"
+    workers = tuple(WorkerEndpoint(rank, rank + 1, mac, f"10.0.0.{rank + 1}", 6000) for rank, mac in enumerate(macs))
+    with NativeDevice(switch.address, switch.device_id) as device:
+        ensure_pipeline(device, PipelineConfig.load(json, p4info))
+        controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
+        write_membership(controller.create_job(JobSpec("raw", workers, 16)), path)
 
     def work(rank: int) -> np.ndarray:
         with hosts[rank].inside():

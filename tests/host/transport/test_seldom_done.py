@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -27,6 +25,7 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
+from ...support.processes import await_that
 from ...support.server import LOCALHOST, UdpSwitch, job_for
 
 GENERATION, SLOTS = 7, 4
@@ -89,14 +88,6 @@ class Pair:
             return len(repair.store)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
-    tick, end = threading.Event(), time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end
-        tick.wait(0.005)
-
-
 class Call:
     """A call in a thread of its own."""
 
@@ -145,7 +136,7 @@ def test_an_idle_worker_drops_what_is_proved(stack: ExitStack) -> None:
     assert pair.hear(PeerKind.DONE).value > 0
     assert pair.kept == 3
     peer.tell_all(done(2))
-    until(lambda: pair.kept == 1)
+    await_that(lambda: pair.kept == 1)
 
 
 def test_done_does_not_end_a_wait_for_the_network(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +150,7 @@ def test_done_does_not_end_a_wait_for_the_network(stack: ExitStack, monkeypatch:
     pair.shard.lock.acquire()
     try:
         peer.tell_all(done(2))
-        until(lambda: bool(pair.shard._dones))
+        await_that(lambda: bool(pair.shard._dones))
     finally:
         pair.shard.lock.release()
     pair.sum()
@@ -177,7 +168,7 @@ def test_a_worker_that_is_gone_before_it_told_holds_nobody_up(stack: ExitStack, 
     if how == "closes":
         other.close(linger=False)
         stack.callback(pair.channels[1].close)
-        until(lambda: not pair.kept)
+        await_that(lambda: not pair.kept)
     else:
         pair.channels[1].close()
     pair.sum(100)
@@ -211,7 +202,7 @@ def test_a_worker_that_pauses_is_asked(stack: ExitStack) -> None:
     with other.shards[0].lock:
         pair.sum()
         second = Call(pair)
-        until(lambda: pair.transport.statistics.side.messages_sent > 1)
+        await_that(lambda: pair.transport.statistics.side.messages_sent > 1)
         assert second.waits
     other.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
     second.end()

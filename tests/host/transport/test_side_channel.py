@@ -20,6 +20,8 @@ from hopsum.transport.side_channel import Address, GenerationKey, SideChannel
 from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, PROOF_BYTES, REPLY_BYTES, Dialler, Seal
 from hopsum_wire import Op
 
+from ...support.processes import await_that
+
 LOCAL = ("127.0.0.1", 0)
 GENERATION = 7
 KEY, NEXT = GenerationKey(GENERATION, bytes(range(32))), GenerationKey(8, bytes(range(1, 33)))
@@ -81,17 +83,6 @@ def sealed(seal: Seal, data: bytes) -> bytes:
     return framed(data) + seal.mac(data)
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something that another thread does."""
-    ticks: queue.Queue[None] = queue.Queue()
-    for _ in range(int(WAIT_S / 0.005)):
-        if holds():
-            return
-        with suppress(queue.Empty):
-            ticks.get(timeout=0.005)
-    pytest.fail(f"not within {WAIT_S} s: {what}")
-
-
 def test_messages_arrive_whole_and_in_order(stack: ExitStack) -> None:
     ends = Ends(stack, 3)
     for round_ in range(1, 400):
@@ -125,7 +116,7 @@ def test_a_peer_that_listens_later(stack: ExitStack) -> None:
     stack.callback(early.close)
     early.start({1: address}, lambda message: None)
     early.send(1, found(0, 1))
-    until(lambda: early.statistics.unreachable > 1, "it dials again")
+    await_that(lambda: early.statistics.unreachable > 1, "other try")
     late, heard = SideChannel(1, KEY, address), queue.Queue[PeerMessage]()
     stack.callback(late.close)
     late.start({0: early.address}, heard.put)
@@ -145,7 +136,7 @@ def test_a_peer_that_goes_and_comes_back(stack: ExitStack) -> None:
     again = SideChannel(1, KEY, address)
     stack.callback(again.close)
     again.start({0: first.address}, heard.put)
-    until(lambda: _says(first, heard), "it is heard again")
+    await_that(lambda: _says(first, heard), "later word")
 
 
 def _says(channel: SideChannel, heard: queue.Queue[PeerMessage], to: int = 1, sender: int = 0) -> bool:
@@ -203,7 +194,7 @@ def test_news_after_a_long_silence(stack: ExitStack) -> None:
     """The thread waits without any timer then, and has to be woken."""
     ends = Ends(stack, 2)
     for position in (1, 2):
-        until(lambda: ends.channels[0]._quiet, "the end of an interval without news")
+        await_that(lambda: ends.channels[0]._quiet, "the end of an interval without news")
         ends.channels[0].tell_all(done(0, position))
         assert ends.heard[1].get(timeout=WAIT_S) == done(0, position)
 
@@ -217,7 +208,7 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
     ends.heard[1].get(timeout=WAIT_S)
     monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
     here.tell_all(done(0, 5, generation=6))
-    until(lambda: not here._quiet and here._interval is not None, "it waits for the end of the interval")
+    await_that(lambda: not here._quiet and here._interval is not None, "wait for the end of the interval")
     here._put_news()
     here.tell_all(done(0, 6))
     here.close()
@@ -245,7 +236,7 @@ def reason_of(stack: ExitStack, data: Callable[[Seal], bytes], *, ends: Ends | N
         with suppress(OSError):  # closed already
             intruder.connection.sendall(data(intruder.prove()))
             intruder.connection.shutdown(socket.SHUT_WR)
-        until(lambda: bool(channel.statistics.closed), "it is refused")
+        await_that(lambda: bool(channel.statistics.closed), "refusal")
     ((reason, count),) = channel.statistics.closed.items()
     assert count == 1
     return reason
@@ -302,12 +293,12 @@ def test_nothing_of_another_generation_is_heard(stack: ExitStack) -> None:
         there.send(0, found(1, generation)._replace(generation=generation))
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 7)
     peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
-    until(lambda: here.statistics.other_generations == 2, "two are of other generations")
+    await_that(lambda: here.statistics.other_generations == 2, "two messages of other generations")
     here.move(NEXT, peers)
-    until(
-        lambda: _dials(there) and here.statistics.other_generations > 2, "the connection ended, and is not made again"
+    await_that(
+        lambda: _dials(there) and here.statistics.other_generations > 2, "end of the connection that is not made again"
     )
-    until(lambda: there.statistics.refused > 0, "it is refused")
+    await_that(lambda: there.statistics.refused > 0, "refusal")
     there.move(NEXT, peers)
     there.send(0, found(1, 10)._replace(generation=8))
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 10)._replace(generation=8)
@@ -356,7 +347,7 @@ def test_connections_from_where_nobody_lives_any_more_end(stack: ExitStack) -> N
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
     assert set(channel._proved) == {1}
     channel.move(NEXT, {1: ("127.0.0.9", 1)})
-    until(lambda: not channel._proved, "it is closed")
+    await_that(lambda: not channel._proved, "end of the connection")
     assert not channel.statistics.closed
 
 
@@ -384,7 +375,7 @@ def test_a_handshake_that_is_none(stack: ExitStack, hello: bytes, reason: str) -
         with suppress(OSError):
             intruder.sendall(hello)
             intruder.shutdown(socket.SHUT_WR)
-        until(lambda: bool(channel.statistics.closed), "it is refused")
+        await_that(lambda: bool(channel.statistics.closed), "refusal")
     assert channel.statistics.closed == {reason: 1}
     ends.channels[1].send(0, GOOD)
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD, "and others are heard"
@@ -446,7 +437,7 @@ def test_what_was_recorded_is_of_no_use(stack: ExitStack) -> None:
             intruder.sendall(data)
             while intruder.recv(100):
                 pass
-        until(lambda c=channel, b=before: c.statistics.closed.total() == b + 1, "refused")  # type: ignore[misc]
+        await_that(lambda c=channel, b=before: c.statistics.closed.total() == b + 1, "refusal")  # type: ignore[misc]
     assert ends.channels[0].statistics.closed == {"forged": 2}
     assert ends.channels[2].statistics.closed == {"hello": 1}
     assert ends.heard[0].empty()
@@ -487,7 +478,7 @@ def test_a_channel_says_nothing_to_an_impostor(stack: ExitStack) -> None:
             if reply:
                 with suppress(ConnectionResetError):
                     assert connection.recv(1000) == b""
-    until(lambda: channel.statistics.refused >= 2, "both are given up")
+    await_that(lambda: channel.statistics.refused >= 2, "end of both")
     assert channel.statistics.closed == {"forged": 1}
     assert channel.statistics.messages_sent == 0
 
@@ -558,14 +549,14 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
         stack.enter_context(socket.create_connection(channel.address, timeout=WAIT_S))
         for _ in range(side_channel.UNPROVED_MAX + 3)
     ]
-    until(lambda: channel.statistics.closed["crowd"] == 3, "three made room")
+    await_that(lambda: channel.statistics.closed["crowd"] == 3, "three ends that make room")
     assert [each.recv(1) for each in idle[:3]] == [b""] * 3, "the oldest"
     with Member(channel) as member:
         member.connection.sendall(sealed(member.prove(), found(1, 2).pack()))
         assert ends.heard[0].get(timeout=WAIT_S) == found(1, 2), "a newcomer is heard"
-    until(lambda: not channel._proved, "and has taken the place of the older connection of its rank")
+    await_that(lambda: not channel._proved, "connection in the place of the older one of its rank")
     ends.channels[1].send(0, found(1, 3))
-    until(lambda: _says(ends.channels[1], ends.heard[0], 0, 1), "who says something connects again")
+    await_that(lambda: _says(ends.channels[1], ends.heard[0], 0, 1), "new connection of the one that says something")
 
 
 def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,7 +566,7 @@ def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatc
         with socket.create_connection(channel.address, timeout=WAIT_S) as idle:
             idle.sendall(data)
             assert idle.recv(REPLY_BYTES) == b"" or idle.recv(1) == b""
-    until(lambda: channel.statistics.closed == {"silent": 2}, "both are counted")
+    await_that(lambda: channel.statistics.closed == {"silent": 2}, "count of both")
 
 
 def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None:
@@ -597,7 +588,7 @@ def test_memory_is_bounded_towards_a_peer_that_does_not_read(stack: ExitStack, m
     stack.callback(channel.close)
     deaf = stack.enter_context(socket.create_server(LOCAL))
     channel.start({1: deaf.getsockname()}, lambda message: None)
-    until(partial(_floods, channel), "something is dropped")
+    await_that(partial(_floods, channel), "drop")
     assert channel._outgoing[1].queued_bytes <= 100_000
 
 
@@ -617,7 +608,7 @@ def test_a_failure_of_the_receiver_is_kept(stack: ExitStack) -> None:
     channel.start({1: (LOCAL[0], 1)}, fail)
     with Member(channel) as peer:
         peer.connection.sendall(sealed(peer.prove(), GOOD.pack()))
-        until(lambda: channel.failure is not None, "it ends")
+        await_that(lambda: channel.failure is not None, "end")
     assert isinstance(channel.failure, ArithmeticError)
 
 
