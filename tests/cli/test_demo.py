@@ -17,13 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from scapy.utils import rdpcap
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum_controlplane import SwitchController
-from hopsum_controlplane.entries import Delete
-from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import digits_network, training_demo
 from hopsum_evaluation.demo.counted_testbed import DemoCounts
 from hopsum_evaluation.demo.training_demo import DemoReport
@@ -31,8 +27,6 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.shaping import BURST_BYTES
 from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.worker_pool import WorkerDiedError
-from hopsum_wire import Kind
-from hopsum_wire.scapy import Hopsum
 
 from ..support.printed import usage_error
 from ..support.processes import run_hopsum
@@ -88,18 +82,6 @@ def test_demo_trains_over_two_racks(target: str) -> None:
     assert min(uplinks.values()) >= 20 * 39  # one frame for each chunk of both workers, and what was sent again
     assert events["closed"] == 2 * 20 * 39
     assert sum(uplinks.values()) <= events["closed"] + events["resent"]
-
-
-def test_demo_trains_through_scapy_packets(tmp_path: Path) -> None:
-    require_network("bmv2")
-    options = ("--workers", "2", "--steps", "20", "--link", "scapy", "--pcap", str(tmp_path))
-    report = run_demo("--target", "bmv2", *options)
-    assert report["replicas_equal"]
-    assert report["counters_agree"]
-    added = report["switch_events"]["added"]
-    assert added == 2 * 20 * 39
-    captured = [packet for rank in range(2) for packet in rdpcap(str(tmp_path / f"worker-{rank}.pcap"))]
-    assert sum(packet[Hopsum].kind == Kind.UPDATE for packet in captured) >= added
 
 
 @pytest.mark.parametrize(
@@ -178,27 +160,6 @@ def test_a_user_becomes_root_of_namespaces_where_the_kernel_allows(
     monkeypatch.setattr("os.execvp", lambda _, command: began.append(command))
     training_demo._become_root_of_namespaces()
     assert [command[-len(sys.orig_argv) :] for command in began] == [tuple(sys.orig_argv)] * (status == 0)
-
-
-def test_workers_repair_from_each_other_what_the_switch_no_longer_has(tmp_path: Path) -> None:
-    report = in_process(tmp_path, workers=3, quorum=2, loss=0.15)
-    assert 0 < report.repaired <= report.fetches
-    assert report.counts.drops["simulated"] > 0
-    assert report.replicas_equal
-    assert report.counters_agree
-    assert report.all_through_switch
-
-
-def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(self: SwitchController, *arguments: Any) -> Any:
-        job = real(self, *arguments)
-        self._device.write([Delete(entity) for entity in lookup.lookup(job)])
-        return job
-
-    real = SwitchController.create_job
-    monkeypatch.setattr(SwitchController, "create_job", create)
-    with pytest.raises(WorkerDiedError, match=r"(?s)worker [01] failed:.*AllReduceTimeoutError: no result from switch"):
-        in_process(tmp_path, deadline_s=3.0)
 
 
 def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from scapy.layers.l2 import Ether
 from hopsum_labs import workers
 from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade, grade_worker
 from hopsum_labs.lab_command import main
-from hopsum_labs.lab_switch import Testbed, start_embedded
 from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
 from hopsum_labs.packets import differences
 from hopsum_labs.rule_checks import LabError
-from hopsum_switch.backend import Backend
 
 from ..support.printed import usage_error
 from . import mutants
@@ -41,15 +38,6 @@ def graded(name: str, folder: Path, only: str | None = None) -> dict[str, Verdic
 def test_the_solution_keeps_every_rule(level: Level) -> None:
     reasons = {verdict.case.name: verdict.reason for verdict in grade(level.cases(), compiled_solution(level))}
     assert reasons == dict.fromkeys(reasons, "")
-
-
-@EVERY_LEVEL
-def test_the_solution_keeps_every_rule_in_machine_code(level: Level) -> None:
-    solution = compiled_solution(level)
-    for case in level.cases():
-        start = partial(start_embedded, backend=Backend.NATIVE)
-        with Testbed(solution.program, solution.p4info, start) as switch:
-            case.check(switch)
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: f"{mutant.level}-{mutant.name}")

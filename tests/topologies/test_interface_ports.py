@@ -248,17 +248,6 @@ def test_what_is_wrong_with_an_interface_is_said(namespace: Namespace, monkeypat
             InterfacePort("s")
 
 
-def test_a_native_switch_serves_interfaces_of_a_namespace(namespace: Namespace) -> None:
-    namespace.add_veth("s2", "p2")
-    arguments = {"interfaces": {0: "s", 3: "s2"}, "namespace": namespace, "grpc": "unix", "extra": ("--trace",)}
-    with NativeSwitch(PROGRAM, P4INFO, **arguments) as switch, raw(namespace, "p2") as peer:
-        with ManagementClient(switch.address, timeout_s=DEADLINE_S) as client:
-            assert {number: port["interface"] for number, port in client.list_ports().items()} == {0: "s", 3: "s2"}
-        peer.send(frame(60))
-        switch.process.wait_for(lambda: "dropped in ingress" in switch.process.log_text(), "a trace", DEADLINE_S)
-        assert "packet 1: port 3, 60 bytes" in switch.process.log_text()
-
-
 def test_a_switch_on_a_unix_socket_is_reached_from_every_namespace(namespace: Namespace) -> None:
     """gRPC's threads connect from the namespace in which they began: here, while another client lives."""
     with NativeSwitch(PROGRAM, P4INFO) as outside, ManagementClient(outside.address, timeout_s=DEADLINE_S) as first:

@@ -9,7 +9,6 @@ import textwrap
 
 import pytest
 
-from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
 from .controller import P4INFO, PROGRAM, Controller
@@ -25,14 +24,10 @@ address, p4info, program = sys.argv[1:4]
 """
 
 
-def run(switch: SwitchServer, script: str, said: str = "") -> str:
-    """Return what a script prints; `said` is a part of its stderr, which is empty without it."""
+def run(switch: SwitchServer, script: str) -> None:
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), switch.grpc_address, P4INFO, PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert said in done.stderr
-    assert bool(said) == bool(done.stderr)
-    return done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tables_groups_and_counters_through_the_shell(empty_switch: SwitchServer) -> None:
@@ -102,67 +97,3 @@ def test_tables_groups_and_counters_through_the_shell(empty_switch: SwitchServer
     )
     with Controller(empty_switch.grpc_address) as controller:
         assert len(controller.read_tables()) == 1 + 1 + 2
-
-
-class Mirror(MemoryPort):
-    """A cable whose far end sends every frame back."""
-
-    def send(self, frame: bytes) -> None:
-        super().send(frame)
-        self.inject(frame)
-
-
-def test_packets_through_the_shell(switch: SwitchServer) -> None:
-    switch.dataplane.bind(4, Mirror())
-    run(
-        switch,
-        """
-    sh.setup(1, address, (0, 1))
-    incoming = sh.PacketIn()
-    lldp = bytes(12) + bytes.fromhex("88cc") + b"from the shell"
-    sh.PacketOut(lldp, egress_port="4").send()
-    while not (found := list(incoming.sniff(timeout=0.05))):
-        pass
-    assert found[0].packet.payload == lldp, found
-    assert [m.value for m in found[0].packet.metadata] == [bytes([4]), bytes([1])], found
-    sh.teardown()
-    """,
-    )
-
-
-def test_mastership_through_the_client(switch: SwitchServer) -> None:
-    printed = run(
-        switch,
-        """
-    from p4runtime_sh.p4runtime import P4RuntimeClient
-    first = P4RuntimeClient(1, address, (0, 5))
-    second = P4RuntimeClient(1, address, (1, 0))
-    told = first.get_stream_packet("arbitration", timeout=60)
-    print(told.arbitration.status.code, told.arbitration.election_id.high)
-    third = P4RuntimeClient(1, address, (0, 1))
-    second.set_fwd_pipe_config(p4info, program)
-    try:
-        first.set_fwd_pipe_config(p4info, program)
-    except Exception as error:
-        print(error)
-    assert second.get_p4info().tables
-    for client in (first, second, third):
-        client.tear_down()
-    """,
-    )
-    lines = printed.splitlines()
-    assert lines[0] == "6 1"
-    assert lines[1] == "You are not the primary client, you only have read access to the server"
-    assert "PERMISSION_DENIED" in lines[2]
-
-
-def test_another_device_id_ends_the_client(switch: SwitchServer) -> None:
-    script = """
-    from p4runtime_sh.p4runtime import P4RuntimeClient
-    try:
-        P4RuntimeClient(2, address, (0, 1))
-    except SystemExit as error:
-        print("exit", error.code, flush=True)
-        os._exit(0)
-    """
-    assert run(switch, script, said="NOT_FOUND") == "exit 1\n"
