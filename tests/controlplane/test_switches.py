@@ -5,29 +5,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import NamedTuple
 
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint, WriteError, artifacts
-from hopsum_controlplane.audit import read_installed
 from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
-from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Delete, Insert, TableEntry
 from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
-from ..system.drills.silent_proxy import SilentProxy
-from .conftest import MakeSpec
-from .test_audit import STRANGERS, desired
+from .test_audit import STRANGERS
 
 pytestmark = pytest.mark.system
 TABLES = ("jobs", "workers", "lookup", "rewrite")
-DEADLINE_S = 60.0
-SHORT_S = 5.0
 
 
 class Rig(NamedTuple):
@@ -128,29 +121,6 @@ def test_a_second_controller_takes_over(rig: Rig, device: Device) -> None:
         other.write([entry])
         with pytest.raises(ControlPlaneError, match=r"highest so far is 2;|another client is primary"):
             device.write([entry])
-
-
-def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
-    rig: Rig, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
-) -> None:
-    """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
-    with closing(SilentProxy("127.0.0.1", rig.address)) as way:
-
-        def connect() -> Device:
-            return open_device(rig.target, way.address, owner=7, rpc_timeout_s=SHORT_S, connect_timeout_s=DEADLINE_S)
-
-        device = ReconnectingDevice(connect, pipeline.cookie)
-        try:
-            ensure_pipeline(device, pipeline)
-            job = SwitchController(device, switch_endpoint).create_job(make_spec("first"))
-            way.kill_connections()
-            assert device.cookie() == pipeline.cookie
-            assert device.sessions == 2
-            again = SwitchController(device, switch_endpoint, adopt=[job])
-            again.delete_job(job)
-            assert read_installed(device) == desired(switch_endpoint)
-        finally:
-            device.close()
 
 
 def test_two_controllers_with_one_election_id(rig: Rig, pipeline: PipelineConfig) -> None:

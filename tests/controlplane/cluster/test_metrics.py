@@ -11,7 +11,6 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
-from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX, collect, expose
 from hopsum_ptf.fake_device import FakeDevice
@@ -20,7 +19,7 @@ from hopsum_wire.watch.heartbeat import NAMES
 
 from ...support.printed import Values, parse_metrics
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, Worker, device_of, switch_config
+from .world import LEASE_S, Cluster, device_of, switch_config
 
 
 def values_of(controller: ClusterController, **options: Any) -> Values:
@@ -85,33 +84,6 @@ def test_generations_are_counted_and_losses_seen(cluster: Cluster) -> None:
     assert 'member_lease_remaining_seconds{job_name="train",rank="0"}' not in values
     cluster.controller.delete_job("train")
     assert not any("train" in name for name in values_of(cluster.controller))
-
-
-def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
-    first, *_ = cluster.make("train")
-    stranger = Worker(cluster, "train", "guessed", 1)
-    for worker, changes in ((first, {"wire_version": 99}), (first, {"ip": "192.0.2.1"}), (stranger, {})):
-        with pytest.raises(ControlPlaneError):
-            worker.join(**changes)
-    view = cluster.controller.job("train")
-    assert (view.joins_refused, "192.0.2.1" in view.last_refusal) == (2, True)
-    assert first.token not in view.last_refusal
-    assert values_of(cluster.controller)['job_joins_refused_total{job_name="train"}'] == 2
-
-
-def test_audits_and_what_they_repair(cluster: Cluster) -> None:
-    cluster.run("train")
-    entities = device_of(cluster).entities
-    stray = next(key for key, entity in entities.items() if isinstance(entity, TableEntry) and entity.table == "jobs")
-    entry = entities[stray]
-    assert isinstance(entry, TableEntry)
-    foreign = TableEntry(entry.table, {**entry.match, "generation": 77}, entry.action, entry.params)
-    entities[foreign.key()] = foreign
-    cluster.clock.sleep(cluster.config.reconcile_interval_s)
-    cluster.controller.reconcile("s1")
-    values = values_of(cluster.controller)
-    assert values['switch_audits_total{switch="s1"}'] == 1
-    assert values['switch_entries_repaired_total{switch="s1"}'] == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -222,31 +221,6 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert all(f"COPY {package.split('/')[0]} " in text for package in packages)
     assert f"hopsum:{project['version']}" in text
-
-
-@pytest.mark.skipif(os.environ.get("TEST_SCALE", "1") == "1", reason="a wheel of its own, for a release: SCALE=2")
-def test_the_image_can_be_installed_from_what_it_copies(tmp_path: Path) -> None:
-    """The image's first step, in a folder in place of a container: what it copies makes a wheel that runs both."""
-    text = (CONTRIB / "container" / "Containerfile").read_text()
-    source = tmp_path / "source"
-    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
-        *names, to = line.split()
-        for name in names:
-            place = source / (to if len(names) == 1 else name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, place)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("hopsum-*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "image")
-    config = write_config(tmp_path, NOBODY)
-    for words in (["controller", "--config", str(config), "--check"], ["switch", "--help"]):
-        code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from hopsum_cli.main import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, str(tmp_path / "image"), *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
 
 
 def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:

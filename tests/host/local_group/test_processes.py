@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,31 +17,32 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from hopsum_topologies.free_port import free_port
 
+from ...support.printed import parse_printed
 from ..torch.embedded import embedded_jobs
 
 pytestmark = pytest.mark.system
-HERE = Path(__file__).parent
+WORKER = Path(__file__).parents[1] / "torch" / "ledger_worker.py"
 RANKS, WAIT_S = 4, 600.0
 
 
-def run_hosts(script: Path, *arguments: str, local_groups: tuple[str, str]) -> None:
-    """Run a script with two torchruns of two ranks each, one for each host."""
+def run_hosts(url: str, local_groups: tuple[str, str]) -> Any:
+    """Run two torchruns of two ranks each, one for each host; return what rank 0 prints as JSON."""
     port = free_port(socket.SOCK_STREAM)
     with ExitStack() as kept:
         running = []
         for host, group in enumerate(local_groups):
             where = ["--nnodes=2", "--nproc-per-node=2", f"--node-rank={host}", "--master-addr=127.0.0.1"]
-            command = [sys.executable, "-m", "torch.distributed.run", *where, f"--master-port={port}", str(script)]
+            command = [sys.executable, "-m", "torch.distributed.run", *where, f"--master-port={port}", str(WORKER), url]
             settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOPSUM_LOCAL_GROUP": group}
             process = subprocess.Popen(
-                [*command, *arguments],
-                env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             running.append(process)
             kept.callback(end, process)
         printed = [process.communicate(timeout=WAIT_S) for process in running]
     for process, (_, errors) in zip(running, printed, strict=True):
         assert process.returncode == 0, "\n".join(each[1][-3000:] for each in printed) + errors[-3000:]
+    return parse_printed(printed[0][0])
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -52,8 +53,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def test_training_through_two_workers_for_four_ranks(tmp_path: Path) -> None:
     with embedded_jobs(tmp_path, 2):
-        run_hosts(HERE / "training_worker.py", f"file://{tmp_path}/job0.json", str(tmp_path), local_groups=("a", "b"))
-    shared = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+        shared = run_hosts(f"file://{tmp_path}/job0.json", ("a", "b"))
     assert [rank["seat"] for rank in shared] == [[rank, RANKS] for rank in range(RANKS)]
     assert len({rank["digest"] for rank in shared}) == 1
     for rank in shared:

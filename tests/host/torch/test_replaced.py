@@ -15,13 +15,13 @@ from .embedded import embedded_jobs, torchrun
 pytestmark = pytest.mark.system
 
 
-WORKER = Path(__file__).with_name("switch_lost_worker.py")
+WORKER = Path(__file__).with_name("ledger_worker.py")
 LOST_IN_STEP = 4
 
 
 def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path) -> None:
     with embedded_jobs(tmp_path, 2) as switch:
-        ranks, log = torchrun(WORKER, str(tmp_path / "job0.json"), str(switch), ranks=2)
+        ranks, log = torchrun(WORKER, f"file://{tmp_path}/job0.json", str(switch), ranks=2)
     first, second = ranks
     assert first["digest"] == second["digest"]
     assert first["ways"] == second["ways"] == [1.0] * LOST_IN_STEP + [0.0] * 3

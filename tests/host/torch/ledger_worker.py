@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of test_replaced.py, under torchrun: `switch_lost_worker.py MEMBERSHIP SWITCH_PID`; rank 0 prints JSON.
+"""Ranks that train by DistributedDataParallel with a ledger, under torchrun: `ledger_worker.py URL [SWITCH_PID]`.
 
-Rank 0 kills the switch between two buckets of step 4. Training goes on until three steps after all ranks fell back.
+Rank 0 prints JSON. With the process id of a switch, rank 0 kills that switch between two buckets of step 4, and
+training falls back to the process group.
 """
 
 from __future__ import annotations
@@ -24,44 +25,52 @@ from ledger import Ledger, Model, draw, loss_of
 import hopsum
 from hopsum.torch import register_comm_hook
 
-LOST_IN_STEP = 4
+STEPS, LOST_IN_STEP = 7, 4
 
 
-def train(comm: Any, switch: int) -> dict[str, Any]:
+def train(comm: Any, switch: int | None) -> dict[str, Any]:
     ddp = DistributedDataParallel(Model(), bucket_cap_mb=0.002)
-    codec_on = "device" if comm.rank == 1 else "host"
-    state = register_comm_hook(ddp, comm, on_switch_lost="fall_back", uncompressed=["left.bias"], codec_on=codec_on)
+    falls_back = {"on_switch_lost": "fall_back", "codec_on": "device" if comm.rank == 1 else "host"}
+    state = register_comm_hook(ddp, comm, uncompressed=["left.bias"], **(falls_back if switch else {}))
     ledger, optimizer = Ledger(ddp, state), torch.optim.SGD(ddp.parameters(), lr=0.02)
-    step, after, ways = 0, 0, list[float]()
+    step, ways = 0, list[float]()
 
     def kill(gradient: torch.Tensor) -> None:
         """The gradient of a middle layer: a bucket is under way, another one is not yet."""
-        if step == LOST_IN_STEP and comm.rank == 0:
+        if switch and step == LOST_IN_STEP and comm.rank == 0:
             os.kill(switch, signal.SIGKILL)
 
     ddp.module.trunk[2].weight.register_hook(kill)
-    while after < 3:
+    for step in range(STEPS):
         batch = draw(comm.rank, step)
         ledger.owe([batch])
         optimizer.zero_grad()
         loss_of(ddp, batch).backward()  # type: ignore[no-untyped-call]
         ledger.pay()
         optimizer.step()
-        step, after = step + 1, after + (not state.compresses)
         ways.append(state.compression_stats()["compresses"])
     data = b"".join(each.detach().numpy().tobytes() for each in ddp.parameters())
-    return {**ledger.close(), "ways": ways, "digest": hashlib.sha256(data).hexdigest()}
+    residuals = state.state_dict()["residuals"][state.owner].values()
+    return {
+        **ledger.close(),
+        "ways": ways,
+        "digest": hashlib.sha256(data).hexdigest(),
+        "residual": sum(float(each.abs().sum()) for each in residuals),
+        "stats": state.compression_stats(),
+        "seat": [comm.rank, comm.workers],
+    }
 
 
 def main() -> None:
-    membership, switch = sys.argv[1:]
+    url, *pids = sys.argv[1:]
+    switch = int(pids[0]) if pids else None
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank = int(os.environ["RANK"])
-    with hopsum.connect(f"file://{membership}", rank=rank, backend="numpy", unreachable_s=1.0) as comm:
+    patience = {} if switch else {"retransmit_s": 1.0}
+    with hopsum.connect(url, backend="numpy", unreachable_s=1.0, **patience) as comm:
         every: list[dict[str, Any]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(every, train(comm, int(switch)))
-    if rank == 0:
+        dist.all_gather_object(every, train(comm, switch))
+    if dist.get_rank() == 0:
         print(json.dumps(every))
     dist.destroy_process_group()
 
