@@ -28,10 +28,6 @@ def phases(cluster: Cluster) -> dict[int, MemberPhase]:
     return {member.rank: phase_of(member) for member in view.members}
 
 
-def test_ranks_with_the_same_settings_run(cluster: Cluster) -> None:
-    enter(cluster.make(), settings=SEED_0)
-
-
 def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
     crew = cluster.make(workers=3)
     crew[0].join(settings=SEED_0)

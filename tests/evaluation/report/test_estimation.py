@@ -63,14 +63,6 @@ def test_figures_that_do_not_follow_it_do_not() -> None:
     assert {name for name in found if found[name] is Verdict.REPRODUCED} == {"svk-bits"}
 
 
-@pytest.mark.parametrize(("d", "n"), [(64, 2), (256, 4)])
-def test_the_hardest_vectors_err_as_much_as_the_formula_says(d: int, n: int) -> None:
-    settings, steps = Settings(3, Size.SMALL), 200
-    found = estimation._measure(settings, "hardest", d, n, steps, 0)["sb"]["error"]
-    expected = (d - 2) / (2 * n)  # every zero becomes +1 or -1, in the mean of n: variance 1/n; F = 2
-    assert found == pytest.approx(expected, rel=6 * (2 / d / steps) ** 0.5)
-
-
 def test_sketches_peel_above_the_threshold_and_fail_at_once_below() -> None:
     rng = np.random.default_rng(3)
     assert threshold(1 << 15, 0.05, rng) == pytest.approx(THRESHOLD, abs=0.04)

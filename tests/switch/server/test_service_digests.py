@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests, meters and clone sessions over P4Runtime, and the count of packets that came round too often."""
+"""Digests, meters and clone sessions over P4Runtime."""
 
 from __future__ import annotations
 
@@ -234,12 +234,6 @@ def test_sessions_that_make_no_sense_are_refused(client: Controller, update: Upd
     push(client, "mirror")
     assert client.refusals(update) == [code]
     assert sessions(client) == []
-
-
-def test_a_packet_that_comes_round_too_often_is_counted(empty_switch: SwitchServer, client: Controller) -> None:
-    push(client, "rounds")
-    empty_switch.dataplane.inject(1, bytes([255, 7, 0, 0, 0, 0, 0, 0, 0, 9]))
-    assert empty_switch.dataplane.stats()["dropped"] == {"turns": 1}
 
 
 def meter(index: int | None, config: dict[str, int] | None = None, number: int = CLASSES) -> Entity:
