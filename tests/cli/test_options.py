@@ -74,8 +74,12 @@ def test_a_spelling_takes_the_same_kind_of_value_everywhere() -> None:
 
 
 TWO_TYPES = {
+    "--codec": "bench allreduce times codecs without a switch too",
     "--elements": "plan reads 25M for 25000000 too",
     "--only": "each benchmark has parts of its own",
+    "--model": "bench training times networks of the published sizes",
+    "--placement": "bench training takes several",
+    "--rate": "bench training takes several; the demonstration has a least rate",
     "--seed": "the switch takes the 64 bits that the P4 program's random() has",
     "--target": "not every command has the Mininet network",
     "--workers": "codec compare takes several numbers",

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replace",
         type=float,
         metavar="SECONDS",
-        help="with MIN:MAX, seconds for which a generation waits for a worker that is gone (default: the lease)",
+        help="seconds for which a generation of MIN:MAX workers waits for one that is gone (default: the lease)",
     )
     _add_slots(parser)
     parser.add_argument(
