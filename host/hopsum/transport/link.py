@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -57,10 +60,39 @@ class DatagramLink(Protocol):
         """
 
     def wake(self) -> None:
-        """Let the `receive` in progress return at once, or else the next one. Any thread may call it."""
+        """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
 
     def close(self) -> None:
         """Give the socket back."""
+
+
+class Waker:
+    """An eventfd that ends the wait of a link's `receive`. Raises OSError: no descriptor is left."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """The descriptor, -1 once it is closed."""
+        # Reentrant: a signal handler may wake the thread in which it runs.
+        self._lock = threading.RLock()
+
+    def wake(self) -> None:
+        """Make the descriptor readable. Any thread; harmless where it is closed."""
+        with self._lock:
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable, so that the next wait waits again."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Give the descriptor back. Harmless when it is closed."""
+        # Another file may get the number at once: no thread may write to it then.
+        with self._lock:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
 
 
 # Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
-from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage, Waker
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, PROTO_ICMP, PROTO_UDP, UDP_BYTES
@@ -113,7 +113,7 @@ class ScapyLink:
         return datagrams
 
     def wake(self) -> None:
-        """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
+        """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
         self._carrier.wake()
 
     def close(self) -> None:
@@ -174,18 +174,18 @@ class _Layer2Carrier:
 
     def __init__(self, layers: Any, interface: str, local: tuple[str, int], switch: tuple[str, int], hop: str) -> None:
         self._layers, self._hop, self._switch = layers, hop, switch
-        self.statistics, self._waker = LinkStatistics(), -1
+        self.statistics = LinkStatistics()
         self._holder: socket.socket | None = None
         try:
             self._socket = layers.open_layer2(interface)
         except PermissionError as error:
             raise PermissionError(error.errno, f"packets on {interface} need root: {error.strerror}") from None
+        self._waker = Waker()
         try:
             mac, self._mtu_bytes = inspect_interface(self._socket.ins)
             self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._holder = hold_port(local, switch)
             self.local = local if self._holder is None else self._holder.getsockname()
-            self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._poll = select.poll()
             self._poll.register(self._socket.ins, select.POLLIN)
             self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
@@ -195,7 +195,7 @@ class _Layer2Carrier:
         except BaseException:
             self.close()
             raise
-        self._poll.register(self._waker, select.POLLIN)
+        self._poll.register(self._waker.fd, select.POLLIN)
 
     def send(self, packet: Any) -> None:
         payload_bytes = len(packet[self._layers.UDP].payload)
@@ -212,25 +212,22 @@ class _Layer2Carrier:
         until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
         while True:
             ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))
-            woken = self._waker in ready
+            woken = self._waker.fd in ready
             if woken:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._waker)
-            found = self._take() if ready.keys() - {self._waker} else []
+                self._waker.clear()
+            found = self._take() if ready.keys() - {self._waker.fd} else []
             # ICMP's word that nobody listens ends the wait, as an error does that of a UDP socket.
             if found or woken or self.statistics.unreachable > unreachable or time.monotonic() >= until:
                 return found
 
     def wake(self) -> None:
-        os.eventfd_write(self._waker, 1)
+        self._waker.wake()
 
     def close(self) -> None:
         self._socket.close()
         if self._holder is not None:
             self._holder.close()
-        if self._waker >= 0:
-            os.close(self._waker)
-            self._waker = -1
+        self._waker.close()
 
     def _take(self) -> list[tuple[Any, list[memoryview]]]:
         """Read the packets that wait: return those with datagrams for the worker, do what the others ask for."""

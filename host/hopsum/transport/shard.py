@@ -249,7 +249,7 @@ class Shard:
             self.worker.probe()
 
     def wake(self) -> None:
-        """Let the step in progress go on at once, or else the next one. Any thread may call it until `close`."""
+        """Let the step in progress go on at once, or else the next one. Any thread, also after `close`."""
         self.link.wake()
 
     # ---- generations -------------------------------------------------------------------------------------

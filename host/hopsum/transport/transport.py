@@ -270,7 +270,7 @@ class Transport:
         return found
 
     def wake(self) -> None:
-        """Let the `step` in progress go on at once, or else the next one. Any thread may call it until `close`."""
+        """Let the `step` in progress go on at once, or else the next one. Any thread, also after `close`."""
         self.shards[0].wake()
 
     def close(self, *, linger: bool = True) -> None:
@@ -363,7 +363,7 @@ class Transport:
         for link in links:
             assert isinstance(link, UdpLink)
             poll.register(link.fileno(), select.POLLIN)
-            poll.register(link.waker, select.POLLIN)
+            poll.register(link.waker.fd, select.POLLIN)
         return poll
 
 

@@ -9,10 +9,8 @@ whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send would re
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
-from contextlib import suppress
 from mmap import mmap
 from typing import Final, NamedTuple
 
@@ -26,6 +24,7 @@ from hopsum.transport.link import (
     RECEIVE_BYTES,
     LinkStatistics,
     Outage,
+    Waker,
 )
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
@@ -78,8 +77,6 @@ class UdpLink:
         """None where it is settled whether datagrams are sent together."""
         self._segment_bytes = 0
         self._socket = udp_socket()
-        self.waker = -1
-        """The descriptor that `wake` makes readable."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             # SO_RCVBUF comes before bind: a window of results may arrive with the first datagram that is sent.
@@ -87,7 +84,8 @@ class UdpLink:
             # connect: the kernel drops datagrams of others, and reports ICMP errors as ECONNREFUSED.
             self._socket.connect(switch)
             gro = wanted.gro and set_option(self._socket, UDP_GRO, 1)
-            self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.waker = Waker()
+            """Ends a wait for the socket."""
         except OSError:
             self._socket.close()
             raise
@@ -101,7 +99,7 @@ class UdpLink:
         """The memory that is received into."""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._poll.register(self.waker, select.POLLIN)
+        self._poll.register(self.waker.fd, select.POLLIN)
 
     @property
     def local(self) -> tuple[str, int]:
@@ -156,8 +154,8 @@ class UdpLink:
         The views are valid until the next call.
         """
         ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
-        if self.waker in ready:
-            self.clear_waker()
+        if self.waker.fd in ready:
+            self.waker.clear()
         if self._socket.fileno() not in ready:
             return []
         data = self.buffer.data
@@ -201,13 +199,8 @@ class UdpLink:
         return runs
 
     def wake(self) -> None:
-        """Let the `receive` in progress return at once, or else the next one. Any thread may call it until `close`."""
-        os.eventfd_write(self.waker, 1)
-
-    def clear_waker(self) -> None:
-        """Empty the eventfd that `wake` has written, so that the next wait waits again."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.waker)
+        """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
+        self.waker.wake()
 
     def note_failure(self, error: OSError) -> None:
         """Count a receive that failed."""
@@ -223,9 +216,7 @@ class UdpLink:
     def close(self) -> None:
         """Give the socket back. Harmless when it is closed."""
         self._socket.close()
-        if self.waker >= 0:
-            os.close(self.waker)
-            self.waker = -1
+        self.waker.close()
 
     def _send_together(self, together: bool) -> None:
         self.offload = self.offload._replace(segment=together)

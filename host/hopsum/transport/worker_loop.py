@@ -67,7 +67,7 @@ class ShardMemory:
         """The worker's queue and slots whose addresses `lend` wrote last. Another generation has others."""
         self._open_position: NDArray[np.int64] | None = None
         words = self.words
-        words[at.FD], words[at.WAKER] = link.fileno(), link.waker
+        words[at.FD], words[at.WAKER] = link.fileno(), link.waker.fd
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
         words[at.BUFFER_AT], words[at.SOCKET_AT] = address_of(link.buffer), address_of(self._socket)
 
@@ -357,7 +357,7 @@ class WorkerLoop:
             # Datagrams may have come at the same time as what ended the wait.
             self.emptied[number] = stop == at.STOP_TIME or (stop == at.STOP_WOKEN and not came)
             if stop == at.STOP_WOKEN and int(self._polls[2 * number + 1]) >> 48:
-                memory.link.clear_waker()
+                memory.link.waker.clear()
 
 
 def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:

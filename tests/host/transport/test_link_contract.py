@@ -119,6 +119,9 @@ def test_another_thread_ends_a_wait(ends: Ends) -> None:
     assert time.monotonic() - start < WAIT_S
     assert list(link.receive(0.0)) == []
     assert list(link.receive(-1.0)) == []
+    link.close()
+    # Whoever has a message for the thread of a link does not know that it has just ended.
+    link.wake()
 
 
 def test_a_link_hears_only_what_is_for_it(ends: Ends) -> None:

@@ -43,6 +43,7 @@ from .codes import Codes
 from .results import result_of
 from .twins import COUNTED, OPS, OPTIONS, STEPS, Twins
 
+NO_WAKER = SimpleNamespace(fd=-1)
 SEEDS = 60
 GENERATION, WORKERS = 7, 3
 
@@ -78,7 +79,7 @@ class LoopTwins(Twins):
         self.codes: dict[int, Codes] = {}
         super().__init__(rng, **options)
         link = SimpleNamespace(
-            fileno=lambda: -1, waker=-1, offload=PLAIN, buffer=np.zeros(RECEIVE_BYTES, np.uint8), statistics=None
+            fileno=lambda: -1, waker=NO_WAKER, offload=PLAIN, buffer=np.zeros(RECEIVE_BYTES, np.uint8), statistics=None
         )
         self.loop = worker_loop.WorkerLoop(worker_kernel, [(link, self.one.membership.slots)])  # type: ignore[list-item]
         self.memory = self.loop.shards[0]
@@ -343,14 +344,13 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
     """A datagram socket of the Unix domain takes only so many datagrams that nobody has read."""
     chunks, slots = 300, 40
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    waker, wakes = socket.socketpair()
-    with mine, other, waker, wakes:
+    with mine, other:
         for end in (mine, other):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9), gso="off")) as udp:
             link = SimpleNamespace(
-                fileno=mine.fileno, waker=waker.fileno(), offload=PLAIN, buffer=udp.buffer, statistics=udp.statistics,
-                note_sent=lambda: None, clear_waker=lambda: waker.recv(1),
+                fileno=mine.fileno, waker=udp.waker, offload=PLAIN, buffer=udp.buffer, statistics=udp.statistics,
+                note_sent=lambda: None,
             )  # fmt: skip
             worker = Worker(Membership(GENERATION, 0, 1, slots), Timing(retransmit_s=1e6, retransmit_max_s=1e6))
             bench = Bench(worker, link)
@@ -365,7 +365,7 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
                         other.send(result_of(update))
                     answered += len(updates)
                     updates = [other.recv(65535) for _ in range(min(slots, chunks - answered))]
-                wakes.send(b"x")
+                udp.wake()
 
             thread = threading.Thread(target=answer)
             thread.start()
