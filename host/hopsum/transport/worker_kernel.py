@@ -549,6 +549,9 @@ def _wait(a: Any) -> None:
     if may_work and (_encode_train(a) or _decode_any(first)):
         # There may be more to do: only look whether somebody wants the caller.
         left_s = 0.0
+    elif job[at.STOP] != 0:
+        # The codes of a vector cannot begin here: nothing will come that ends the wait.
+        return
     elif left_s <= 0:
         job[at.STOP] = at.STOP_TIME
         return

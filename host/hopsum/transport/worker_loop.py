@@ -327,6 +327,8 @@ class WorkerLoop:
                 break
             if not self.is_plain(workers, spreads):
                 break
+            # What the kernel has sent meanwhile has timers of its own.
+            limit_at = min([limit_at, *(due for worker in workers if (due := worker.get_timer()) is not None)])
         return unsent
 
     def take_rest(self, workers: Sequence[Worker], now: float) -> None:

@@ -132,7 +132,7 @@ def test_codes_begin_once_the_ranges_before_them_are_summed(
     monkeypatch.setenv("HOPSUM_COMPILED", str(compiled))
     patient = None if storm else Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
     transport = transport_of(stack, shards, f"ranges {shards} {storm}", storm, patient)
-    begun = 0
+    begun, until = 0, time.monotonic() + WAIT_S
     for number, (ranges, chunks) in enumerate([(1, 1), (1, 300), (3, 64), (9, 300)]):
         sums = np.random.default_rng(number).integers(0, 256, (ranges, RANGE_BYTES), dtype=np.uint8)
         left = {transport.submit(Op.MAX32, part) for part in (sums[:1], sums[1:]) if len(part)}
@@ -142,7 +142,7 @@ def test_codes_begin_once_the_ranges_before_them_are_summed(
         handle = transport.submit(Op.ADD32, np.zeros_like(source), coder=codes, **given)
         done = None
         while done is None:
-            for event in transport.step(1.0):
+            for event in transport.step(WAIT_S):
                 assert isinstance(event, AllReduceDone)
                 left.discard(event.handle)
                 if event.handle == handle:
@@ -152,6 +152,7 @@ def test_codes_begin_once_the_ranges_before_them_are_summed(
                     codes.stream.begun = True
         np.testing.assert_array_equal(done.results, source)
         codes.check(done)
+    assert time.monotonic() < until, "no step waits for a timer"
     assert begun == (4 if compiled and agrees else 0) or storm
 
 
