@@ -222,6 +222,9 @@ class Transport:
             HopsumError: a side channel has ended. Its cause is attached.
         """
         shards, loop = self.shards, self._loop
+        # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.
+        for shard in shards:
+            shard.require_open()
         for spread in self._spreads.by_handle.values():
             spread.read_again()
         batches: list[list[NDArray[np.uint8]]] = []
@@ -252,8 +255,6 @@ class Transport:
             wait_s = min([wait_s, *(timer - time.monotonic() for timer in due)]) if due else 0.0
             arrived = self._receive(wait_s)
             emptied = [not some for some in arrived]
-        for shard in shards:
-            shard.require_open()
         with self._locks:
             now = time.monotonic()
             if loop is not None and not runs and loop.has_rest:

@@ -238,6 +238,20 @@ def test_sums_that_come_before_codes_begin_are_not_read(
     assert codes.stream.taken == 0
 
 
+def test_sums_that_come_as_a_side_channel_ends_are_told(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = transport_of(stack, 1, "ends", 0.0)
+    (shard,) = transport.shards
+
+    def end_with_the_sum() -> None:
+        assert not shard.worker.events
+
+    monkeypatch.setattr(shard, "require_open", end_with_the_sum)
+    handle = transport.submit(Op.ADD32, codes_of(1, 1).source)
+    while not (events := transport.step(1.0)):
+        pass
+    assert [event.handle for event in events] == [handle]
+
+
 def test_a_signal_between_two_locks_leaves_none_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = transport_of(stack, 2, "signal", 0.0)
     first, second = (shard.lock for shard in transport.shards)
