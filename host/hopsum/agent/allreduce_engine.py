@@ -138,6 +138,7 @@ class AllReduceEngine:
         self._recorder = StatsRecorder()
         self._codec, self._context = codec, context
         self.network: Final = Network(transport, on_stall=on_stall, on_resumed=lambda: self.put(RESUMED), begun=begun)
+        self._has_loop: Final = transport.has_loop
         self._handles: dict[int, tuple[Task, int]] = {}
         """By handle of the transport, the task of each phase in the stream, and the part of it."""
         self.generation = generation
@@ -533,14 +534,14 @@ class AllReduceEngine:
     def _foreseen(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
         """Return the phase of the codes to put into the stream with the ranges, None where the codes come later."""
         # Alone: with others, their ranges are found while these codes are on their way. A promised one goes before.
-        if task.call.more or len(self._tasks) > 1 or not self._overlap or not self.network.has_loop:
+        if task.call.more or len(self._tasks) > 1 or not self._overlap or not self._has_loop:
             return None
         self._encode_in_parts(task, reduction)
         return reduction.foresee()
 
     def _encode_in_parts(self, task: Task, reduction: Reduction) -> None:
         chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
-        reduction.encode_in_parts(part_chunks(chunks), compiled=self.network.has_loop)
+        reduction.encode_in_parts(part_chunks(chunks), compiled=self._has_loop)
 
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""

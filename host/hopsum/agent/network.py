@@ -128,11 +128,6 @@ class Network:
         return self._transport.statistics
 
     @property
-    def has_loop(self) -> bool:
-        """Say whether there is a compiled loop, which encodes and decodes where the codec has machine code."""
-        return self._transport.has_loop
-
-    @property
     def stalled_s(self) -> float:
         """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
         return max(stall.lasted_s for stall in self._stalls)

@@ -60,8 +60,6 @@ TWO_SHOT_LARGEST: Final = (127 + 120) << 23
 leaves of them."""
 FRACTION_BITS: Final = 16
 """The bits behind the point of a coordinate on the table's scale, and of its random number."""
-INPUT_BITS: Final = FRACTION_BITS - 5
-"""The bits of an element before the rotation of 1024 elements, which multiplies by sqrt(1024)."""
 _RUN_BLOCKS: Final = 32
 MAX_SHIFT: Final = 23
 """The largest shift of a block that exceeds its range. With it every coordinate that is not 0 is at the table's end."""
