@@ -192,7 +192,7 @@ def test_codes_that_end_before_their_ranges(skips: bool, void: bool, monkeypatch
         task = stand.submit(X * np.float32(np.nan if skips else 1), None, 0)
         stand.transport.wait_for_phases(2)
         stand.transport.void(1) if void else stand.transport.do(1)
-        stand.transport.wait_until(lambda: len(stand.engine._handles) == 1)
+        await_that(lambda: len(stand.engine._handles) == 1)
         assert not task.future.done()
         stand.transport.do(0)
         if skips:
