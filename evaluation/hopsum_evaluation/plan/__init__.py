@@ -3,5 +3,5 @@
 
 step_plan      the command: one page of arithmetic
 traffic        bytes of whole frames that a worker sends and receives
-paper_command  `hopsum plan paper`: the cost model of Homomorphic Parameter Compression (paper_model, paper_plot)
+paper_command  `hopsum plan paper`: the cost model of Homomorphic Parameter Compression (paper_model)
 """

@@ -2,28 +2,22 @@
 """`hopsum plan paper`: the synchronous-SGD model of Homomorphic Parameter Compression (arXiv 1711.10123).
 
 AlexNet's 233 MB on gigabit Ethernet as published, its figures 4 (a), 5 (a), 6 and 7 (a), (b) (--json), and its table of
-gzip beside what gzip makes of a gradient of ours on this machine. C, the seconds of a minibatch on one node, is not
-published: --minibatch says it, and each line which C it needs. The figures of the second model (STREET) need its size,
-which is not published either.
+gzip. C, the seconds of a minibatch on one node, is not published: --minibatch says it, and each line which C it needs.
+The figures of the second model (STREET) need its size, which is not published either.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_evaluation.bench.timing import machine
-from hopsum_evaluation.compare.vectors import GRADIENTS
 from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
@@ -42,11 +36,6 @@ from hopsum_evaluation.units import rate_bits_per_s, said_rate, said_time, size_
 
 MINIBATCH_S = 0.2
 """Ours: below the 0.233 s that one of the publication's statements needs."""
-LEVEL: Final = 6
-"""gzip's own default, as the publication names none."""
-_RUNS: Final = 3
-
-_T = TypeVar("_T")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -86,23 +75,22 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compute, measure gzip, and print. Return 0 unless a statement is not reproduced with this C."""
+    """Compute and print. Return 0 unless a statement is not reproduced with this C."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
         job = SynchronousSgd(options.weights, options.minibatch, options.iterations, options.rate / 8)
-        own = measure_gzip()
     except PlanError as error:
         parser.error(str(error))
     if options.json:
-        print(json.dumps(as_json(job, own) | {"machine": machine()}))
+        print(json.dumps(as_json(job)))
     else:
-        show(job, own, Console())
+        show(job, Console())
     return 0 if all(claim.reproduced for claim in claims(job)) else 1
 
 
-def show(job: SynchronousSgd, own: GzipCost, console: Console) -> None:
-    """Print statements and gzip."""
+def show(job: SynchronousSgd, console: Console) -> None:
+    """Print the statements, and the published table of gzip."""
     console.print(
         f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {said_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
         f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,
@@ -112,26 +100,16 @@ def show(job: SynchronousSgd, own: GzipCost, console: Console) -> None:
         verdict = "reproduced" if claim.reproduced else "[red]not reproduced"
         table.add_row(claim.claim, claim.published, claim.ours, claim.condition, verdict)
     console.print(table)
-    console.print(_gzip(job, own))
-    where = machine()
-    console.print(f"gzip measured on {where['processor']}, load {where['load_1min']}", highlight=False)
+    console.print(_gzip())
 
 
-def _gzip(job: SynchronousSgd, own: GzipCost) -> Table:
-    table = _table("gzip", "bytes", "ratio", "compress", "decompress", "MB/s", "MB/s")
+def _gzip() -> Table:
+    table = _table("gzip, published", "bytes", "ratio", "compress", "decompress", "MB/s", "MB/s")
     for name, size, ratio, compress_s, decompress_s in PUBLISHED_TABLE:
-        table.add_row(f"published: {name}", *_gzip_row(size, ratio, compress_s, decompress_s))
-    size, ratio = own.size_bytes, own.size_bytes / own.compressed_bytes
-    table.add_row("here: gradients, recorded", *_gzip_row(size, ratio, own.compress_s, own.decompress_s))
-    ours = own.of(job.weights_bytes)
-    table.add_row("here, for W", *_gzip_row(job.weights_bytes, 1 / ours.ratio, ours.compress_s, ours.decompress_s))
+        speeds = [f"{size / 1e6 / seconds:,.1f}" for seconds in (compress_s, decompress_s)]
+        said = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+        table.add_row(name, said, f"{ratio:.3f}", f"{compress_s:,.3f} s", f"{decompress_s:,.3f} s", *speeds)
     return table
-
-
-def _gzip_row(size: float, ratio: float, compress_s: float, decompress_s: float) -> list[str]:
-    speeds = [f"{size / 1e6 / seconds:,.1f}" for seconds in (compress_s, decompress_s)]
-    said = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
-    return [said, f"{ratio:.3f}", f"{compress_s:,.3f} s", f"{decompress_s:,.3f} s", *speeds]
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -142,11 +120,10 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def as_json(job: SynchronousSgd, own: GzipCost) -> dict[str, Any]:
+def as_json(job: SynchronousSgd) -> dict[str, Any]:
     """Return the report of --json: curves up to twice the published cluster, claims, gzip."""
     # As far again as the published cluster goes.
     workers = list(range(1, 2 * PUBLISHED_WORKERS + 1))
-    ours = own.of(job.weights_bytes)
     return {
         "job": asdict(job),
         "workers": workers,
@@ -156,7 +133,6 @@ def as_json(job: SynchronousSgd, own: GzipCost) -> dict[str, Any]:
         "bound_workers": SHOWN_WORKERS,
         "overhead_bound": {_rho(rho): _bounds(job, rho) for rho in (1.0, *PUBLISHED_RATIOS)},
         "gzip_published": PUBLISHED_GZIP._asdict() | {"update_s": _updates(job, PUBLISHED_GZIP, workers)},
-        "gzip_measured": own._asdict() | {"scaled": ours._asdict(), "update_s": _updates(job, ours, workers)},
         "claims": [asdict(claim) for claim in claims(job)],
     }
 
@@ -172,38 +148,3 @@ def _updates(job: SynchronousSgd, gzip: Repeated, workers: list[int]) -> list[fl
 
 def _rho(ratio: float) -> str:
     return f"{ratio:g}"
-
-
-class GzipCost(NamedTuple):
-    """Of the recorded gradients, float32, one thread: processor time, the shortest of a few runs."""
-
-    size_bytes: int
-    compressed_bytes: int
-    compress_s: float
-    decompress_s: float
-
-    def of(self, size_bytes: float) -> Repeated:
-        """Return ratio and seconds for so many bytes, in proportion."""
-        scale = size_bytes / self.size_bytes
-        return Repeated(self.compressed_bytes / self.size_bytes, scale * self.compress_s, scale * self.decompress_s)
-
-
-def measure_gzip() -> GzipCost:
-    """Compress and decompress all recorded gradients, early and late ones, in about half a second."""
-    with np.load(GRADIENTS) as file:
-        # Early and late gradients together, as a training sends both.
-        data = b"".join(file[name].tobytes() for name in ("early", "late"))
-    compress_s, packed = _shortest(lambda: gzip.compress(data, LEVEL))
-    decompress_s, unpacked = _shortest(lambda: gzip.decompress(packed))
-    assert unpacked == data
-    return GzipCost(len(data), len(packed), compress_s, decompress_s)
-
-
-def _shortest(action: Callable[[], _T]) -> tuple[float, _T]:
-    seconds = []
-    for _ in range(_RUNS):
-        start = time.process_time()
-        result = action()
-        seconds.append(time.process_time() - start)
-    # The shortest: whatever else the machine does only adds time.
-    return min(seconds), result

@@ -124,7 +124,7 @@ def test_nothing_is_dropped_too_early(seed: int) -> None:
     rng.shuffle(positions)
     for position in positions:
         pair.result(position, rng.choice([0b011, 0b101, 0b110, 0b111, 0b111]), from_peer=rng.random() < 0.5)
-        droppable = pair.rules.droppable(pair.streams, 0, pair.model)
+        droppable = pair.rules.droppable(pair.streams, 0, pair.model, 0b111)
         for held in range(config.chunks):
             if pair.model.held[held] is not None and not pair.serves(held):
                 assert droppable >> held & 1, (position, held)

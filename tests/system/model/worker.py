@@ -51,7 +51,8 @@ class WorkerRules:
         if not config.on("global_rounds"):
             round_ = self._stream.place(restarted).round
         if not config.on("continuous_map"):
-            slot, version = self._stream.place(restarted).slot, self._stream.place(restarted).version
+            slot, own_round = self._stream.place(restarted)
+            version = own_round & 1
         round_ -= not config.on("first_round")
         return Address(slot, version, round_ if config.on("no_wrap") else round_ % config.round_values)
 
