@@ -425,19 +425,13 @@ class AllReduceEngine:
             if len(task.first) < task.parts:
                 return
             arrived = _whole(task, arrived)
-            self._note_network(task)
-            task.arrived = arrived
-            if task.sealed:
-                # Its codes are in the stream, and may be on their way, or here, already.
-                self._sent_at[task.number] = time.perf_counter()
-                self._take(task)
-            return
-        self._note_network(task)
+        phase = None if task.reduction is None else task.reduction.phase
+        self._note_span(task, f"network {phase.op.name if phase else ''}", self._sent_at.pop(task.number))
         task.arrived = arrived
-
-    def _note_network(self, task: Task) -> None:
-        op = task.reduction.phase.op.name if task.reduction and task.reduction.phase else ""
-        self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
+        if task.sealed and phase is not None and not phase.last:
+            # Its codes are in the stream with these ranges, and may be on their way, or here, already.
+            self._sent_at[task.number] = time.perf_counter()
+            self._take(task)
 
     # ---- the stream -----------------------------------------------------------------------------------
 
@@ -501,18 +495,18 @@ class AllReduceEngine:
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
         codes: CollectivePhase | None = None
-        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
-        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
         if not task.begun:
             task.call = replace(task.call, step=task.step)
             parts = signed(phase, self._signer.sign(task.call))
             codes = self._foreseen(task, task.reduction)
+        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
+        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
         is_read_early = phase.last and task.begun and self._overlap and task.follower is None
         if not self._handles:
             self.network.begin_watch()
         handles: list[int] = []
         try:
-            coder = task.reduction if is_streamed or is_read_early or codes is not None else None
+            coder = task.reduction if is_streamed or is_read_early else None
             taken = self.network.submit(parts, task.number, handles, coder=coder, codes=codes)
         except Exception as error:
             self._note_failed(task, error)
@@ -726,12 +720,12 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
 #
 # Rules
 #     O1  The first phase of k + 1 comes directly before the second of k, if k has `more`, else after the last of k.
-#         An all-reduce that turns out to have one phase only (all ranks skip) changes nothing for the others.
+#         An all-reduce with `more` that has one phase only (all ranks skip) changes nothing for the others.
 #     O2  The phases of one all-reduce keep their order, and so do second phases of different ones.
 #     O3  Where the next phase is not there yet, nothing overtakes it.
-#     O5  Where all ranks skip after the ranges, the codes' phase is in the stream all the same, with zeros, unless the
-#         all-reduce has `more`: a rank that is alone with it may have put both phases into the stream at once.
 #     O4  An error feedback serves one all-reduce at a time: the next with it begins when that one is over.
+#     O5  Where all ranks skip after the ranges, the codes' phase is in the stream all the same, with zeros, unless the
+#         all-reduce has `more`: a rank with no other all-reduce may have put both phases into the stream at once.
 
 
 def append(tasks: list[Task], task: Task) -> None:

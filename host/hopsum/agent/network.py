@@ -163,8 +163,8 @@ class Network:
         with self._lock:
             if self.is_sealed:
                 return False
+            made_by = coder if codes is None else None
             for part in parts:
-                made_by = coder if codes is None else None
                 taken.append(self._transport.submit(part.op, part.payloads, part.counts(), coder=made_by))
             if codes is not None:
                 given, ranges = (codes.op, codes.payloads, codes.counts()), tuple(taken)

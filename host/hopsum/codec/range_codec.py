@@ -38,7 +38,6 @@ from hopsum.codec.interface import (
     ReductionState,
     StartOptions,
     Words,
-    blocks_of,
     includes,
     require_rows,
 )
@@ -232,11 +231,11 @@ class RangeReduction(BlockReduction):
         return self.state is not ReductionState.RANGES
 
     def foresee(self) -> CollectivePhase | None:
-        if self._compiled and self.state is ReductionState.RANGES and self._stream is None:
-            phase = self._codes_phase()
-            self._stream = self._machine_stream(phase.payloads)
-            return None if self._stream is None else phase
-        return None
+        if not self._compiled or self.state is not ReductionState.RANGES:
+            return None
+        phase = self._codes_phase()
+        self._stream = self._machine_stream(phase.payloads)
+        return None if self._stream is None else phase
 
     def encode_part(self) -> Bytes:
         stream = self._stream
@@ -306,7 +305,7 @@ class RangeReduction(BlockReduction):
 
     def _begin_codes(self, shared: SharedRanges) -> ChunkStream:
         """Return the stream of the codes: with all of them, or with none yet."""
-        chunks = blocks_of(blocks_of(self.elements, self.codec.block_elements), self.codec.chunk_blocks)
+        chunks = self._chunks
         if self._compiled:
             stream = self._machine_stream(np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8))
             if stream is not None:

@@ -58,9 +58,8 @@ class BlockReduction(Reduction):
 
     def _codes_phase(self) -> CollectivePhase:
         """Return the phase SUMS with payloads of zeros."""
-        chunks = blocks_of(self._blocks, self.codec.chunk_blocks)
-        payloads = np.zeros((chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
-        return CollectivePhase(self.codec.op, payloads, self._lanes(chunks), last=True)
+        payloads = np.zeros((self._chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
+        return CollectivePhase(self.codec.op, payloads, self._lanes(len(payloads)), last=True)
 
     @abstractmethod
     def _take_ranges(self, results: Bytes) -> None:
@@ -73,6 +72,10 @@ class BlockReduction(Reduction):
     @property
     def _blocks(self) -> int:
         return blocks_of(self.elements, self.codec.block_elements)
+
+    @property
+    def _chunks(self) -> int:
+        return blocks_of(self._blocks, self.codec.chunk_blocks)
 
     def _lanes(self, chunks: int) -> int:
         """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
