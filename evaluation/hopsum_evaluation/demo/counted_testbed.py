@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Testbeds of the demo, and the account of their frames: a frame that one place counts and the next does not is lost.
-
-    up    workers -> interfaces of the switches -> program
-    down  program -> interfaces of the switches -> workers
-
-A queue on the way may be full: a socket's buffer, a device's queue, a queue of the switch. The frame is lost, and it is
-sent again. No place can count a frame that the place before it did not have: that is an error of the counters.
-"""
+"""Testbeds of the demo, and their counts of frames on the way from workers to switches and back."""
 
 from __future__ import annotations
 
@@ -15,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.demo_worker import DemoPlan
@@ -34,19 +27,6 @@ ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 QUIET_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 """Time between two looks at the counters."""
-
-
-class LostFrames(NamedTuple):
-    """Frames that one place counted and the next did not, in the order of their way. Below 0 it is a difference."""
-
-    before_interfaces: int
-    """Up: workers sent them. The buffer of the switch's socket or the device's queue was full."""
-    before_program: int
-    """Up: interfaces had them. The queue in which a switch receives was full."""
-    behind_program: int
-    """Down: the program sent them. The queue in which a switch sends was full."""
-    before_workers: int
-    """Down: interfaces had them. The buffer of a worker's socket was full, or they came after its last result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +74,6 @@ def read_quiet(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) 
         if found == last:
             break
     return found
-
-
-def lost_between(agents: InterfaceCounters, counts: DemoCounts) -> LostFrames:
-    """Compute the losses between places, given the counts of the workers' sockets."""
-    interfaces = counts.interfaces
-    return LostFrames(
-        agents.packets_up - interfaces.packets_up,
-        interfaces.packets_up - counts.arrived,
-        counts.replies - interfaces.packets_down,
-        interfaces.packets_down - agents.packets_down,
-    )
-
-
-def is_possible(lost: LostFrames, agents: InterfaceCounters, counts: DemoCounts) -> bool:
-    """Check that no place counted a frame, or bytes, that the place before it did not have."""
-    up = agents.bytes_up - counts.interfaces.bytes_up
-    down = counts.interfaces.bytes_down - agents.bytes_down
-    missing = ((lost.before_interfaces, up), (lost.before_workers, down))
-    return min(*lost, up, down) >= 0 and all((frames > 0) == (size > 0) for frames, size in missing)
 
 
 SLOTS = 32

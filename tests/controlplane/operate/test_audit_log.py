@@ -63,12 +63,14 @@ def test_every_change_has_a_line(
             with pytest.raises(ControllerError, match="another token"):
                 stranger.delete("train")
         alice.jobs()  # changes nothing, and has no line
+        new = alice.rotate_token("vectors", "v" * 43)
+        alice.revoke_earlier_token("vectors")
         alice.delete("train")
         other.backup()
         with pytest.raises(UnknownJobError, match=r"the job was deleted by alice at ipv4:127\.0\.0\.1:\d+ at 20"):
             crew[0].beat()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    started, made, refused, strange, deleted, copied, stopped = lines(path)
+    started, made, refused, strange, rotated, revoked, deleted, copied, stopped = lines(path)
     assert (started["action"], started["administrators"]) == ("Start", ["alice", "administrator"])
     assert (made["action"], made["job"], made["identity"], made["before"]) == ("CreateJob", "vectors", "alice", None)
     assert made["after"] == {"state": "forming", "generation": 0, "workers": 2, "slots": 16, "switches": ["s1"]}
@@ -76,6 +78,8 @@ def test_every_change_has_a_line(
     assert (refused["identity"], refused["before"]) == ("administrator", refused["after"])
     assert "exists" in refused["refused"]
     assert (strange["identity"], strange["action"]) == ("unknown", "DeleteJob")
+    assert [each["action"] for each in (rotated, revoked)] == ["RotateJobToken", "RevokeEarlierToken"]
+    assert new not in path.read_text()
     assert (deleted["identity"], deleted["before"]["state"], deleted["after"]) == ("alice", "running", None)
     assert deleted["before"]["generation"] == crew[0].generation
     assert (copied["action"], copied["identity"]) == ("Backup", "administrator")
