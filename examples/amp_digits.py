@@ -18,7 +18,7 @@ from ddp_digits import draw_digits, figures, main, make_model
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import register_comm_hook
 
 BATCHES = 2

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import register_comm_hook
 
 AddOptions = Callable[[argparse.ArgumentParser], None]

@@ -15,7 +15,7 @@ import torch
 from ddp_digits import draw_digits, figures, main, make_model
 from torch.nn.functional import cross_entropy
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import DiLoCo
 
 

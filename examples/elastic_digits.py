@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import HopsumState, register_comm_hook
 
 

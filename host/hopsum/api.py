@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats, OnNonfinite
-from hopsum.communicator import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
 

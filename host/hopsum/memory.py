@@ -22,10 +22,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import simulate_phase
-from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 REFUSED_S: Final = 60.0
@@ -166,7 +166,7 @@ def _part(group: InProcessGroup, rank: int) -> None:
 
 
 class MemoryCommunicator(SerialCommunicator):
-    """One rank of a group. The contract is `hopsum.communicator.Communicator`.
+    """One rank of a group. The contract is `hopsum.agent.Communicator`.
 
     Args:
         name: of the group, the same for all its ranks.

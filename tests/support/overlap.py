@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hopsum.communicator import Span
+from hopsum.agent import Span
 
 
 def overlap_s(spans: Sequence[Span]) -> float:

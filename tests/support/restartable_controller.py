@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hopsum
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig

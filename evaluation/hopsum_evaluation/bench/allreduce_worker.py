@@ -22,9 +22,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import TIMING, Agent
+from hopsum.agent import TIMING, Agent, AllReduceResult
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import memory

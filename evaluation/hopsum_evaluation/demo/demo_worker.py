@@ -26,9 +26,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, CommunicatorStatistics
 from hopsum.codec.thc import Thc
-from hopsum.communicator import CommunicatorStatistics
 from hopsum.protocol.worker import Timing
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.command_options import view_of

@@ -27,13 +27,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Span
 from hopsum.codec import Codec, CodecError, ReductionContext, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum.communicator import Span
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table, switch_codec_argument

@@ -24,9 +24,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.communicator import Communicator, Span
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from hopsum.agent import Communicator
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.communicator import Communicator
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, take_turns
 from hopsum_topologies.netns import enter_namespace

@@ -1,15 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums float32 vectors over all workers of a job, through its switch.
+"""The handles by which a program sums float32 vectors over the ranks of a job, and the agent that does so at a switch.
 
-agent             `Agent`, the communicator at a switch
-allreduce_engine  codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
-network           the transport from one generation to the next, and the watch over what does not come
-shards            an agent's transports to several switches
-stats_recorder    counts of all-reduces: times, codes by op, quantisation error; heartbeats carry them
+communicator         `Communicator`: submit, allreduce, close, and the states of a communicator
+serial_communicator  `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
+agent                `Agent`, the communicator at a switch
+allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
+network              the transport from one generation to the next, and the watch over what does not come
+shards               an agent's transports to several switches
+vector               a submitted vector where it lies: in numpy's memory, or elsewhere
+task                 its way from submission to the end of its future
+signature            the facts about a call that all ranks need to have in common
+allreduce_results    results, counts and spans of time; why a program ended before its work was done
+stats_recorder       counts of all-reduces: times, codes by op, quantisation error; heartbeats carry them
+
+Three kinds of communicators exist: `Agent` at a switch, `hopsum.memory` in one process, `hopsum.connection.collective`
+over a process group of torch.
 """
 
 from __future__ import annotations
 
 from hopsum.agent.agent import MEMBERSHIP_WAIT_S, TIMING, Agent
+from hopsum.agent.allreduce_results import (
+    AllReduceResult,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    SocketTraffic,
+    Span,
+)
+from hopsum.agent.communicator import Communicator
+from hopsum.agent.serial_communicator import JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.agent.signature import MismatchError
+from hopsum.agent.vector import HostVector, Vector
 
-__all__ = ["MEMBERSHIP_WAIT_S", "TIMING", "Agent"]
+__all__ = [
+    "MEMBERSHIP_WAIT_S",
+    "TIMING",
+    "Agent",
+    "AllReduceResult",
+    "Communicator",
+    "CommunicatorClosedError",
+    "CommunicatorStatistics",
+    "HostVector",
+    "JoinError",
+    "MismatchError",
+    "SerialCommunicator",
+    "SocketTraffic",
+    "Span",
+    "Summed",
+    "Vector",
+    "require_agreement",
+]

@@ -12,7 +12,7 @@ whatever their timing (`SubmissionOrder`).
     HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
     HALTED   seal                       SEALED   and HALTED again afterwards
     any      end                        FAILED   all futures have the error, mostly GenerationEndedError
-    other states and inputs: hopsum/communicator/communicator.py
+    other states and inputs: hopsum/agent/communicator.py
 
 Only a controller's jobs go from generation to generation (hopsum.rpc). Else a generation that is over is the end of its
 agents.
@@ -35,11 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine, Ended
-from hopsum.agent.network import ResumeCommand
-from hopsum.agent.shards import continuations_of, open_transport
-from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
-from hopsum.communicator import Communicator
-from hopsum.communicator.allreduce_results import (
+from hopsum.agent.allreduce_results import (
     AllReduceResult,
     CommunicatorStatistics,
     SocketTraffic,
@@ -47,7 +43,11 @@ from hopsum.communicator.allreduce_results import (
     unhandled,
     why_unfinished,
 )
-from hopsum.communicator.task import Task
+from hopsum.agent.communicator import Communicator
+from hopsum.agent.network import ResumeCommand
+from hopsum.agent.shards import continuations_of, open_transport
+from hopsum.agent.task import Task
+from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
 from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX

@@ -44,19 +44,19 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from hopsum.agent.network import Network, ResumeCommand
-from hopsum.agent.stats_recorder import StatsRecorder
-from hopsum.codec import Codec, CollectiveError, ReductionContext
-from hopsum.codec.interface import CollectivePhase, Reduction
-from hopsum.communicator.allreduce_results import (
+from hopsum.agent.allreduce_results import (
     AllReduceResult,
     CommunicatorClosedError,
     CommunicatorStatistics,
     SocketTraffic,
     Span,
 )
-from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
-from hopsum.communicator.task import Arrived, Task
+from hopsum.agent.network import Network, ResumeCommand
+from hopsum.agent.signature import MismatchError, Signer, signed, unsigned
+from hopsum.agent.stats_recorder import StatsRecorder
+from hopsum.agent.task import Arrived, Task
+from hopsum.codec import Codec, CollectiveError, ReductionContext
+from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent.signature import LANES
 from hopsum.codec.interface import CollectivePhase, Reduction
-from hopsum.communicator.signature import LANES
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.shard import Shard, TransportStatistics

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
+from hopsum.agent.allreduce_results import CommunicatorStatistics
+from hopsum.agent.task import Task
 from hopsum.codec.interface import CollectivePhase
-from hopsum.communicator.allreduce_results import CommunicatorStatistics
-from hopsum.communicator.task import Task
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import SplitResult
 
+from hopsum.agent import Communicator, Span
 from hopsum.codec import CODECS, CodecError, require_switch
-from hopsum.communicator import Communicator, Span
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError, resolve
 from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
 from hopsum.connection.open_agent import Hooks, codec_of, has_settings, record_settings, settings_of

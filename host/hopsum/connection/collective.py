@@ -33,10 +33,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from hopsum.agent import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import lane_values, simulate_switch
-from hopsum.communicator import JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of
 from hopsum.connection.url import UrlError, query_of
@@ -96,7 +96,7 @@ def _require_rank(kind: str, config: Config, group: Any) -> None:
 
 
 class CollectiveCommunicator(SerialCommunicator):
-    """One rank of a process group. The contract is `hopsum.communicator.Communicator`.
+    """One rank of a process group. The contract is `hopsum.agent.Communicator`.
 
     a phase in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import SplitResult, unquote
 
+from hopsum.agent import Communicator
 from hopsum.codec import Codec
-from hopsum.communicator import Communicator
 from hopsum.config import Config
 from hopsum.connection.open_agent import Hooks, codec_for_job, open_agent, record_settings
 from hopsum.connection.url import UrlError, on_or_off, query_of, split_url

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import SplitResult
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.config import Config, ConfigError
 from hopsum.connection.open_agent import Hooks, codec_of, open_agent
 from hopsum.connection.url import UrlError, query_of

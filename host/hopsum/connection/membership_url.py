@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.config import Config, nearest
 from hopsum.connection.open_agent import Hooks, open_agent
 from hopsum.connection.url import UrlError, query_of, split_url

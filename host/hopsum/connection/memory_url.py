@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.config import Config, facts_of, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of, rank_of
 from hopsum.connection.url import UrlError, query_of, require_range

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import Codec, make_codec
-from hopsum.communicator import Communicator, Span
 from hopsum.config import Config, ConfigError
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from hopsum.agent import AllReduceResult, Communicator, CommunicatorStatistics, MismatchError
+from hopsum.agent.serial_communicator import call_in_words, require_agreement
+from hopsum.agent.task import Task
 from hopsum.codec import CollectiveError, NonFiniteError
 from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
-from hopsum.communicator import AllReduceResult, Communicator, CommunicatorStatistics, MismatchError
-from hopsum.communicator.serial import call_in_words, require_agreement
-from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError, WorkersReplacedError, name_ranks
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
 from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from hopsum.agent import AllReduceResult, CommunicatorStatistics, SocketTraffic
+from hopsum.agent.serial_communicator import call_in_words
+from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats, nonfinite_error
-from hopsum.communicator import AllReduceResult, CommunicatorStatistics, SocketTraffic
-from hopsum.communicator.serial import call_in_words
-from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank
 from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_of

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
+from hopsum.agent import Communicator
 from hopsum.codec import Codec
-from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.errors import name_ranks
 from hopsum.hosts.host_address import host_name

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hopsum.agent import Communicator, CommunicatorClosedError
+from hopsum.agent.task import Task
 from hopsum.codec import Codec
-from hopsum.communicator import Communicator, CommunicatorClosedError
-from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, HopsumError, name_ranks
 from hopsum.local_group.member_messages import Connection, Wakeup, over
 

@@ -27,9 +27,9 @@ from typing import Any, Final
 import numpy as np
 
 from hopsum import errors
+from hopsum.agent import CommunicatorClosedError, MismatchError
 from hopsum.codec import CodecError, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats
-from hopsum.communicator import CommunicatorClosedError, MismatchError
 from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
 # Memory that two processes share, for one vector at a time. It has no name, and ends with the processes.

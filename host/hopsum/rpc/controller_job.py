@@ -27,8 +27,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final, cast
 
 from hopsum.agent import Agent
+from hopsum.agent.allreduce_results import why_unfinished
 from hopsum.codec import Codec, CodecName
-from hopsum.communicator.allreduce_results import why_unfinished
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError, hopsum_version, shared_settings
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.job_agent import JobAgent

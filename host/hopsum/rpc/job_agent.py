@@ -28,8 +28,8 @@ from functools import partial
 from typing import Any, Final
 
 from hopsum.agent import Agent
+from hopsum.agent.allreduce_results import why_unfinished
 from hopsum.agent.stats_recorder import heartbeat_counts
-from hopsum.communicator.allreduce_results import why_unfinished
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hopsum.agent import Communicator
 from hopsum.codec.interface import OnNonfinite
-from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+from hopsum.agent import Communicator
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
-from hopsum.communicator import Communicator
 from hopsum.config import CODEC_ON, CodecOn
 from hopsum.torch.codec import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceVector

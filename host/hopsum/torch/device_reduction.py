@@ -9,7 +9,7 @@ The states and the bytes are those of `hopsum.codec.range_codec.RangeReduction`.
     SUMS     n/2, codes                       4 n/1024, shared ranges           codes
     DONE     4, a flag; 8                     n, sums; 4 n/1024, counts         mean and residual
 
-8 are the squares of the sample that statistics look at, with an error feedback (`hopsum.communicator.vector`).
+8 are the squares of the sample that statistics look at, with an error feedback (`hopsum.agent.vector`).
 
 A large vector is encoded and decoded in pieces, so that a piece is copied while the next one is worked on. When the
 last wait is over, nothing of the all-reduce is queued any more: any stream may use mean and residual.
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from hopsum.agent.vector import RUN_ELEMENTS, RUNS, sample_place
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
@@ -49,7 +50,6 @@ from hopsum.codec.vector_reduction import (
     require_finite,
     require_ranges,
 )
-from hopsum.communicator.vector import RUN_ELEMENTS, RUNS, sample_place
 from hopsum.torch.codec.torch_thc import TorchThc, bounded, require_device, require_tensor_vector
 from hopsum.torch.streams import Mark, Staging, streams_of
 from hopsum_wire import Op
@@ -349,7 +349,7 @@ class DeviceReduction(BlockReduction):
     def _take_sample(self, vector: torch.Tensor) -> None:
         """Read the squares of the elements that statistics look at, in the order of the kernels."""
         if self.elements > RUNS * RUN_ELEMENTS:
-            # As `hopsum.communicator.vector.sample`, so that statistics of both kinds of vectors are alike.
+            # As `hopsum.agent.vector.sample`, so that statistics of both kinds of vectors are alike.
             part = self.elements // RUNS
             vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self._number)]
         self.squares.append(self._staging.read(vector.double().square().sum()))
@@ -359,7 +359,7 @@ class DeviceReduction(BlockReduction):
 
 
 class DeviceVector:
-    """A tensor on its device. The contract is `hopsum.communicator.vector.Vector`.
+    """A tensor on its device. The contract is `hopsum.agent.vector.Vector`.
 
     Made in the thread, and with the current stream, in which x was made: what that stream has queued until then is
     waited for on the device.

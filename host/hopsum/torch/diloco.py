@@ -38,9 +38,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
-from hopsum.communicator import AllReduceResult, Communicator, MismatchError
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.tensors import within_range
 

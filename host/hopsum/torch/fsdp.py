@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hopsum.agent import Communicator, HostVector, Vector
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
-from hopsum.communicator import Communicator, HostVector, Vector
 from hopsum.config import CodecOn
 from hopsum.connection import settings_of
 from hopsum.torch.device_codec import DeviceCodecs

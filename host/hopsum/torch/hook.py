@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.config import resolve
 from hopsum.connection import open_resolved
 from hopsum.connection.collective import require_same

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.errors import WorkersReplacedError
 
 _log: Final = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hopsum.agent import Communicator
+from hopsum.agent.allreduce_results import unhandled
 from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
-from hopsum.communicator import Communicator
-from hopsum.communicator.allreduce_results import unhandled
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters

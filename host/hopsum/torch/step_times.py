@@ -25,7 +25,7 @@ from logging import INFO, Logger
 from statistics import median
 from typing import Final, Literal, NamedTuple, get_args
 
-from hopsum.communicator import AllReduceResult
+from hopsum.agent import AllReduceResult
 from hopsum.config import ConfigError
 
 

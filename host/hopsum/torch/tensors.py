@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from hopsum.agent import Communicator
 from hopsum.codec.interface import Floats
-from hopsum.communicator import Communicator
 from hopsum.config import CodecOn
 from hopsum.torch.device_codec import DeviceCodec, DeviceCodecs
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceVector

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent import AllReduceResult
 from hopsum.codec import Codec, CollectiveError
-from hopsum.communicator import AllReduceResult
 
 UNIT = 2.0**-24
 SMALLEST = 2.0**-140

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
+from hopsum.agent.task import Task
+from hopsum.agent.vector import HostVector
 from hopsum.codec import Codec, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.interface import Reduction
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator.task import Task
-from hopsum.communicator.vector import HostVector
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
 from hopsum.protocol.worker_state import AllReduceEvent

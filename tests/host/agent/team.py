@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, AllReduceResult
 from hopsum.codec import Codec, CollectiveError, ErrorFeedback, job_tables
-from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.udp_link import UdpLink

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, AllReduceResult, SocketTraffic
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, job_tables, make_codec
-from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 from hopsum_wire.payload import up_bytes

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, CommunicatorClosedError
+from hopsum.agent.allreduce_results import Span
 from hopsum.codec.backends.jit import LazyKernel
-from hopsum.communicator import CommunicatorClosedError
-from hopsum.communicator.allreduce_results import Span
 from hopsum.transport.udp_link import UdpLink
 
 from .cluster import PATIENT, Cluster

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, CommunicatorClosedError
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
-from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum_wire.membership import MembershipError, format_membership
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Span
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
-from hopsum.communicator import Span
 from hopsum.errors import GenerationEndedError, HopsumError
 from hopsum_wire import Op
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, CommunicatorClosedError
 from hopsum.codec import CODECS, ErrorFeedback, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import RankLeftError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing

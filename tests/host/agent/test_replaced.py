@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hopsum.agent.allreduce_engine import CLOSE, Ended
+from hopsum.agent.allreduce_results import CommunicatorClosedError
 from hopsum.agent.network import ResumeCommand, ShardContinuation, StallDetector
+from hopsum.agent.task import Task
 from hopsum.codec import ErrorFeedback, NonFiniteError
-from hopsum.communicator.allreduce_results import CommunicatorClosedError
-from hopsum.communicator.task import Task
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError

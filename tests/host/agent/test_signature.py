@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.agent import Agent
+from hopsum.agent.signature import LANES, MOST, CallSignature, MismatchError, Signer, signed, unsigned
 from hopsum.codec import Codec, CollectivePhase, ReductionContext, best_table, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator.signature import LANES, MOST, CallSignature, MismatchError, Signer, signed, unsigned
 from hopsum.errors import GenerationEndedError
 from hopsum_wire import Op
 

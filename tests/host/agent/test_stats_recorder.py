@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hopsum.agent.stats_recorder import heartbeat_counts
+from hopsum.agent.vector import RUN_ELEMENTS, RUNS, sample
 from hopsum.codec import ErrorFeedback, best_table, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum.communicator.vector import RUN_ELEMENTS, RUNS, sample
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, NAMES, latency_name, nmse
 

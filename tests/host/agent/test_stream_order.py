@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hopsum.agent.allreduce_engine import append, end_group, next_in_stream
+from hopsum.agent.task import Task
+from hopsum.agent.vector import HostVector
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator.task import Task
-from hopsum.communicator.vector import HostVector
 
 X = np.ones(1, np.float32)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from hopsum.agent.allreduce_results import CommunicatorClosedError
 from hopsum.codec import ErrorFeedback, NonFiniteError
-from hopsum.communicator.allreduce_results import CommunicatorClosedError
 from hopsum.errors import WorkersReplacedError
 
 from .stage_transport import WAIT_S, Stage

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.codec import make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import Communicator
 from hopsum_wire import Op
 
 Result = TypeVar("Result")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.api import ReduceOp
 from hopsum.codec import NonFiniteError
-from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, resolve
 from hopsum.connection.url import UrlError
 from hopsum.errors import GenerationEndedError, HopsumError

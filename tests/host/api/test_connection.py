@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import Agent
-from hopsum.communicator import Communicator, Span
+from hopsum.agent import Agent, Communicator, Span
 from hopsum.config import Config, ConfigError
 from hopsum.connection import settings_of
 from hopsum.connection.open_agent import codec_for_job

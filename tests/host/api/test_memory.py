@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum.agent import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, make_codec
-from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, RankLeftError
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 

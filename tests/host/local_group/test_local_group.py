@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import hopsum
+from hopsum.agent import Communicator, CommunicatorClosedError, MismatchError
 from hopsum.codec import ErrorFeedback, NonFiniteError, make_codec
-from hopsum.communicator import Communicator, CommunicatorClosedError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, RankLeftError
 from hopsum.local_group.group_leader import LocalGroupLeader
 from hopsum.local_group.group_member import LocalGroupMember

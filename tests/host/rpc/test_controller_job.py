@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.codec import CodecError
-from hopsum.communicator import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopsum.agent import Communicator
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import Agent
+from hopsum.agent import Agent, AllReduceResult, CommunicatorClosedError
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator import AllReduceResult, CommunicatorClosedError
 from hopsum.errors import AllReduceTimeoutError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease

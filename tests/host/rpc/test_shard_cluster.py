@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopsum.agent import Communicator
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator import Communicator
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.job.job_command import main as job_command
 from hopsum_cli.top.top_command import main as top

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.errors import GenerationEndedError
 from hopsum.rpc.channel import (
     MISSED_MAX,

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 import hopsum
+from hopsum.agent import Communicator, MismatchError
 from hopsum.codec import ErrorFeedback
-from hopsum.communicator import Communicator, MismatchError
 from hopsum.config import ConfigError
 from hopsum.errors import GenerationEndedError, HopsumError
 

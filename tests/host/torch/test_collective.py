@@ -14,9 +14,9 @@ from ..api.ranks import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from hopsum.agent import Communicator  # noqa: E402
 from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
-from hopsum.communicator import Communicator  # noqa: E402
 from hopsum.config import Config, ConfigError  # noqa: E402
 from hopsum.connection.collective import open_collective, pack_words, unpack_words  # noqa: E402
 from hopsum.connection.open_agent import Hooks  # noqa: E402

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
+from hopsum.agent import Communicator, MismatchError
 from hopsum.codec import NonFiniteError
-from hopsum.communicator import Communicator, MismatchError
 from hopsum.torch import DiLoCo
 
 from ..api.ranks import run_ranks, sum_without_some

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed import checkpoint
 
 import hopsum
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import DiLoCo, HopsumState, ReplicaState, load_checkpoint
 from hopsum.torch.residuals import norm_of, shared_out
 

@@ -19,8 +19,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.codec import make_codec
-from hopsum.communicator import Communicator
 from hopsum.errors import HopsumError
 from hopsum.memory import MemoryCommunicator
 from hopsum.torch import StateDictRecovery

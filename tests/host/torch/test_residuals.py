@@ -19,9 +19,9 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import hopsum
+from hopsum.agent import AllReduceResult, Communicator, SocketTraffic
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import NonFiniteError
-from hopsum.communicator import AllReduceResult, Communicator, SocketTraffic
 from hopsum.connection import connect
 from hopsum.torch import DiLoCo, HopsumState
 from hopsum.torch.buckets import Sender

@@ -16,9 +16,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
+from hopsum.agent import AllReduceResult
+from hopsum.agent.allreduce_results import SocketTraffic
 from hopsum.agent.stats_recorder import heartbeat_counts
-from hopsum.communicator import AllReduceResult
-from hopsum.communicator.allreduce_results import SocketTraffic
 from hopsum.config import ConfigError
 from hopsum.errors import RankLeftError
 from hopsum.torch import HopsumState, hopsum_hook

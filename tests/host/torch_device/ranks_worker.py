@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
-from hopsum.communicator import Communicator
+from hopsum.agent import Communicator
 from hopsum.torch import DiLoCo, register_all_reduce_hook, register_comm_hook
 
 WIDTH = 512

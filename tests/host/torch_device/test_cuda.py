@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 import hopsum
+from hopsum.agent import HostVector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import HostVector
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.device_codec import device_codec
 from hopsum.torch.device_reduction import PIECE_ELEMENTS, DeviceFeedback, DeviceReduction

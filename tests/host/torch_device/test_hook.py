@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import hopsum
+from hopsum.agent import AllReduceResult
 from hopsum.codec import CodecError
-from hopsum.communicator import AllReduceResult
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.device_reduction import DeviceFeedback

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hopsum.agent.vector import HostVector
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
 from hopsum.codec.interface import Codec, CollectivePhase, Reduction
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator.vector import HostVector
 from hopsum.torch.device_codec import DeviceCodec, device_codec
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 

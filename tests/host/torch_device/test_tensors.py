@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.codec import CodecError, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.communicator import Communicator
 from hopsum.config import Config
 from hopsum.connection.open_agent import record_settings
 from hopsum.torch import device_reduction

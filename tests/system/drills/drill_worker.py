@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import hopsum
+from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.communicator import AllReduceResult, Communicator
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 
 from .drill_training import DrillModel, DrillPlan, WorkerOrder, added

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counts of a worker in its heartbeats, since the worker was made: the one table of a worker's metrics.
 
-A new count is a field of `hopsum.communicator.CommunicatorStatistics` and a row of `WORKER_COUNTS`: heartbeats carry
+A new count is a field of `hopsum.agent.CommunicatorStatistics` and a row of `WORKER_COUNTS`: heartbeats carry
 the count, and the controller's metrics page has it. Beside the rows heartbeats have
 
 seconds_le_BOUND    all-reduces that took no longer than BOUND seconds (`latency_name`)

@@ -16,16 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CollectiveError, CollectivePhase, ReductionContext
-from hopsum.communicator.allreduce_results import (
+from hopsum.agent.allreduce_results import (
     AllReduceResult,
     CommunicatorClosedError,
     CommunicatorStatistics,
     SocketTraffic,
 )
-from hopsum.communicator.communicator import Communicator
-from hopsum.communicator.signature import MismatchError, digest_of
-from hopsum.communicator.task import Task
+from hopsum.agent.communicator import Communicator
+from hopsum.agent.signature import MismatchError, digest_of
+from hopsum.agent.task import Task
+from hopsum.codec import Codec, CollectiveError, CollectivePhase, ReductionContext
 from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
 

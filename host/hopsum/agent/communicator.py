@@ -26,16 +26,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, ErrorFeedback
-from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
-from hopsum.communicator.allreduce_results import (
+from hopsum.agent.allreduce_results import (
     AllReduceResult,
     CommunicatorClosedError,
     CommunicatorStatistics,
     why_unfinished,
 )
-from hopsum.communicator.task import Task
-from hopsum.communicator.vector import HostVector, Vector, host_vector
+from hopsum.agent.task import Task
+from hopsum.agent.vector import HostVector, Vector, host_vector
+from hopsum.codec import Codec, CodecError, ErrorFeedback
+from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
 from hopsum.errors import HopsumError
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 

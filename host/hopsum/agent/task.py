@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent.allreduce_results import AllReduceResult, SocketTraffic
+from hopsum.agent.signature import CallSignature
+from hopsum.agent.vector import Vector, host_vector
 from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
-from hopsum.communicator.allreduce_results import AllReduceResult, SocketTraffic
-from hopsum.communicator.signature import CallSignature
-from hopsum.communicator.vector import Vector, host_vector
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
 
 
