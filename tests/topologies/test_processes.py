@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_topologies import NativeSwitch, TopologyError, remove_stale_namespaces
+from hopsum_topologies import TopologyError, remove_stale_namespaces
 from hopsum_topologies import free_port as module
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
-from hopsum_topologies.tempdirs import make_temporary_directory, remove_stale_directories, temporary_directory
 from hopsum_topologies.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.system
@@ -112,70 +109,6 @@ def test_a_worker_that_goes_on_at_once_is_not_mistaken() -> None:
 
 def dead_pid() -> int:
     return int(subprocess.run((sys.executable, "-c", "import os; print(os.getpid())"), capture_output=True).stdout)
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let temporary files be in the test's own folder, here and in children; return it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
-
-
-OWNER = """
-import sys, time
-from hopsum_topologies.tempdirs import temporary_directory
-with temporary_directory("drill") as folder:
-    (folder / "journal").write_text("step 1")
-    print(folder, flush=True)
-    time.sleep(600)
-"""
-
-
-def test_what_a_killed_owner_left_is_removed_at_the_next_start_of_anything(temporary: Path) -> None:
-    owner = subprocess.Popen((sys.executable, "-c", OWNER), stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    try:
-        left = Path(owner.stdout.readline().strip())
-        assert re.fullmatch(rf"hopsum-drill-{owner.pid}-\w+", left.name)
-        with temporary_directory("demo"):
-            assert (left / "journal").exists(), "its owner lives"
-    finally:
-        owner.kill()
-        owner.communicate()
-    folder = make_temporary_directory("native")
-    assert not left.exists()
-    assert [path.name for path in temporary.iterdir()] == [Path(folder.name).name]
-    folder.cleanup()
-
-
-def test_switches_say_whose_their_folders_are(temporary: Path) -> None:
-    stale = temporary / f"hopsum-bmv2-{dead_pid()}-x1"
-    stale.mkdir()
-    with NativeSwitch(*compiled_program(), folder=None):
-        assert not stale.exists()
-        assert [path.name.rpartition("-")[0] for path in temporary.iterdir()] == [f"hopsum-native-{os.getpid()}"]
-    assert not list(temporary.iterdir())
-
-
-def test_only_folders_that_are_ours_are_removed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file, no link to a folder, nothing of another user's, nothing whose name has no process id."""
-    pid = dead_pid()
-    elsewhere = temporary / "elsewhere"
-    for folder in (elsewhere, temporary / "hopsum-native-4mu3w519", temporary / f"hopsum-{pid}-0"):
-        folder.mkdir()
-    (temporary / f"hopsum-drill-{pid}-link").symlink_to(elsewhere)
-    (temporary / f"hopsum-drill-{pid}-file").write_text("")
-    before = sorted(temporary.iterdir())
-    assert remove_stale_directories() == []
-    (temporary / f"hopsum-drill-{pid}-other").mkdir()
-    uid = os.getuid()
-    monkeypatch.setattr("os.getuid", lambda: uid + 1)
-    assert remove_stale_directories() == []
-    monkeypatch.undo()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    assert remove_stale_directories() == [temporary / f"hopsum-drill-{pid}-other"]
-    assert sorted(temporary.iterdir()) == before
 
 
 @pytest.mark.usefixtures("namespaces")

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess, SwitchProcess
-from hopsum_topologies.tempdirs import make_temporary_directory
+from hopsum_wire.owned_folder import OwnedFolder
 
 _PROGRAM = "simple_switch_grpc"
 # An overloaded machine takes seconds to start bmv2.
@@ -83,7 +84,8 @@ class Bmv2Switch(SwitchProcess):
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
-        self._folder = make_temporary_directory("bmv2", folder)
+        # A name in another folder is short, since sockets in it have names of at most 107 bytes.
+        self._folder = OwnedFolder("bmv2") if folder is None else TemporaryDirectory(prefix="bmv2-", dir=folder)
         home = Path(self._folder.name)
         grpc_port, thrift_port, frames_port = self._free_ports()
         self.address = f"127.0.0.1:{grpc_port}"

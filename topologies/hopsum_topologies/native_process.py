@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess, SwitchProcess
-from hopsum_topologies.tempdirs import make_temporary_directory
+from hopsum_wire.owned_folder import OwnedFolder
 
 _START_S = 60.0
 # hopsum_switch prints this line once all ports are open and P4Runtime answers.
@@ -43,7 +44,8 @@ class NativeSwitch(SwitchProcess):
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self._folder = make_temporary_directory("native", folder)
+        # A name in another folder is short, since sockets in it have names of at most 107 bytes.
+        self._folder = OwnedFolder("native") if folder is None else TemporaryDirectory(prefix="native-", dir=folder)
         command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
         listen = f"unix:{self._folder.name}/p4runtime" if grpc == "unix" else grpc
         command += ["--grpc", listen, "--device-id", str(device_id), *extra]

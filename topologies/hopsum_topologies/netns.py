@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.tempdirs import remove_stale_directories
+from hopsum_wire.owned_folder import remove_left_folders
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _NAMESPACES = Path("/var/run/netns")
@@ -159,7 +159,7 @@ def clean_up_after(owner_pid: int) -> None:
     while Path(f"/proc/{owner_pid}").exists() and time.monotonic() < give_up:
         time.sleep(_POLL_S)
     remove_stale_namespaces()
-    remove_stale_directories()
+    remove_left_folders()
 
 
 def switch_offloads_off(interface: str) -> None:

@@ -33,7 +33,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, write_job
 from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_reach, traffic
-from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_wire.owned_folder import OwnedFolder
 
 REACH_S: Final = 20.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -106,7 +106,7 @@ def _run(request: Request) -> int:
     if request.command and not topology.jobs and request.program is None:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
-        folder = stack.enter_context(temporary_directory())
+        folder = stack.enter_context(OwnedFolder("topology"))
         network: RunningNetwork = stack.enter_context(bring_up(topology, request.target, folder))
         # gRPC's threads stay in the namespace in which they start, and bmv2 listens on the loopback of the home.
         stack.enter_context(network.home.inside())

@@ -54,8 +54,8 @@ from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
+from hopsum_wire.owned_folder import OwnedFolder
 
 ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"
@@ -378,7 +378,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
     compiled_kernel()
     with ExitStack() as stack:
         quotas = stack.enter_context(ProcessorQuotas(setting.dilate))
-        folder = stack.enter_context(temporary_directory("bench"))
+        folder = stack.enter_context(OwnedFolder("bench"))
         round_trip_s = setting.dilate * setting.round_trip_s / 2
         star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), round_trip_s))
         console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")

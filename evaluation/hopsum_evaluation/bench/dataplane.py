@@ -45,8 +45,8 @@ from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
-from hopsum_topologies.tempdirs import make_temporary_directory
 from hopsum_wire import MAX_SLOTS
+from hopsum_wire.owned_folder import OwnedFolder
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
@@ -431,7 +431,7 @@ class Startup:
     """
 
     def __init__(self) -> None:
-        self._folder = make_temporary_directory("bench")
+        self._folder = OwnedFolder("bench")
 
     def cold(self) -> float:
         """Start with an empty cache. Return the seconds until ready."""

@@ -19,8 +19,8 @@ from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traff
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.star import Star
 from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, native_testbed, open_testbed
-from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.owned_folder import OwnedFolder
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""
@@ -99,7 +99,7 @@ def demo_testbed(
             yield OneSwitchTestbed(testbed, SLOTS if star is None else SHAPED_SLOTS)
         return
     with (
-        temporary_directory() as folder,
+        OwnedFolder("topology") as folder,
         bring_up(network, target, folder) as made,
         # gRPC's threads stay in the namespace in which they were started, and must reach the switches there.
         made.home.inside(),

@@ -39,8 +39,8 @@ from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.star import Star
 from hopsum_topologies.switch_testbed import InterfaceCounters
-from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
+from hopsum_wire.owned_folder import OwnedFolder
 
 BATCH = 32
 DEADLINE_S = 60.0
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
             report.loss = max(link.loss for link in network.links)
         if one_native and os.geteuid() != 0:
             _become_root_of_namespaces()
-        with temporary_directory("demo") as folder:
+        with OwnedFolder("demo") as folder:
             plan = make_plan(report, folder)
             plan = replace(plan, link=options.link, pcap=options.pcap, show=options.show)
             if one_native:

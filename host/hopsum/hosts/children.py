@@ -7,32 +7,25 @@ until the children are closed or the process ends.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from hopsum.errors import HopsumError
 from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.owned_folder import OwnedFolder
 
 # A controller writes its database and a switch closes its ports in well under a second.
 TERMINATE_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.02
 _TAIL_BYTES: Final = 1500
-_FOLDERS: Final = "hopsum-hosts-"
-_OWNER: Final = "owner.lock"
-"""The file in a folder that its owner has locked. The kernel unlocks it however the owner ends."""
 
 
 class ChildError(HopsumError):
@@ -44,13 +37,8 @@ class Children:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        _remove_left_folders()
-        self._held = tempfile.TemporaryDirectory(prefix=_FOLDERS)
-        self.folder = Path(self._held.name)
-        # Locked before it has its name: no other process finds a folder whose owner seems dead.
-        self._owner = (self.folder / "owner.new").open("w")
-        fcntl.flock(self._owner, fcntl.LOCK_EX)
-        (self.folder / "owner.new").rename(self.folder / _OWNER)
+        self._held = OwnedFolder("hosts")
+        self.folder = self._held.path
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="hopsum-children", daemon=True)
@@ -94,7 +82,6 @@ class Children:
         # The thread ends last: with it the kernel would kill children that are still writing.
         self._work.put(None)
         self._held.cleanup()
-        self._owner.close()
 
     # PR_SET_PDEATHSIG follows the thread that forks, so all children are started in one thread.
     def _popen(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -123,18 +110,6 @@ class Children:
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-
-
-def _remove_left_folders() -> None:
-    """Remove the folders of this user's processes that were killed: they have tokens, databases and logs."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
-        # Whatever fails leaves the folder: its owner lives (BlockingIOError), or another process removes it too.
-        with suppress(OSError):
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                with (folder / _OWNER).open("r+") as owner:
-                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder)
 
 
 # An embedded switch as a child process, with one UDP port for all workers.

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import select
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -400,26 +396,6 @@ def test_a_host_that_is_cut_off_before_the_controller_reaches_it_is_named() -> N
         job_over_hosts._require_switches([there])
     with pytest.raises(ConfigError, match=r"the switch on host 127\.0\.0\.2 takes no connection at port"):
         job_over_hosts._require_switches([there])
-
-
-def test_folders_of_processes_that_were_killed_go_with_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    program = "import os; from hopsum.hosts.children import Children; Children(); os.kill(os.getpid(), 9)"
-    living = Children()
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
-    (killed,) = set(tmp_path.iterdir()) - {living.folder}
-    (tmp_path / "hopsum-hosts-link").symlink_to(killed)
-    (tmp_path / "hopsum-hosts-other").mkdir()
-    with monkeypatch.context() as another:
-        another.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        Children().close()
-    assert killed.exists(), "another user's"
-    Children().close()
-    left = {each.name for each in tmp_path.iterdir()}
-    assert left == {living.folder.name, "hopsum-hosts-link", "hopsum-hosts-other"}
-    living.close()
 
 
 def test_a_child_that_does_not_start_is_told_with_its_words() -> None:

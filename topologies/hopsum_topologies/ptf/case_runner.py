@@ -18,7 +18,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.ptf.case_results import Result, append_result, read_results
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
-from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_wire.owned_folder import OwnedFolder
 
 # Of all cases on bmv2 on an overloaded machine, and of the slowest one.
 _RUN_S: Final = 1200.0
@@ -42,7 +42,7 @@ def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
 
     Raises RunnerError: there are none, or a module cannot be imported.
     """
-    with temporary_directory("ptf") as logs:
+    with OwnedFolder("ptf") as logs:
         command = [*ptf_command(), "--test-dir", str(folder), "--log-file", f"{logs}/log", "--list-test-names"]
         done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "." in line and " " not in line]
@@ -57,7 +57,7 @@ def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
 def log_folder(wanted: Path | None) -> Iterator[Path]:
     """Make the folder for logs, without results of an earlier run, or one for the block."""
     if wanted is None:
-        with temporary_directory("ptf") as folder:
+        with OwnedFolder("ptf") as folder:
             yield folder
         return
     wanted.mkdir(parents=True, exist_ok=True)

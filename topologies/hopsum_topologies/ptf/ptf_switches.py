@@ -13,7 +13,7 @@ from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_wire.owned_folder import OwnedFolder
 
 Program = tuple[Path, Path]
 """A compiled program: p4c's JSON, and its P4Info."""
@@ -36,7 +36,7 @@ class PtfTarget:
 @contextmanager
 def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
     """Run the embedded switch with AF_UNIX ports: no root, no interfaces. `extra` are arguments of its command."""
-    with temporary_directory("ptf") as folder:
+    with OwnedFolder("ptf") as folder:
         sockets = {port: folder / str(port) for port in ports}
         with NativeSwitch(*program, unix=sockets, extra=extra) as switch:
             yield PtfTarget(
