@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire.private_files import read_private
 
 MIN_TOKEN_CHARACTERS: Final = 16
 MAX_TOKEN_CHARACTERS: Final = 256
@@ -17,8 +16,6 @@ MAX_TOKENS: Final = 64
 MAX_NAME_CHARACTERS: Final = 64
 ADMINISTRATOR: Final = "administrator"
 """Name of the holder of a token without a name."""
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_OTHERS_OF_ROOT: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 _MAKE_ONE: Final = "write one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`"
 
 
@@ -28,33 +25,6 @@ class AdminToken:
 
     token: str
     name: str = ADMINISTRATOR
-
-
-def read_private(path: Path, what: str, key: str) -> bytes:
-    """Return the content of a file that nobody but this process's user can read.
-
-    A file of root may also be readable for its group, as secrets are that Kubernetes mounts or systemd hands over.
-
-    Args:
-        what: the file in words. key: the name of its setting.
-
-    Raises ControlPlaneError when the file cannot be read, or others can read it.
-    """
-    try:
-        with open(path, "rb") as file:
-            # The mode of the open file, not of the path, which may be another file by then.
-            status = os.fstat(file.fileno())
-            content = file.read()
-    except OSError as error:
-        raise ControlPlaneError(f"{what} {path} cannot be read: {error}", hint=f"see {key}") from error
-    # Kubernetes and systemd mount secrets as root's, readable for the group of the service.
-    of_root = status.st_uid == 0 and os.geteuid() != 0
-    if status.st_mode & (_OTHERS_OF_ROOT if of_root else _OTHERS):
-        raise ControlPlaneError(
-            f"{what} {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can read it",
-            hint=f"chmod 600 {path}, and make a new one: this one may be known",
-        )
-    return content
 
 
 def read_token(path: Path, setting: str) -> str:
@@ -74,7 +44,7 @@ def read_tokens(path: Path, setting: str) -> tuple[AdminToken, ...]:
     `setting` names the file. Raises ControlPlaneError when it cannot be read, others can read it, or has no token.
     """
     what = f"{setting.removesuffix('_file').replace('_', ' ')} file"
-    content = read_private(path, what, setting)
+    content = read_private(path, what, ControlPlaneError)
     try:
         lines = content.decode("ascii").split("\n")
     except UnicodeDecodeError as error:

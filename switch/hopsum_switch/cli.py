@@ -16,7 +16,7 @@ from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from hopsum_switch.backend import Backend, engine_maker
-from hopsum_switch.grpc_address import ServerError, ServerTls, TlsFiles, default_address
+from hopsum_switch.grpc_address import ServerError, ServerTls, default_address
 from hopsum_switch.observe.metrics import MetricsError, MetricsServer
 from hopsum_switch.observe.trace import Trace, trace_to
 from hopsum_switch.p4runtime.status import P4RuntimeError
@@ -29,6 +29,7 @@ from hopsum_switch.state.randomness import MASK
 from hopsum_wire.log_writer import LogWriter
 from hopsum_wire.process_end import bound_end, die_with_parent
 from hopsum_wire.service_manager import ServiceManager
+from hopsum_wire.tls_server import TlsServerFiles
 
 T = TypeVar("T")
 MAX_TCP_PORT = 65535
@@ -137,7 +138,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         cpu_port=arguments.cpu_port,
         make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
         capture_folder=arguments.pcap,
-        tls=None if arguments.tls_certificate is None else ServerTls(_tls_files(arguments)),
+        tls=_tls(arguments),
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -207,8 +208,11 @@ def _read_again(tls: ServerTls | None) -> None:
         _log.warning("SIGHUP: read certificates, key and names of clients again")
 
 
-def _tls_files(arguments: argparse.Namespace) -> TlsFiles:
-    return TlsFiles(arguments.tls_certificate, arguments.tls_key, arguments.tls_client_ca, arguments.tls_client_names)
+def _tls(arguments: argparse.Namespace) -> ServerTls | None:
+    if arguments.tls_certificate is None:
+        return None
+    files = TlsServerFiles(arguments.tls_certificate, arguments.tls_key, arguments.tls_client_ca)
+    return ServerTls(files, arguments.tls_client_names)
 
 
 def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:

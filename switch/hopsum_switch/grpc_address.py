@@ -11,17 +11,16 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import ssl
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from hopsum_wire.quiet_grpc import grpc
+from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles, read_names
 
 _UNIX = "unix:"
 # The bits that the umask takes from the mode of a new socket.
@@ -122,7 +121,6 @@ def _answers(path: Path) -> bool:
 # The files are read at the start and at `reload`. Each new connection is served with what is there by then. Each call
 # asks again whether its client may call, and `reload` ends the streams of those that may not any more.
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # The kinds of RPC handlers by whether request and response are streams: a replaced handler must be of the same kind.
 _Methods = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
@@ -132,49 +130,26 @@ _Methods = {
 }
 
 
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files: certificate and key of the server, authorities of clients. And a file with clients' names.
-
-    Without `client_ca` clients need no certificate. `client_names` has the common name of a client that may call on
-    each line; without it every client may whose certificate is of `client_ca`.
-    """
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-    client_names: Path | None = None
-
-
-@dataclass(frozen=True)
-class _Content:
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None
-    client_names: frozenset[str] | None
-
-    def configuration(self) -> Any:
-        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
-
-
 class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
     """The credentials of a gRPC server, and the interceptor that refuses calls of clients that may not call.
 
     Raises ServerError for files that do not fit.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._now = self._given = _read(files)
+    def __init__(self, files: TlsServerFiles, client_names: Path | None) -> None:
+        """`client_names` has the common names of clients that may call. None: all may whom `files` let connect."""
+        self._files = ServerCredentials(files, ServerError)
+        self._client_names = client_names
+        self._names = self._read_names()
         self._lock = threading.Lock()
         self._streams: dict[Any, str] = {}
-        self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._now.configuration(), self._next, require_client_authentication=files.client_ca is not None
-        )
+        self.credentials = self._files.credentials
 
     def reload(self) -> None:
         """Read the files again. Raises ServerError, and nothing has changed, for files that do not fit."""
-        self._now = _read(self._files)
+        prepared, names = self._files.prepare(self._files.files), self._read_names()
+        self._files.use(prepared)
+        self._names = names
         with self._lock:
             gone = [context for context, name in self._streams.items() if not self._may(name)]
         for context in gone:
@@ -186,16 +161,12 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
         handler = continuation(handler_call_details)
         return None if handler is None else self._guarded(handler)
 
-    def _next(self) -> Any:
-        """Return the certificate of a new connection, None for the one before. Called by gRPC's threads."""
-        now = self._now
-        if now is self._given:
-            return None
-        self._given = now
-        return now.configuration()
+    def _read_names(self) -> frozenset[str] | None:
+        return None if self._client_names is None else read_names(self._client_names, ServerError)
 
     def _may(self, name: str) -> bool:
-        names = self._now.client_names
+        # One read of the attribute: `reload` may replace it in another thread.
+        names = self._names
         return names is None or name in names
 
     def _guarded(self, handler: Any) -> Any:
@@ -230,31 +201,3 @@ def handler_like(handler: Any, function: Callable[[Any, Any], Any], deserializer
 def _common_name(context: Any) -> str:
     names = context.auth_context().get("x509_common_name", ())
     return next(iter(names), b"").decode(errors="replace")
-
-
-def _read(files: TlsFiles) -> _Content:
-    """Read the files. Raises ServerError where one cannot be read, others can read the key, or they do not fit."""
-    try:
-        mode = os.stat(files.key)
-        if mode.st_mode & _OTHERS and not (mode.st_uid == 0 != os.geteuid()):
-            raise ServerError(f"TLS key {files.key} has mode {stat.S_IMODE(mode.st_mode):04o}: chmod 600 {files.key}")
-        content = _Content(
-            files.certificate.read_bytes(),
-            files.key.read_bytes(),
-            None if files.client_ca is None else files.client_ca.read_bytes(),
-            None if files.client_names is None else _names(files.client_names.read_text(encoding="utf-8")),
-        )
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key, lambda: "")
-        if files.client_ca is not None:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=files.client_ca)
-    except (OSError, UnicodeDecodeError) as error:  # ssl.SSLError among them
-        given = ", ".join(str(each) for each in (files.certificate, files.key, files.client_ca) if each)
-        hint = "give a certificate, its key without a password, and authorities (PEM)"
-        raise ServerError(f"TLS: {given}: {error}; {hint}") from error
-    return content
-
-
-def _names(text: str) -> frozenset[str]:
-    """Return the names of a file: one on each line, but for empty lines and those that begin with #."""
-    lines = (line.strip() for line in text.splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))

@@ -19,12 +19,12 @@ from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
-from hopsum_controlplane.service.credentials import ServerCredentials
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire.process_end import bound_end, die_with_parent
 from hopsum_wire.service_manager import ServiceManager
+from hopsum_wire.tls_server import ServerCredentials
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # systemd advises to report at half of WatchdogSec; a third leaves room for one report that comes late.
@@ -280,7 +280,7 @@ def _checked(config: ClusterConfig) -> str:
     except StoreLockedError:
         # As beside the controller that serves, before its SIGHUP.
         lines.append("a controller serves with the database: it was not read")
-    if found.tls is not None and (notice := ServerCredentials(found.tls).notice()):
+    if found.tls is not None and (notice := ServerCredentials(found.tls, ControlPlaneError).notice()):
         lines.append(notice)
     return "\n".join(lines)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from hopsum_controlplane.errors import UnauthenticatedError
-from hopsum_controlplane.service.credentials import Tls
 from hopsum_controlplane.token_files import MAX_TOKEN_CHARACTERS, AdminToken
 from hopsum_wire.control.services import BEARER
+from hopsum_wire.tls_server import TlsServerFiles
 
 ANYBODY: Final = "anybody"
 
@@ -27,7 +27,7 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 class Safeguards(NamedTuple):
     """The means that keep strangers out of a service: TLS files, tokens, and names in clients' certificates."""
 
-    tls: Tls | None = None
+    tls: TlsServerFiles | None = None
     """None: secrets pass in the clear."""
     admin_tokens: Sequence[AdminToken] = ()
     """Tokens of administrators. Without one, every caller is an administrator."""

@@ -16,7 +16,6 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Access, Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog
-from hopsum_controlplane.service.credentials import ServerCredentials, Tls, read_names
 from hopsum_controlplane.service.event_loop import Bell, EventLoop
 from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
@@ -25,6 +24,7 @@ from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
 from hopsum_wire.quiet_grpc import grpc
+from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles, read_names
 
 BEAT_THREADS: Final = 4
 """The threads for heartbeats alone."""
@@ -91,7 +91,7 @@ class Service:
         self._access = Access(safeguards)
         tls = safeguards.tls
         self._audit = audit or AuditLog()
-        self._credentials = None if tls is None else ServerCredentials(tls)
+        self._credentials = None if tls is None else ServerCredentials(tls, ControlPlaneError)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
         # The event loop never blocks: everything that takes the cluster's lock or waits for a switch runs in a lane's
@@ -145,12 +145,15 @@ class Service:
         # Everything is read and checked before anything is replaced: a reload changes all or nothing.
         found = safeguards(replace(config, listen=self._listens))
         tls = found.tls
-        if (tls is None) != (self._credentials is None):
+        credentials = self._credentials
+        if (tls is None) != (credentials is None) or (
+            tls and credentials and (tls.client_ca is None) != (credentials.files.client_ca is None)
+        ):
             raise ControlPlaneError(
-                "the service cannot begin or end TLS while it runs (tls_certificate, tls_key)",
+                "the service cannot begin or end TLS, or to ask clients for certificates, while it runs "
+                "(tls_certificate, tls_key, tls_client_ca)",
                 hint="start the controller again: jobs continue meanwhile",
             )
-        credentials = self._credentials
         prepared = None if tls is None or credentials is None else credentials.prepare(tls)
         self._audit.reopen(config.audit_log)
         if prepared is not None and credentials is not None:
@@ -218,14 +221,14 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     """
     tls = None
     if config.tls_certificate is not None and config.tls_key is not None:
-        tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
-        ServerCredentials(tls)
+        tls = TlsServerFiles(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        ServerCredentials(tls, ControlPlaneError)
     tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
     _require_token(config.listen, tokens)
     for each in config.switches:
         if each.tls is not None:
             each.tls.check()
-    names = None if config.tls_client_names is None else read_names(config.tls_client_names)
+    names = None if config.tls_client_names is None else read_names(config.tls_client_names, ControlPlaneError)
     return Safeguards(tls, tokens, names)
 
 
@@ -242,7 +245,7 @@ def _require_token(listen: str, admin_tokens: Sequence[AdminToken]) -> None:
         )
 
 
-def _report(address: str, tls: Tls | None, admin_tokens: Sequence[AdminToken]) -> None:
+def _report(address: str, tls: TlsServerFiles | None, admin_tokens: Sequence[AdminToken]) -> None:
     """Say where it listens, and what that leaves open."""
     _log.info("service at %s, TLS %s", address, "off" if tls is None else "on")
     if not admin_tokens:

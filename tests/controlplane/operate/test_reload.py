@@ -31,12 +31,12 @@ from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service import credentials
 from hopsum_controlplane.service.access import Access, Safeguards
-from hopsum_controlplane.service.credentials import Tls
 from hopsum_controlplane.service.grpc_service import Service, safeguards
 from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.web.page_state import PageState
+from hopsum_wire import tls_server
+from hopsum_wire.tls_server import TlsServerFiles
 from hopsum_wire.watch.rates import document
 
 from ...support.pages import blocks, type_in
@@ -129,7 +129,7 @@ def test_a_certificate_that_ends_soon_is_said_and_one_that_has_ended_is_refused(
     quiet: None,
 ) -> None:
     certify(tmp_path, "first")
-    tls = Tls(tmp_path / "server.pem", tmp_path / "server.key")
+    tls = TlsServerFiles(tmp_path / "server.pem", tmp_path / "server.key")
     path = write_config(tmp_path, NOBODY, 'tls_certificate = "server.pem"\ntls_key = "server.key"\n')
     soon = r"the certificate .*server\.pem ends in 2 days, at 20\d\d-.* UTC"
     assert main(["--config", str(path), "--check"]) == 0
@@ -162,7 +162,7 @@ def test_a_certificate_that_ends_soon_is_said_and_one_that_has_ended_is_refused(
         assert service.notices() == []
 
         ended = SimpleNamespace(time=lambda: time.time() + 16 * 86400, strftime=time.strftime, gmtime=time.gmtime)
-        monkeypatch.setattr(credentials, "time", ended)
+        monkeypatch.setattr(tls_server, "time", ended)
         with pytest.raises(
             ControlPlaneError, match=r"server\.pem ended at 20.*: no client would take it; make another"
         ):

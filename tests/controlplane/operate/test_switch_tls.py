@@ -161,8 +161,14 @@ def test_certificates_are_replaced(folder: Path, stack: ExitStack) -> None:
             ("--tls-certificate", "leaf1.pem", "--tls-key", "leaf1.key", "--tls-client-names", "ca.pem"),
             "asks for --tls-c",
         ),
-        (("--tls-certificate", "leaf1.pem", "--tls-key", "server.key"), "error: TLS: leaf1.pem, server.key"),
-        (("--tls-certificate", "leaf1.pem", "--tls-key", "open.key"), "has mode 0644: chmod 600 open.key"),
+        (
+            ("--tls-certificate", "leaf1.pem", "--tls-key", "server.key"),
+            "key server.key do not go together",
+        ),
+        (
+            ("--tls-certificate", "leaf1.pem", "--tls-key", "open.key"),
+            "mode 0644: others can read it; chmod 600",
+        ),
     ],
 )
 def test_files_that_do_not_fit(folder: Path, options: tuple[str, ...], told: str) -> None:

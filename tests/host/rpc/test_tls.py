@@ -18,8 +18,9 @@ from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
-from hopsum_controlplane.service.grpc_service import Service, Tls
+from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire.tls_client import TlsClientFiles
+from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 
@@ -80,7 +81,7 @@ def _locate(place: ControllerAddress) -> int:
 
 def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Authority) -> None:
     certificate, key = authority.certify("controller")
-    with Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(certificate, key))) as service:
+    with Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=TlsServerFiles(certificate, key))) as service:
         assert _locate(ControllerAddress.of(service.address, ca_file=authority.certificate)) == 2
         for place in (
             ControllerAddress.of(service.address, ca_file=other.certificate),
@@ -96,7 +97,7 @@ def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Aut
 def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
     certificate, key = authority.certify("elsewhere", alternative="IP:192.0.2.1")
     with (
-        Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(certificate, key))) as service,
+        Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=TlsServerFiles(certificate, key))) as service,
         pytest.raises(ControllerUnreachableError),
     ):
         _locate(ControllerAddress.of(service.address, ca_file=authority.certificate))
@@ -104,7 +105,7 @@ def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority
 
 def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: Authority) -> None:
     certificate, key = authority.certify("controller")
-    tls = Tls(certificate, key, client_ca=authority.certificate)
+    tls = TlsServerFiles(certificate, key, client_ca=authority.certificate)
     with Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=tls)) as service:
         known, known_key = authority.certify("worker")
         stranger, stranger_key = other.certify("worker")
@@ -129,7 +130,7 @@ def test_renewed_files_are_used_by_a_channel_that_was_opened_before(
         ca.write_bytes(authorities)
         for mine, made in zip((certificate, key), by.certify("worker"), strict=True):
             shutil.copy(made, mine)
-        return Safeguards(tls=Tls(*by.certify("controller"), client_ca=by.certificate))
+        return Safeguards(tls=TlsServerFiles(*by.certify("controller"), client_ca=by.certificate))
 
     safeguards = certify(authority, authority.certificate.read_bytes())
     with Service(desk, "127.0.0.1:0", safeguards=safeguards) as service:
@@ -160,14 +161,14 @@ def test_a_controller_that_is_away_is_no_matter_of_tls(authority: Authority) -> 
         assert TlsClientFiles(authority.certificate).why_not(*stopped.getsockname()) == ""
 
 
-def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
+def test_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(TlsError, match="do not fit"):
         Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "ca.pem"))
     with pytest.raises(TlsError, match="cannot be read"):
         Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
-    with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_key"):
-        Service(desk, "127.0.0.1:0", safeguards=Safeguards(tls=Tls(tmp_path / "none.pem", tmp_path / "none.key")))
+    with pytest.raises(ControlPlaneError, match=r"none\.key.*cannot be read"):
+        ServerCredentials(TlsServerFiles(tmp_path / "none.pem", tmp_path / "none.key"), ControlPlaneError)
 
 
 def test_tls_goes_without_saying_where_secrets_leave_the_machine() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificates of the service, which can be replaced while it serves."""
+"""TLS of a gRPC server: its certificate, replaced while the server runs, and the names of clients that may call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.token_files import read_private
+from hopsum_wire.private_files import read_private
 from hopsum_wire.quiet_grpc import grpc
 
 _DAY_S: Final = 86400.0
@@ -22,20 +21,20 @@ _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` has no name for."""
 
 
-def read_names(path: Path) -> frozenset[str]:
+def read_names(path: Path, error: type[Exception]) -> frozenset[str]:
     """Return the common names of clients that may call: one a line, but for empty lines and those that begin with #.
 
-    Raises ControlPlaneError when the file cannot be read.
+    Raises `error` when the file cannot be read.
     """
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ControlPlaneError(f"TLS: names {path} cannot be read: {error}", hint="see tls_client_names") from error
+    except (OSError, UnicodeDecodeError) as refusal:
+        raise error(f"TLS: names {path} cannot be read: {refusal}") from refusal
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
 @dataclass(frozen=True)
-class Tls:
+class TlsServerFiles:
     """PEM files: certificate and key of the server, and the authorities that certify clients, if these are asked."""
 
     certificate: Path
@@ -45,7 +44,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class _Content:
-    """Contents of the files of a Tls. `ends_at_s` is the end of the certificate, in unix seconds."""
+    """Contents of the files of a server. `ends_at_s` is the end of the certificate, in unix seconds."""
 
     certificate: bytes
     key: bytes
@@ -59,15 +58,15 @@ class _Content:
 class ServerCredentials:
     """Credentials of a gRPC server that read their files once, and again at `prepare`.
 
-    Connections that are open keep the certificate that they began with. Raises ControlPlaneError for files that cannot
-    be read, that others can read, or that do not belong together.
+    Connections that are open keep the certificate that they began with. Raises `error` for files that cannot be read,
+    that others can read, that do not belong together, or whose certificate has ended.
     """
 
-    def __init__(self, tls: Tls) -> None:
-        self.tls = tls
-        self._now = self._given = _read(tls)
+    def __init__(self, files: TlsServerFiles, error: type[Exception]) -> None:
+        self.files, self._error = files, error
+        self._now = self._given = _read(files, error)
         self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._now.configuration(), self._next, require_client_authentication=tls.client_ca is not None
+            self._now.configuration(), self._next, require_client_authentication=files.client_ca is not None
         )
 
     @property
@@ -81,24 +80,17 @@ class ServerCredentials:
         if left_s > _SOON_S:
             return ""
         when = f"in {left_s / _DAY_S:.0f} days" if left_s >= _DAY_S else f"in {max(left_s, 0) / 3600:.1f} hours"
-        return f"the certificate {self.tls.certificate} ends {when}, at {_utc(self.ends_at_s)}: replace it, then SIGHUP"
+        return (
+            f"the certificate {self.files.certificate} ends {when}, at {_utc(self.ends_at_s)}: replace it, then SIGHUP"
+        )
 
-    def prepare(self, tls: Tls) -> tuple[Tls, _Content]:
-        """Read the files for `use`.
+    def prepare(self, files: TlsServerFiles) -> tuple[TlsServerFiles, _Content]:
+        """Read the files for `use`. Raises an error as construction does."""
+        return files, _read(files, self._error)
 
-        Raises ControlPlaneError as construction does, or when clients are asked for certificates from now on, or not
-        any more: the credentials are the old ones then.
-        """
-        if (tls.client_ca is None) != (self.tls.client_ca is None):
-            raise ControlPlaneError(
-                "whether clients need a certificate (tls_client_ca) cannot change while the service runs",
-                hint="start the controller again: jobs continue meanwhile",
-            )
-        return tls, _read(tls)
-
-    def use(self, prepared: tuple[Tls, _Content]) -> None:
-        """Use prepared TLS settings and their certificate for new connections."""
-        self.tls, self._now = prepared
+    def use(self, prepared: tuple[TlsServerFiles, _Content]) -> None:
+        """Use prepared files and their certificate for new connections."""
+        self.files, self._now = prepared
 
     def _next(self) -> Any:
         """Return the certificate of a new connection, None for the one before. Called by a thread of gRPC's."""
@@ -110,33 +102,31 @@ class ServerCredentials:
         return now.configuration()
 
 
-def _read(tls: Tls) -> _Content:
-    key = read_private(tls.key, "TLS: key", "tls_key")
-    try:
-        certificate = tls.certificate.read_bytes()
-        authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
-    except OSError as error:
-        raise ControlPlaneError(f"TLS: {error}", hint="see tls_certificate and tls_client_ca") from error
+def _read(files: TlsServerFiles, error: type[Exception]) -> _Content:
+    key = read_private(files.key, "TLS: key", error)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        server.load_cert_chain(tls.certificate, tls.key, lambda: _NO_PASSWORD)
-    except (ssl.SSLError, OSError) as error:
-        raise ControlPlaneError(
-            f"TLS: certificate {tls.certificate} and key {tls.key} do not go together: {error}",
-            hint="give a certificate (PEM), and its key (PEM) without a password",
-        ) from error
+        certificate = files.certificate.read_bytes()
+        authorities = None if files.client_ca is None else files.client_ca.read_bytes()
+    except OSError as refusal:
+        raise error(f"TLS: {refusal}") from refusal
+    try:
+        server.load_cert_chain(files.certificate, files.key, lambda: _NO_PASSWORD)
+    except OSError as refusal:  # ssl.SSLError among them
+        raise error(
+            f"TLS: certificate {files.certificate} and key {files.key} do not go together: {refusal}; "
+            "give a certificate (PEM), and its key (PEM) without a password"
+        ) from refusal
     if authorities is not None:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=tls.client_ca)
-        except ssl.SSLError as error:
-            raise ControlPlaneError(
-                f"TLS: {tls.client_ca} has no certificates: {error}", hint="see tls_client_ca"
-            ) from error
-    ends_at_s = _end_of(server, tls.certificate)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=files.client_ca)
+        except ssl.SSLError as refusal:
+            raise error(f"TLS: {files.client_ca} has no certificates: {refusal}") from refusal
+    ends_at_s = _end_of(server, files.certificate)
     if ends_at_s <= time.time():
-        raise ControlPlaneError(
-            f"TLS: certificate {tls.certificate} ended at {_utc(ends_at_s)}: no client would take it",
-            hint="make another one at the same path",
+        raise error(
+            f"TLS: certificate {files.certificate} ended at {_utc(ends_at_s)}: no client would take it; "
+            "make another one at the same path"
         )
     return _Content(certificate, key, authorities, ends_at_s)
 
