@@ -26,17 +26,22 @@ NEW_GENERATION: Final = "Connect all ranks again; the job of a membership file h
 MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that a generation may use."""
 SLOTS_LEAST: Final = 256
-"""Slots that `slots_for` returns at least: several trains of datagrams, whatever the link."""
+"""Slots of all shards together that `slots_for` returns at least: several trains of datagrams, whatever the link."""
+# More than a slow link needs wait in its queue for longer than a timeout, and are sent again. A shard's codes are made
+# 32 at a time: one train is on its way while the next one is made.
+SLOTS_OF_SHARD_LEAST: Final = 64
+"""Slots of each shard at least."""
 
 
 def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
-    """Return the slots with which a worker's link stays busy for a round trip, from SLOTS_LEAST to MAX_SLOTS.
+    """Return the slots with which a worker's link stays busy for a round trip, up to MAX_SLOTS.
 
     A slot is one packet of 4-bit codes on its way: the rule is the bandwidth-delay product over a packet's bits. Of a
     job over several shards these are the slots at each.
     """
     bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
-    return min(MAX_SLOTS, max(SLOTS_LEAST, ceil(bits_per_s * round_trip_s / (bits * shards))))
+    least = max(SLOTS_OF_SHARD_LEAST, SLOTS_LEAST // shards)
+    return min(MAX_SLOTS, max(least, ceil(bits_per_s * round_trip_s / (bits * shards))))
 
 
 class SlotRound(NamedTuple):

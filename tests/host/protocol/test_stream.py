@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum.errors import GenerationEndedError
-from hopsum.protocol.stream import MAX_ROUND, SLOTS_LEAST, SlotRound, Stream, slots_for
+from hopsum.protocol.stream import MAX_ROUND, SLOTS_LEAST, SLOTS_OF_SHARD_LEAST, SlotRound, Stream, slots_for
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
@@ -78,5 +78,6 @@ def test_slots_fill_a_link_for_a_round_trip() -> None:
     assert slots_for(1e9, 1000 * packet_s) == 1000
     assert slots_for(2e9, 500.5 * packet_s) == 1001
     assert slots_for(1e9, 1000 * packet_s, shards=2) == 500
-    assert slots_for(1e9, 0.0) == SLOTS_LEAST
+    assert slots_for(1e9, 0.0) == SLOTS_LEAST == 2 * slots_for(1e9, 0.0, shards=2)
+    assert slots_for(1e9, 0.0, shards=16) == SLOTS_OF_SHARD_LEAST
     assert slots_for(1e9, 1.0) == MAX_SLOTS
