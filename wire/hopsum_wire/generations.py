@@ -11,6 +11,10 @@ Positions are those of the job's stream (stream.py), which go on from generation
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+MAX_SHARDS: Final = 64
+"""Shards of one job."""
 
 
 @dataclass(frozen=True, slots=True)

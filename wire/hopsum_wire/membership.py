@@ -39,11 +39,9 @@ from typing import Any, Final
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
 from hopsum_wire._layout import TABLE_ENTRIES
 from hopsum_wire.errors import HopsumError
-from hopsum_wire.generations import Decided, Resume
+from hopsum_wire.generations import MAX_SHARDS, Decided, Resume
 
 SIDE_KEY_BYTES: Final = 32
-MAX_SHARDS: Final = 64
-"""Shards of one job."""
 _POLL_S: Final = 0.05
 _LIMITS: Final = {
     "udp_port": (1, 65535),
@@ -86,7 +84,10 @@ class RankEndpoint:
     endpoint: Endpoint
     send_to: Endpoint
     side_port: int | None = None
-    """TCP port where its peers fetch results that the switch no longer has, or None without a side channel."""
+    """TCP port where its peers fetch results that the switch no longer has, or None without a side channel.
+
+    One channel serves all shards of a job: that of shard 0.
+    """
     side_ip: str | None = None
     """IPv4 address of the side channel, or None where it is the endpoint's."""
     leaf: int | None = None
@@ -293,7 +294,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         further_shards=tuple(_membership(each, sharded=False) for each in shards),
         ranks=size if size > len(workers) else 0,
     )
-    sides = [side for shard in made.shards for side in (shard.side_channels or {}).values()]
+    sides = list((made.side_channels or {}).values())
     if len(set(sides)) < len(sides):
         raise root.wrong("workers", f"has side channels {sides}, several at the same address")
     for number, shard in enumerate(made.further_shards, 1):

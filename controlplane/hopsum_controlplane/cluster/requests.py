@@ -19,7 +19,7 @@ from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
 from hopsum_controlplane.job_spec import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
-from hopsum_wire.membership import MAX_SHARDS
+from hopsum_wire.generations import MAX_SHARDS
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """The names of jobs, switches, settings and statistics."""

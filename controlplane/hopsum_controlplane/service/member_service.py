@@ -23,7 +23,8 @@ from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError
 from hopsum_controlplane.service.event_loop import Bell
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.membership import MAX_SHARDS, JobMembership, format_membership
+from hopsum_wire.generations import MAX_SHARDS
+from hopsum_wire.membership import JobMembership, format_membership
 from hopsum_wire.quiet_grpc import grpc
 
 WAIT_S: Final = 10.0

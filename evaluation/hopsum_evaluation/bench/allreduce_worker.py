@@ -156,24 +156,24 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    membership, links, sides = join(seat, plan.services, pipe)
+    membership, links, side = join(seat, plan.services, pipe)
     with Agent(
-        membership, seat.rank, codec=plan.codec, link=links, side=sides, seed=plan.seed, timing=plan.timing
+        membership, seat.rank, codec=plan.codec, link=links, side=side, seed=plan.seed, timing=plan.timing
     ) as agent:
         agent.allreduce(np.ones(1024, np.float32))
         take_turns(plan, seat.rank, _Hopsum(agent, plan), pipe)
 
 
-def join(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], list[socket.socket]]:
-    """Open a worker's sockets for a job with a side channel at each shard, as every job of a controller has them.
+def join(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], socket.socket]:
+    """Open a worker's sockets for a job with side channels, as every job of a controller has them.
 
     Return the membership file's path, once the parent has made the job, and the sockets by shard.
     """
     links = [UdpLink((seat.ip, 0), service, gso="auto") for service in services]
-    sides = [socket.create_server((seat.ip, 0)) for _ in services]
-    pipe.send(("bound", [(link.local, side.getsockname()[1]) for link, side in zip(links, sides, strict=True)]))
+    side = socket.create_server((seat.ip, 0))
+    pipe.send(("bound", [(link.local, side.getsockname()[1]) for link in links]))
     membership: str = pipe.recv()
-    return membership, links, sides
+    return membership, links, side
 
 
 class _Hopsum:

@@ -91,10 +91,10 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
             sums[scheme] = stack.enter_context(CollectiveCommunicator("gloo", group, seat.rank, codec=made, seed=0))
         apart: dict[str, Communicator] = {}
         spans: list[Span] = []
-        for codec, (membership, links, sides) in zip(plan.codecs, joined, strict=True):
+        for codec, (membership, links, side) in zip(plan.codecs, joined, strict=True):
             second = codec in sums
             agent = Agent(
-                membership, seat.rank, codec=codec, link=links, side=sides, timing=plan.timing,
+                membership, seat.rank, codec=codec, link=links, side=side, timing=plan.timing,
                 overlap=not second, trace=spans.append if second else None,
             )  # fmt: skip
             (apart if second else sums)[codec] = stack.enter_context(agent)

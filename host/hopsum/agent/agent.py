@@ -78,7 +78,7 @@ class Agent(Communicator):
         link: instead of a UDP socket at this rank's address, closed with the agent. For a job over several shards, a
             list with one for each.
         side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there,
-            closed with the agent. Only where the membership has side channels. For several shards, a list.
+            closed with the agent. Only where the membership has side channels.
         seed: of rotations and roundings, the same on all ranks.
         gso: many datagrams per system call, see `UdpLink`, for the agent's own link.
         overlap: the codec works on one vector while the network has another, else strictly one after the other. The
@@ -99,7 +99,7 @@ class Agent(Communicator):
         codec: str | Codec = "thc",
         timing: Timing | None = None,
         link: DatagramLink | Sequence[DatagramLink] | None = None,
-        side: socket.socket | Sequence[socket.socket] | None = None,
+        side: socket.socket | None = None,
         seed: int = 0,
         gso: Gso = "auto",
         overlap: bool = True,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent's transport, from the membership of its job: a link and a side channel for each shard."""
+"""An agent's transport, from the membership of its job: a link for each shard, and a side channel for all."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from dataclasses import replace
 
 from hopsum.agent.network import ShardContinuation
 from hopsum.protocol.repair import RepairPolicy
@@ -19,15 +19,13 @@ from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
 
-Kind = TypeVar("Kind")
-
 
 def open_transport(
     membership: JobMembership,
     rank: int,
     timing: Timing,
     link: DatagramLink | Sequence[DatagramLink] | None,
-    side: socket.socket | Sequence[socket.socket] | None,
+    side: socket.socket | None,
     policy: RepairPolicy,
     gso: Gso,
 ) -> Transport:
@@ -35,23 +33,27 @@ def open_transport(
 
     Args:
         link: to its switch, or one to each shard, UDP sockets at this rank's addresses if None. Closed where it fails.
-        side: that listens for its peers, one for each shard, None for the addresses of the membership.
+        side: that listens for its peers, None for the address of the membership.
 
     Raises:
-        MembershipError: links or sides of another number than the job has shards, or side channels without a key.
+        MembershipError: links of another number than the job has shards, or side channels without a key.
         OSError: no socket at an address of this rank.
     """
     shards = membership.shards
-    links, sides = _listed(link, len(shards)), _listed(side, len(shards))
+    links = link if isinstance(link, Sequence) else [link] * (len(shards) if link is None else 1)
     with ExitStack() as opened:
         # Registered first: whatever fails below, the caller's sockets are closed.
         for given_link in filter(None, links):
             opened.callback(given_link.close)
-        for given_side in filter(None, sides):
-            opened.callback(given_side.close)
-        for name, given in (("links", len(links)), ("side channels", len(sides))):
-            if given != len(shards):
-                raise MembershipError(f"{given} {name} for job {membership.job!r} of {len(shards)} shards")
+        if side is not None:
+            opened.callback(side.close)
+        if len(links) != len(shards):
+            raise MembershipError(f"{len(links)} links for job {membership.job!r} of {len(shards)} shards")
+        peers = _open_peers(membership, rank, side, policy)
+        if peers is not None:
+            opened.callback(peers.channel.close)
+        elif side is not None:
+            side.close()
         ends = []
         for number, shard in enumerate(shards):
             own_link = links[number]
@@ -59,7 +61,8 @@ def open_transport(
                 seat = shard.worker(rank)
                 own_link = UdpLink(seat.endpoint.address, seat.send_to.address, gso=gso)
                 opened.callback(own_link.close)
-            made = _open_shard(shard, rank, timing, own_link, sides[number], policy)
+            here = None if peers is None else replace(peers, shard=number, resume=shard.resume)
+            made = Shard(own_link, _own_membership(shard, rank), timing, here)
             opened.callback(made.close, linger=False)
             ends.append(made)
         # All shards are open, and own their sockets from here on.
@@ -79,28 +82,20 @@ def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[
             f"generation {membership.generation} of job {membership.job!r} has {len(membership.shards)} shards, and "
             f"this worker {shards}: connect again"
         )
-    found = []
+    found, sides = [], membership.side_channels
     for shard in membership.shards:
-        sides = shard.side_channels
         if shard.resume is None or sides is None:
             lacks = "side channels" if sides is None else "how it goes on from the generation before"
             raise MembershipError(
                 f"generation {membership.generation} of job {membership.job!r} lacks {lacks}: connect again"
             )
-        found.append(ShardContinuation(sides, shard.resume, shard.rack(rank), _side_key(shard), shard.absent))
+        found.append(ShardContinuation(sides, shard.resume, shard.rack(rank), _side_key(membership), shard.absent))
     return found
 
 
-def _open_shard(
-    membership: JobMembership,
-    rank: int,
-    timing: Timing,
-    link: DatagramLink,
-    side: socket.socket | None,
-    policy: RepairPolicy,
-) -> Shard:
+def _own_membership(membership: JobMembership, rank: int) -> Membership:
     host, port = membership.worker(rank).send_to.address
-    own = Membership(
+    return Membership(
         membership.generation,
         rank,
         membership.size,
@@ -109,11 +104,13 @@ def _open_shard(
         membership.rack(rank),
         membership.absent,
     )
+
+
+def _open_peers(membership: JobMembership, rank: int, side: socket.socket | None, policy: RepairPolicy) -> Peers | None:
+    """Open the side channel at the address that a worker has at shard 0. None: the job has none."""
     sides = membership.side_channels
     if sides is None:
-        if side is not None:
-            side.close()
-        return Shard(link, own, timing)
+        return None
     try:
         channel = SideChannel(rank, GenerationKey(membership.generation, _side_key(membership)), sides[rank], side)
     except OSError as error:
@@ -122,7 +119,7 @@ def _open_shard(
             f"no side channel of rank {rank} of job {membership.job!r} at TCP {sides[rank][0]}:{sides[rank][1]}: "
             f"{error.strerror}. Write the membership with other side_channels, or with none",
         ) from error
-    return Shard(link, own, timing, Peers(channel, sides, policy, resume=membership.resume))
+    return Peers(channel, sides, policy)
 
 
 def _side_key(membership: JobMembership) -> bytes:
@@ -133,9 +130,3 @@ def _side_key(membership: JobMembership) -> bytes:
             "who talks to them: an older hopsum wrote it. Use the same hopsum on both sides, and make the job again"
         )
     return membership.side_key or b""
-
-
-def _listed(given: Kind | Sequence[Kind] | None, shards: int) -> Sequence[Kind | None]:
-    if given is None:
-        return [None] * shards
-    return given if isinstance(given, Sequence) else [given]

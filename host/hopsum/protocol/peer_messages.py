@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 from hopsum.errors import HopsumError
 from hopsum_wire import MAX_WORKERS
+from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.payload import SHAPES
 
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
-"""kind, op, sender, generation, slot, reserved (0), round, value."""
+"""kind, op, sender, generation, slot, shard, round, value."""
 HEADER_BYTES: Final = _HEADER.size
 PIECE_BYTES_MIN: Final = 40
 """Payload of an empty STATE_PIECE."""
@@ -63,10 +64,14 @@ class PeerMessage(NamedTuple):
     op: int = 0
     value: int = 0
     payload: bytes = b""
+    shard: int = 0
+    """The shard of the job whose stream the message is about. A program's state is shard 0's."""
 
     def pack(self) -> bytes:
         """Return its bytes. Raises struct.error if a value does not fit its field."""
-        header = _HEADER.pack(self.kind, self.op, self.sender, self.generation, self.slot, 0, self.round, self.value)
+        header = _HEADER.pack(
+            self.kind, self.op, self.sender, self.generation, self.slot, self.shard, self.round, self.value
+        )
         return header + self.payload
 
     @classmethod
@@ -75,21 +80,21 @@ class PeerMessage(NamedTuple):
 
         Raises:
             PeerMessageError: too short or too long ("length"), an unknown kind ("kind"), a rank that no job has
-                ("sender"), an unknown op or something in a reserved field ("value").
+                ("sender"), an unknown op or a shard that no job has ("value").
         """
         if not HEADER_BYTES <= len(data) <= MESSAGE_BYTES_MAX:
             raise PeerMessageError("length", f"{len(data)} bytes are not {HEADER_BYTES} to {MESSAGE_BYTES_MAX}")
-        kind, op, sender, generation, slot, reserved, round_, value = _HEADER.unpack_from(data)
+        kind, op, sender, generation, slot, shard, round_, value = _HEADER.unpack_from(data)
         if kind not in PeerKind._value2member_map_:
             raise PeerMessageError("kind", f"unknown kind {kind}")
         if sender >= MAX_WORKERS:
             raise PeerMessageError("sender", f"rank {sender}: no job has more than {MAX_WORKERS} workers")
-        if reserved or (kind == PeerKind.FOUND) != (op in SHAPES) or (kind != PeerKind.FOUND and op):
-            raise PeerMessageError("value", f"{PeerKind(kind).name} with op {op}, reserved field {reserved}")
+        if shard >= MAX_SHARDS or (kind == PeerKind.FOUND) != (op in SHAPES) or (kind != PeerKind.FOUND and op):
+            raise PeerMessageError("value", f"{PeerKind(kind).name} with op {op}, shard {shard}")
         payload = bytes(data[HEADER_BYTES:])
         least = most = SHAPES[op].down_bytes if kind == PeerKind.FOUND else 0
         if kind == PeerKind.STATE_PIECE:
             least, most = PIECE_BYTES_MIN, PIECE_BYTES_MAX
         if not least <= len(payload) <= most:
             raise PeerMessageError("length", f"{PeerKind(kind).name} with {len(payload)} payload bytes, not {most}")
-        return cls(PeerKind(kind), sender, generation, slot, round_, op, value, payload)
+        return cls(PeerKind(kind), sender, generation, slot, round_, op, value, payload, shard)

@@ -76,12 +76,10 @@ def open_job(
         send_to = (leaf_of(located, config.ip), *(_address(each) for each in located.further))
         codec = make_codec(config, located.workers)  # what does not fit the job takes no rank
         links = _links(config, send_to, stack)
-        # Bound now, since the controller tells the ports to the peers with the membership.
-        sides = [stack.enter_context(listen_tcp(link.local[0])) for link in links]
-        first, *further = [
-            ShardSource(link.local, mac_of(link.local[0]), side.getsockname()[1])
-            for link, side in zip(links, sides, strict=True)
-        ]
+        # Bound now, since the controller tells the port to the peers with the membership.
+        side = stack.enter_context(listen_tcp(links[0].local[0]))
+        port = side.getsockname()[1]
+        first, *further = [ShardSource(link.local, mac_of(link.local[0]), port) for link in links]
         registration = member.join(
             first.endpoint, wait_s, rank=config.rank, mac=first.mac, side_port=first.side_port,
             settings=shared_settings(config), further=further,
@@ -100,7 +98,7 @@ def open_job(
                 codec=codec,
                 make=JobAgent,
                 link=links,
-                side=sides,
+                side=side,
                 member=member,
                 lease=lease,
                 held=held,

@@ -127,11 +127,12 @@ class Peers:
     """The other workers of a job, from whom one repairs.
 
     Args:
-        channel: of this rank and generation, not started yet; closed with the transport.
+        channel: of this rank and generation, the same for all shards; closed with the last of them.
         addresses: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
         linger_s: seconds for which `close` serves peers that have not said to need nothing more.
         resume: of a newcomer, how the job's stream stands.
+        shard: this shard's number in the job.
     """
 
     channel: SideChannel
@@ -139,6 +140,7 @@ class Peers:
     policy: RepairPolicy = field(default_factory=RepairPolicy)
     linger_s: float = 10.0
     resume: Resume | None = None
+    shard: int = 0
 
 
 class Shard:
@@ -180,7 +182,7 @@ class Shard:
         self._linger_s = peers.linger_s
         self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
         self._states = StateExchange(self.worker, peers.channel, self._others, self._changed)
-        peers.channel.start({other: peers.addresses[other] for other in self._others}, self._hear)
+        peers.channel.start({other: peers.addresses[other] for other in self._others}, self._hear, peers.shard)
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -233,10 +235,12 @@ class Shard:
     def say(self) -> None:
         """Put what the worker has to say into the channel; with the lock."""
         if self._peers is not None:
-            self._peers.channel.send_all(self.worker.messages_to_peers())
+            channel, number = self._peers.channel, self._peers.shard
+            # The slot protocol knows its own shard only.
+            channel.send_all([(rank, said._replace(shard=number)) for rank, said in self.worker.messages_to_peers()])
             done = self.worker.done_for_peers()
             if done is not None:
-                self._peers.channel.tell_all(done)
+                channel.tell_all(done._replace(shard=number))
 
     def require_open(self) -> None:
         """Raise HopsumError if the side channel has ended. Its cause is attached."""
@@ -359,7 +363,7 @@ class Shard:
         if self._peers is not None:
             self._states.end_fetch("was closed while it waited for the state of another worker")
             self._take_leave(self._peers.channel, linger=linger)
-            self._peers.channel.close()
+            self._peers.channel.close(self._peers.shard)
         self.link.close()
 
     # ---- messages ------------------------------------------------------------------------------------------

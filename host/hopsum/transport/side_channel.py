@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
-One thread per channel runs an asyncio loop. It accepts connections from peers, which it reads (`_hear`), and opens one
+A worker has one channel, whatever number of shards its job has: a message names its shard. The channel's thread runs an
+asyncio loop. It accepts connections from peers, which it reads (`_hear`), and opens one
 to each peer that something is said to, which it writes (`_speak`). The listener's REPLY alone goes the other way. So an
 answer goes to the address that the job has for a rank, never to whoever asked.
 
@@ -19,7 +20,7 @@ answer goes to the address that the job has for a rank, never to whoever asked.
 A peer is connected to where something is queued for it, of `QUEUE_BYTES_MAX` at most. What is lost is asked for again:
 that is the protocol's business (hopsum.protocol.repair).
 
-News are told seldom (`tell_all`): all peers hear the latest of them at the end of an interval.
+News are told seldom (`tell_all`): all peers hear the latest of each shard at the end of an interval.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
 # News save memory at the peers, which need them before they have kept megabytes: nobody waits for them. Each costs a
-# message, its MAC and a turn of a thread at both ends. So a worker has 100 a second to say and to hear at most, however
-# many peers it has: a hundredth of a processor.
+# message, its MAC and a turn of a thread at both ends. So a worker says 100 a second and hears 100: a hundredth of a
+# processor. They are more only where results would be kept for longer than the maximum.
 TELL_EVERY_S: Final = 0.02
-"""The least seconds between two news."""
-TELL_EVERY_PER_PEER_S: Final = 0.01
-"""Seconds for each peer, where these are more."""
+"""The least seconds between two news of a shard."""
+TELL_EVERY_EACH_S: Final = 0.01
+"""Seconds for each message of an interval, one to each peer about each shard, where these are more."""
+TELL_EVERY_MAX_S: Final = 0.25
 # As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
 _KEEPALIVE: Final = (
@@ -168,8 +170,8 @@ class SideChannel:
         self._proved: dict[int, Incoming] = {}
         """The connections with a proof, by rank."""
         self._moved = True
-        self._news: deque[PeerMessage] = deque(maxlen=1)
-        """The latest news that no peer has been told."""
+        self._news: dict[int, PeerMessage] = {}
+        """The latest news of each shard that no peer has been told."""
         self._interval: asyncio.TimerHandle | None = None
         """The end of the interval at which news are told, None after an interval without news."""
         self._quiet = True
@@ -179,7 +181,8 @@ class SideChannel:
         """Done when the channel is to be closed, or a task has failed."""
         self._speakers: list[asyncio.Task[None]] = []
         self._thread: threading.Thread | None = None
-        self._deliver: Callable[[PeerMessage], None] = lambda message: None
+        self._delivers: dict[int, Callable[[PeerMessage], None]] = {}
+        """The listener of each shard."""
 
     @property
     def address(self) -> Address:
@@ -187,15 +190,17 @@ class SideChannel:
         host, port = self._listener.getsockname()
         return host, port
 
-    def start(self, peers: Mapping[int, Address], deliver: Callable[[PeerMessage], None]) -> None:
-        """Begin to listen.
+    def start(self, peers: Mapping[int, Address], deliver: Callable[[PeerMessage], None], shard: int = 0) -> None:
+        """Begin to listen, or to hear of one more shard.
 
         Args:
-            peers: (IPv4 address, TCP port) by rank. This worker's own may be among them.
-            deliver: is called in the channel's thread with every message, one after the other.
+            peers: (IPv4 address, TCP port) by rank, the same for all shards. This worker's own may be among them.
+            deliver: is called in the channel's thread with every message about the shard, one after the other.
         """
-        self._deliver = deliver
-        self.move(self._members[0], peers)
+        self._delivers[shard] = deliver
+        if self._thread is not None:
+            return
+        self._move(self._members[0], peers)
         self._thread = threading.Thread(target=self._run, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
 
@@ -203,7 +208,12 @@ class SideChannel:
         """Go on in a generation, with peers where they live now. The listening socket stays. Any thread may call it.
 
         Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
+        All shards call it, and the first call counts.
         """
+        if key != self._members[0]:
+            self._move(key, peers)
+
+    def _move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
         # Dicts are replaced as a whole: the channel's thread sees the old or the new peers, never half of them.
         self._members = key, {rank: address[0] for rank, address in others.items()}
@@ -224,11 +234,11 @@ class SideChannel:
             self._look_up()
 
     def tell_all(self, news: PeerMessage) -> None:
-        """Say something to all peers within some `TELL_EVERY_S`, or not at all where later news take its place.
+        """Say something to all peers after an interval, or not at all where later news of the shard take its place.
 
-        For one thread at a time.
+        For one thread of each shard at a time.
         """
-        self._news.append(news)
+        self._news[news.shard] = news
         # Read after the news are there: the thread looks for news after it changes this. So they cost a wake-up only
         # after an interval without any.
         if self._quiet:
@@ -240,8 +250,15 @@ class SideChannel:
         if self.failure is not None:
             raise HopsumError(f"the side channel of rank {self._rank} has ended: {self.failure}") from self.failure
 
-    def close(self) -> None:
-        """End the thread, after what is still to be said to peers that are connected. Harmless when it is closed."""
+    def close(self, shard: int = 0) -> None:
+        """Hear no more of a shard. After the last one, end the thread when peers that are connected have been told all.
+
+        Harmless when it is closed.
+        """
+        with self._lock:
+            self._delivers.pop(shard, None)
+            if self._delivers:
+                return
         self._closing = True
         self._look_up()
         if self._thread is not None:
@@ -261,15 +278,16 @@ class SideChannel:
 
     def _put_news(self) -> bool:
         """Queue the latest news, if there are any. Say whether there were."""
-        if not self._news:
-            return False
-        news = self._news.popleft()
-        # News of the generation before are of no use to anybody.
-        if news.generation == self._members[0].generation:
-            data = news.pack()
-            for out in self._outgoing.values():
-                self._put(out, data)
-        return True
+        told = bool(self._news)
+        while self._news:
+            # One call takes the news out: another thread may put later ones there at any moment.
+            _, news = self._news.popitem()
+            # News of the generation before are of no use to anybody.
+            if news.generation == self._members[0].generation:
+                data = news.pack()
+                for out in self._outgoing.values():
+                    self._put(out, data)
+        return told
 
     def _look_up(self) -> None:
         """Make the thread look at what other threads have changed."""
@@ -308,7 +326,8 @@ class SideChannel:
             self._moved = False
             self._renew()
         if self._loop is not None and self._interval is None and not self._quiet:
-            every_s = max(TELL_EVERY_S, TELL_EVERY_PER_PEER_S * len(self._outgoing))
+            each_s = TELL_EVERY_EACH_S * len(self._outgoing) * len(self._delivers)
+            every_s = max(TELL_EVERY_S, min(each_s, TELL_EVERY_MAX_S))
             self._interval = self._loop.call_later(every_s, self._end_interval)
         for out in self._outgoing.values():
             if out.queue:
@@ -369,7 +388,9 @@ class SideChannel:
 
     async def _hear(self, incoming: Incoming) -> None:
         while (message := await self._next_heard(incoming)) is not None:
-            self._deliver(message)
+            # A shard that has not begun here is deaf. So is one that has ended, and one that the job has not.
+            if (deliver := self._delivers.get(message.shard)) is not None:
+                deliver(message)
 
     async def _next_heard(self, incoming: Incoming) -> PeerMessage | None:
         """Return the next message of a connection, None at its end."""

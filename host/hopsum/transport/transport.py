@@ -37,7 +37,6 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatist
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
-from hopsum.transport.side_channel import SideStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import worker_loop
@@ -47,7 +46,7 @@ from hopsum_wire import Drop, WireError
 _STEP_S: Final = 1.0
 _TURN_S: Final = 0.001
 """The wait for one of several links that are no UDP sockets, before the next one has its turn."""
-Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics, SideStatistics)
+Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics)
 
 
 class _Locks:
@@ -107,7 +106,7 @@ class Transport:
         return TransportStatistics(
             _total(LinkStatistics(), [each.link for each in found]),
             worker,
-            _total(SideStatistics(), [each.side for each in found]),
+            found[0].side,
         )
 
     @property

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -160,6 +161,18 @@ def test_a_shard_that_does_not_answer_is_named(stack: ExitStack) -> None:
     for future in [agent.submit(x[:600]) for agent, x in zip(agents, vectors(0), strict=True)]:
         with pytest.raises(AllReduceTimeoutError, match=f"{host}:{port}"):
             future.result(WAIT_S)
+
+
+def test_shards_have_one_thread_for_their_peers(stack: ExitStack) -> None:
+    def threads() -> int:
+        return sum(thread.name.startswith("hopsum-peers-") for thread in threading.enumerate())
+
+    before = threads()
+    agents = agents_of(stack, clusters(stack, 3, peers=True))
+    assert threads() == before + WORKERS
+    summed(agents, 2)
+    close_together(agents)
+    assert threads() == before
 
 
 def test_links_of_another_number_than_shards_are_refused(stack: ExitStack) -> None:

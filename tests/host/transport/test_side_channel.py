@@ -190,6 +190,44 @@ def test_of_many_news_all_peers_hear_some_and_the_last(stack: ExitStack) -> None
         assert positions == sorted(set(positions))
 
 
+def test_shards_have_one_channel_and_hear_what_is_about_them(stack: ExitStack) -> None:
+    ends = Ends(stack, 2)
+    further = queue.Queue[PeerMessage]()
+    here, there = ends.channels
+    there.start({0: here.address}, further.put, shard=3)
+    stack.callback(there.close, 3)
+    here.send_all([(1, found(0, 1)._replace(shard=shard)) for shard in (3, 4, 0)])
+    for position in (1, 2):
+        for shard in (0, 3):
+            here.tell_all(done(0, position)._replace(shard=shard))
+    assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
+    assert further.get(timeout=WAIT_S) == found(0, 1)._replace(shard=3)
+    assert ends.heard[1].get(timeout=WAIT_S) == done(0, 2)
+    assert further.get(timeout=WAIT_S) == done(0, 2)._replace(shard=3)
+    assert len(there._proved) == 1
+    there.close()
+    here.send_all([(1, found(0, 2)._replace(shard=shard)) for shard in (0, 3)])
+    assert further.get(timeout=WAIT_S) == found(0, 2)._replace(shard=3)
+    assert ends.heard[1].empty()
+    assert not there.statistics.closed
+
+
+def test_all_shards_move_and_the_first_one_moves_the_channel(stack: ExitStack) -> None:
+    ends = Ends(stack, 2)
+    here, there = ends.channels
+    peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
+    for channel in ends.channels:
+        channel.move(NEXT, peers)
+    here.send(1, found(0, 1)._replace(generation=8))
+    assert ends.heard[1].get(timeout=WAIT_S).generation == 8
+    proved = dict(there._proved)
+    for channel in ends.channels:
+        channel.move(NEXT, peers)
+    here.send(1, found(0, 2)._replace(generation=8))
+    assert ends.heard[1].get(timeout=WAIT_S).round == 2
+    assert there._proved == proved
+
+
 def test_news_after_a_long_silence(stack: ExitStack) -> None:
     """The thread waits without any timer then, and has to be woken."""
     ends = Ends(stack, 2)
