@@ -90,8 +90,14 @@ class Task:
 
 
 def make_task(rng: random.Random, workers: int) -> Task:
+    """Draw an all-reduce of any op."""
     op, chunks = rng.choice(list(Op)), rng.randint(1, 9)
-    shape, source = shape_of(op), np.random.default_rng(rng.getrandbits(64))
+    return task_of(op, chunks, np.random.default_rng(rng.getrandbits(64)), workers)
+
+
+def task_of(op: Op, chunks: int, source: np.random.Generator, workers: int) -> Task:
+    """Draw the payloads of an all-reduce."""
+    shape = shape_of(op)
     lane = np.dtype(shape.lane_dtype)
     if shape.has_codes:
         codes = source.integers(0, 16, (workers, chunks, shape.elements), dtype=np.uint8)

@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from hopsum_wire.payload import SHAPES, lanes
 
 from .generations import ASKS, BAD, TABLES, TURNS_MAX, Rank, World
 from .jobs import TABLE, TABLE6, TABLE16
-from .network import TIMING, Generation, Network, Task, Weather, make_task
+from .network import TIMING, Generation, Network, Task, Weather, make_task, task_of
 from .trees import SPINE, Tree, jobs_of
 from .witness import Witness
 
@@ -86,7 +85,7 @@ def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("op", sorted(SHAPES), ids=lambda op: Op(op).name)
 def test_every_op(op: int) -> None:
     rng = random.Random(op)
-    task = next(task for task in iter(partial(make_task, rng, 4), None) if task.op == op)
+    task = task_of(Op(op), 5, np.random.default_rng(op), 4)
     run_generation(Tree(Network(rng, Weather()), 2), (2, 2), 7, 2, [task])
 
 

@@ -4,8 +4,7 @@
     members 0..3 -- UDP over loopback -- ports 1..4 of the switch process: each loses 5 % in and 5 % out
 
 Every all-reduce is compared when the last member has it: all of them hold the same values, which are numpy's sum of
-what all ranks sent. When the stream has ended, every datagram
-is accounted for: see `Ledger`.
+what all ranks sent. When the stream has ended, every datagram is accounted for: see `close`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopsum.protocol.worker import Membership, Timing
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
@@ -30,10 +30,11 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Op
+from hopsum_wire.payload import lanes
 
-from ...support.memory import growth_kib, resident_kib
+from ...host.protocol.jobs import TABLE, TABLE6, TABLE16
+from ...host.protocol.network import Task, task_of
 from .member import Member
-from .payloads import TABLE, TABLE6, TABLE16, Payloads
 
 WORKERS, SLOTS, CHUNKS, AHEAD = 4, 64, 256, 3
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
@@ -46,6 +47,9 @@ OPS = (
     Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD6, Op.ADD16,
 )  # fmt: skip
 """Of the all-reduces, in turn."""
+PATTERNS = 61
+"""A position of the stream has the payloads of position mod PATTERNS: a prime above the number of rounds that can be
+confused, so that rounds which share a slot's copy never carry the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +93,13 @@ class Soak:
     """One stream of all-reduces through a bench."""
 
     bench: Bench
-    payloads: Payloads
+    tasks: dict[Op, Task]
+    """The payloads of PATTERNS positions for each op, and their sums."""
     rng: random.Random
     opened: int = 0
     """All-reduces that somebody has submitted."""
     settled: int = 0
     """All-reduces that everybody has: compared and forgotten."""
-    memory_kib: list[int] = field(default_factory=list)
-    """Resident memory of the switch process, at every hundredth of the stream."""
 
     def run(self, updates: int) -> None:
         """Go on until the members have sent so many datagrams and hold all results."""
@@ -115,9 +118,6 @@ class Soak:
             if not arrived:
                 timers = [timer for member in members if (timer := member.worker.get_timer()) is not None]
                 select.select(members, [], [], max(0.0, min([*timers, now + LOOK_S]) - now))
-            if sent >= updates * len(self.memory_kib) // 100 and len(self.memory_kib) < 100:
-                self.memory_kib.append(resident_kib(self.bench.switch.process.pid))
-        self.memory_kib.append(resident_kib(self.bench.switch.process.pid))
 
     def _sent(self) -> int:
         return sum(member.sent for member in self.bench.members)
@@ -135,7 +135,7 @@ class Soak:
 
     def _submit(self, member: Member, number: int) -> None:
         op = OPS[number % len(OPS)]
-        member.transport.submit(op, self.payloads.sent(op, member.rank, number * CHUNKS, CHUNKS))
+        member.transport.submit(op, self.tasks[op].payloads[member.rank, patterns(number)])
         self.opened = max(self.opened, number + 1)
 
     def settle(self) -> None:
@@ -150,13 +150,19 @@ class Soak:
             assert np.array_equal(one.contributors, other.contributors), f"all-reduce {number}: ranks 0 and {rank}"
             assert np.array_equal(one.results, other.results), f"all-reduce {number}: ranks 0 and {rank}"
         assert set(one.contributors.tolist()) == {(1 << WORKERS) - 1}, f"all-reduce {number}: some ranks are not in it"
-        expected = self.payloads.summed(OPS[number % len(OPS)], one.contributors, number * CHUNKS)
-        wrong = np.flatnonzero((one.results != expected).any(axis=1))
-        assert not len(wrong), f"all-reduce {number}, op {OPS[number % len(OPS)].name}: chunks {wrong} are no sums"
+        op = OPS[number % len(OPS)]
+        sums = lanes(op, one.results).astype(np.uint32)
+        wrong = np.flatnonzero((sums != self.tasks[op].expected[patterns(number)]).any(axis=1))
+        assert not len(wrong), f"all-reduce {number}, op {op.name}: chunks {wrong} are no sums"
 
     def _where(self) -> str:
         again = sum(member.worker.statistics.retransmits for member in self.bench.members)
-        return f"{again:,} sent again, switch {self.memory_kib[-1:]} KiB"
+        return f"{again:,} sent again"
+
+
+def patterns(number: int) -> NDArray[np.int64]:
+    """Return the patterns of the chunks of an all-reduce."""
+    return np.arange(number * CHUNKS, (number + 1) * CHUNKS) % PATTERNS
 
 
 def next_job(stage: Bench) -> Bench:
@@ -166,49 +172,12 @@ def next_job(stage: Bench) -> Bench:
 
 
 def make_soak(stage: Bench, seed: int) -> Soak:
-    return Soak(stage, Payloads(WORKERS, seed), random.Random(seed))
+    source = np.random.default_rng(seed)
+    return Soak(stage, {op: task_of(op, PATTERNS, source, WORKERS) for op in Op}, random.Random(seed))
 
 
 QUIET_S = 60.0
 POLL_S = 0.02
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """The figures of a soak that ended: every datagram that was sent is found again, as delivered or as lost.
-
-    of every port       sent by its member = received + dropped by the kernel (socket buffer full)
-                        sent by the port   = received by its member + dropped by the kernel
-    of the way in       received by ports  = SIMULATED + added + duplicate + answered + stale;  no other drop
-    of the way out      RESULTs and STALEs = sent by ports + lost by the simulator
-    of the losses       as far from the set probability as chance allows (Hoeffding)
-    """
-
-    rounds: int
-    sent: int
-    again: int
-    """Of `sent`: retransmissions."""
-    received: int
-    kernel_drops: int
-    lost_in: int
-    lost_out: int
-    replies: int
-    """Frames that the program wanted to send."""
-    events: dict[str, int]
-    memory_kib: list[int]
-
-    def lines(self) -> list[str]:
-        """Return the figures in words."""
-        grown, at_tenth = growth_kib(self.memory_kib)
-        return [
-            f"rounds             {self.rounds:,}, compared on {WORKERS} workers",
-            f"sent by workers    {self.sent:,}, of these {self.again:,} again",
-            f"received by them   {self.received:,}",
-            f"lost on the way in {self.lost_in:,} of {self.sent - self.kernel_drops:,}, on the way out "
-            f"{self.lost_out:,} of {self.replies:,}; in full socket buffers {self.kernel_drops:,}",
-            f"events             {', '.join(f'{name} {count:,}' for name, count in self.events.items())}",
-            f"switch memory      {at_tenth:,} KiB after a tenth, from then on at most {grown:+,} KiB",
-        ]
 
 
 def bound(draws: int, probability_of_alarm: float = 1e-9) -> float:
@@ -216,8 +185,15 @@ def bound(draws: int, probability_of_alarm: float = 1e-9) -> float:
     return math.sqrt(draws * math.log(2 / probability_of_alarm) / 2)
 
 
-def close(soak: Soak, loss: float) -> Ledger:
-    """Wait until nothing is under way, and balance the account; AssertionError says what does not fit."""
+def close(soak: Soak, loss: float) -> dict[str, int]:
+    """Wait until nothing is under way, and find every datagram again, as delivered or as lost. Return figures.
+
+    of every port       sent by its member = received + dropped by the kernel (socket buffer full)
+                        sent by the port   = received by its member + dropped by the kernel
+    of the way in       received by ports  = SIMULATED + added + duplicate + answered + stale;  no other drop
+    of the way out      RESULTs and STALEs = sent by ports + lost by the simulator
+    of the losses       as far from the set probability as chance allows (Hoeffding)
+    """
     bench = soak.bench
     ports = _quiet(soak)
     drops, lost = bench.controller.drop_counters(), bench.controller.loss_counters()
@@ -239,18 +215,9 @@ def close(soak: Soak, loss: float) -> Ledger:
         assert abs(out - loss * wanted) <= bound(wanted), (port, out, wanted)
     statistics = [member.worker.statistics for member in bench.members]
     assert not any(each.ignored or each.probes for each in statistics), statistics
-    return Ledger(
-        rounds=soak.settled * CHUNKS,
-        sent=sum(member.sent for member in bench.members),
-        again=sum(each.retransmits for each in statistics),
-        received=sum(member.received for member in bench.members),
-        kernel_drops=sum(member.sent for member in bench.members) - sum(received.values()),
-        lost_in=lost_in,
-        lost_out=lost_out,
-        replies=replies,
-        events=events,
-        memory_kib=soak.memory_kib,
-    )
+    again = sum(each.retransmits for each in statistics)
+    sent = sum(member.sent for member in bench.members)
+    return {"sent": sent, "again": again, "lost_in": lost_in, "lost_out": lost_out, **events}
 
 
 def _quiet(soak: Soak) -> dict[int, dict[str, Any]]:
