@@ -47,14 +47,6 @@ class Coverage(Observer):
         """Return the parts that were not met, in the program's order."""
         return tuple(part for part in self._parts if part not in self._met)
 
-    def report(self) -> str:
-        """Return one line per kind of part with its counts, then one line per missed part."""
-        lines = []
-        for kind in dict.fromkeys(map(_kind, self._parts)):
-            total = sum(_kind(part) == kind for part in self._parts)
-            lines.append(f"{kind}: {sum(_kind(part) == kind for part in self.met())} of {total}")
-        return "\n".join([*lines, *(f"missed {part}" for part in self.missed())])
-
     def state_entered(self, state: p4.StateIR) -> None:
         self._met.add(_state(state))
 
@@ -126,10 +118,6 @@ def _drops(action: p4.ActionIR) -> Iterator[str]:
     for operation, source in zip(action.body, action.sources, strict=True):
         if isinstance(operation, p4.MarkToDrop):
             yield _drop(action.name, source)
-
-
-def _kind(part: str) -> str:
-    return part.partition(" ")[0]
 
 
 # Names of parts: an event and the list of all parts must give the same one.

@@ -61,7 +61,6 @@ def test_program_does_what_the_oracle_says(backend: type[AnyEngine]) -> None:
         met |= {("drop", reason) for reason in bed.oracle.drops} | {("event", e) for _, e in bed.oracle.job_events}
     assert met == {("drop", reason) for reason in set(Drop) - RANDOM} | {("event", event) for event in Event}
     if backend is Engine:
-        print(coverage.report())
         parts = ("state", "transition", "condition")
         missed = {part for part in coverage.missed() if part.startswith(parts)}
         assert {part for part in missed if "is_lost == 1: true" not in part} == set()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 HEAD = """\
-| drill | target | detected, ms | what became of it | lost with the dead (norm) | largest error | steps | s |
-|---|---|---:|---|---:|---:|---:|---:|"""
+| drill | target | seconds until | lost with the dead (norm) | largest error | steps | s |
+|---|---|---|---:|---:|---:|---:|"""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -24,9 +24,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def row(report: dict[str, Any]) -> str:
     checks = report["checks"]
     same = " =" if "same training in memory" in checks["replicas_equal"][1] else ""
-    detected = "-" if report["detected_ms"] is None else f"{report['detected_ms']:,.0f}"
+    times = "; ".join(f"{what}: {seconds:.2f}" for what, seconds in report["times"].items())
     norms = ", ".join(f"{norm:.1f}" for norm in report["lost_norms"].values()) or "-"
     error = re.search(r"largest error of .*?(\d\.\de-?\d+)", checks["mass_conserved"][1])
-    cells = [f"`{report['name']}`{same}", report["target"], detected, report["recovered"], norms]
+    cells = [f"`{report['name']}`{same}", report["target"], times, norms]
     cells += [error[1] if error else "-", f"{report['steps']:,}", f"{report['seconds']:.0f}"]
     return f"| {' | '.join(cells)} |"

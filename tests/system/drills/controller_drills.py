@@ -70,16 +70,13 @@ def down(context: DrillContext) -> DrillReport:
         training = TrainingJob(testbed, "train", 3)
         training.train(20)
         testbed.signal("controller", signal.SIGKILL)
-        before = training.steps(0)
         training.train(60)
-        alone = training.steps(0) - before
         at_s = testbed.happened("controller started again")
         testbed.start_controller()
-        testbed.report.detect(training.keeps_places() - at_s, "all ranks heard again")
+        testbed.report.took(training.keeps_places() - at_s, "all ranks heard again")
         training.train(20)
         training.finish()
         training.require_results(generations=1)
-        testbed.report.recovered = f"{alone} steps without a controller; it adopted the job, and its generation went on"
         training.judge(bits=True)
     return testbed.report
 
@@ -91,12 +88,10 @@ def paused(context: DrillContext) -> DrillReport:
     with drill_testbed(context, seats=context.seats_for(3), lease_s=lease_s) as testbed:
         training = TrainingJob(testbed, "train", 3, pace_s=_PACE_S)
         training.train(10)
-        alone, heard_s = 0, 0.0
+        heard_s = 0.0
         for pause_s in pauses_s:
-            before = training.steps(0)
             testbed.signal("controller", signal.SIGSTOP)
             time.sleep(pause_s)
-            alone += training.steps(0) - before
             again_s = testbed.signal("controller", signal.SIGCONT)
             heard_s = max(heard_s, training.keeps_places() - again_s)
             time.sleep(lease_s)  # a place that was lost shows by then
@@ -104,11 +99,7 @@ def paused(context: DrillContext) -> DrillReport:
         training.train(10)
         training.finish()
         training.require_results(generations=1)
-        testbed.report.detect(heard_s, "all ranks heard again, from when the controller went on")
-        told = " and ".join(f"{pause_s:g} s" for pause_s in pauses_s)
-        testbed.report.recovered = (
-            f"{alone} steps in pauses of {told}, with a lease of {lease_s:g} s; no member was evicted"
-        )
+        testbed.report.took(heard_s, "all ranks heard again, from when the controller went on")
         training.judge(bits=True)
     return testbed.report
 
@@ -127,16 +118,14 @@ def moved(context: DrillContext) -> DrillReport:
         elsewhere.parent.mkdir()
         shutil.copy(backup, elsewhere)
         testbed.write_config(database=elsewhere)
-        before = known.steps(0), late.steps(0)
         at_s = testbed.happened("another controller started with the backup")
         testbed.start_controller()
-        testbed.report.detect(known.all_heard() - at_s, "all ranks of the job in the backup heard again")
+        testbed.report.took(known.all_heard() - at_s, "all ranks of the job in the backup heard again")
         (generation,) = late.generations()
         shown = lambda: f"generation {generation}" in testbed.condition()  # noqa: E731
         await_that(shown, "the later job's generation in the switch's condition")
         known.train(20)
         late.train(20)
-        gone_on = known.steps(0) - before[0], late.steps(0) - before[1]
         late.finish()
         testbed.processes["controller"].stop()
         testbed.happened("the controller started with --remove-existing --yes")
@@ -150,10 +139,6 @@ def moved(context: DrillContext) -> DrillReport:
             if not check.ok:
                 raise DrillError(f"job {late.job}: {check.why}")
         known.judge()
-        testbed.report.recovered = (
-            f"{gone_on[0]} steps of the job in the backup, whose generation went on, and {gone_on[1]} of the later one "
-            "beside it, until its entries were removed"
-        )
     return testbed.report
 
 
@@ -166,20 +151,15 @@ def standby(context: DrillContext) -> DrillReport:
         waits = lambda: "standby: another controller has" in process.log_text()  # noqa: E731
         await_that(waits, "a standby that waits", alive=process)
         testbed.happened("a standby started")
-        before = training.steps(0)
         killed_s = testbed.signal("controller", signal.SIGKILL)
         testbed.processes["controller"] = testbed.processes.pop("standby")
         await_ready(process)
-        served_s = testbed.now() - killed_s
+        testbed.report.took(testbed.now() - killed_s, "the standby served, from the first one's death")
         sign = "all ranks heard by the second controller, from the first one's death"
-        testbed.report.detect(training.all_heard() - killed_s, sign)
+        testbed.report.took(training.all_heard() - killed_s, sign)
         training.train(20)
         training.finish()
         training.require_results(generations=1)
-        testbed.report.recovered = (
-            f"the standby served {1e3 * served_s:.0f} ms after the first one's death, within the lease of "
-            f"{testbed.lease_s:g} s; {training.steps(0) - before} steps, one generation"
-        )
         training.judge()
     return testbed.report
 
@@ -192,10 +172,9 @@ def killed_in_writes(context: DrillContext) -> DrillReport:
     with drill_testbed(context, seats=context.seats_for(_TRAINERS), lease_s=_KILLED_LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         training.train(5)
-        before = training.steps(0)
         chance = random.Random(context.seed)
-        longest_s, kills = 0.0, context.steps(20)
-        for _ in range(kills):
+        longest_s = 0.0
+        for _ in range(context.steps(20)):
             life = threading.Thread(target=_live_and_die, args=(testbed,), daemon=True)
             life.start()
             time.sleep(chance.uniform(0.0, _LIFE_S))
@@ -204,11 +183,9 @@ def killed_in_writes(context: DrillContext) -> DrillReport:
             longest_s = max(longest_s, testbed.now() - at_s)
             life.join()
             _require_audited(testbed)
-        alone = training.steps(0) - before
         training.finish()
         training.require_results(generations=1)
-        testbed.report.detect(longest_s, "the next controller served, the slowest of all")
-        testbed.report.recovered = f"{kills} deaths in {alone} steps: the switch was as in the database each time"
+        testbed.report.took(longest_s, "the next controller served, the slowest of all")
         training.judge()
         with testbed.operator() as operator, suppress(ControllerError):
             operator.delete(_VICTIM)
@@ -224,10 +201,8 @@ def two_controllers(context: DrillContext) -> DrillReport:
         other.generation(stay=True)
         _same_database_is_refused(testbed)
         _start_rival(testbed)
-        before = training.steps(0)
         _require_deposed(testbed, other)
         training.train(20)
-        under = training.steps(0) - before
         testbed.happened("end of the second controller")
         if (status := testbed.processes["rival"].stop()) != 0:
             raise DrillError(f"the second controller ended with {status}")
@@ -244,10 +219,6 @@ def two_controllers(context: DrillContext) -> DrillReport:
             await_that(gone, f"the end of job {other.name}, which was deleted meanwhile")
         training.train(5)
         training.finish()
-        generations = len(set(training.generations()))
-        testbed.report.recovered = (
-            f"{under} steps under two controllers, {generations} generation; the first has its jobs again"
-        )
         training.judge()
     return testbed.report
 
@@ -278,10 +249,6 @@ def clock_jumps(context: DrillContext) -> DrillReport:
         training.require_results(generations=1)
         if sorted(set(generations)) != generations or set(training.generations()) & set(generations):
             raise DrillError(f"generations came again: {generations}, {training.generations()} of the other job")
-        testbed.report.detected = "nothing was to be: no lease ended"
-        testbed.report.recovered = (
-            f"{len(generations)} generations of one job, each above the one before; 1 of the job that trains"
-        )
         with testbed.operator() as operator:
             operator.delete(probe.name)
         training.judge()
@@ -302,13 +269,11 @@ def disk_full(context: DrillContext) -> DrillReport:
         silent.generation(stay=True)
         full_s = _fill(testbed, disk)
         jobs = _refused(testbed, full_s)
-        before = training.steps(0)
         overdue = lambda: testbed.now() > full_s + 1.5 * LEASE_S  # noqa: E731
         await_that(overdue, f"the end of the lease of {silent.name}")
         for _ in range(context.steps(2)):
             beats(testbed, training)
             _require_unchanged(testbed, jobs)
-        full = training.steps(0) - before
         testbed.happened("room on the disk")
         (disk / "ballast").unlink()
         with testbed.operator() as operator:
@@ -319,9 +284,6 @@ def disk_full(context: DrillContext) -> DrillReport:
                 raise DrillError(f"the generation of {silent.name} ended because of {found!r}")
         beats(testbed, training)
         training.finish()
-        testbed.report.recovered = (
-            f"{full} steps on a full disk; with room again a job was made, and an overdue lease ended"
-        )
         training.judge()
         with testbed.operator() as operator:
             for job in operator.jobs():
@@ -342,17 +304,13 @@ def job_churn(context: DrillContext) -> DrillReport:
             later.generation()
             started_s = testbed.now() - began_s
             healed_s = _restart_switch(training, generation)
-            asked_s = testbed.now() - began_s
-            rate = sum(at_s >= began_s for at_s in joins) / asked_s
         training.train(10)
         training.finish()
         bound_s = testbed.lease_s + MARGIN_S
         require_within(f"job {_LATER} had started", started_s, bound_s)
         require_within("the other job went on on the restarted switch", healed_s, bound_s)
-        testbed.report.detect(started_s, f"a generation of job {_LATER}, from when it was joined")
-        testbed.report.recovered = (
-            f"beside {rate:.0f} joins/s; the job that trains went on {healed_s:.1f} s after a new switch"
-        )
+        testbed.report.took(started_s, f"a generation of job {_LATER}, from when it was joined")
+        testbed.report.took(healed_s, "the job that trains went on, from the restart of the switch")
         with testbed.operator() as operator:
             operator.delete(_CHURNS)
             operator.delete(_LATER)
@@ -411,7 +369,7 @@ def _start_rival(testbed: DrillTestbed) -> None:
     began_s = testbed.happened("second controller with a database of its own and a higher election id")
     noticed = lambda: testbed.now() if "primary" in testbed.condition() else None  # noqa: E731
     noticed_s = first_sign(noticed, "sign of another primary client")
-    testbed.report.detect(noticed_s - began_s, "the first says that another client is primary, from the second's start")
+    testbed.report.took(noticed_s - began_s, "the first says that another client is primary, from the second's start")
     await_ready(process)
     found = lambda: "the database does not have generation" in process.log_text()  # noqa: E731
     await_that(found, "a second controller that sees the first one's entries", alive=process)
@@ -469,7 +427,7 @@ def _refused(testbed: DrillTestbed, full_s: float) -> dict[str, int]:
         if _FULL not in refused:
             raise DrillError(f"refused, but not for a full disk: {refused}")
         sign = f"a job is refused, after {made} that had room in the database's log"
-        testbed.report.detect(testbed.now() - full_s, sign)
+        testbed.report.took(testbed.now() - full_s, sign)
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         refusal(lambda: operator.delete("silent"), _FULL)
         return {job.name: job.generation for job in operator.jobs()}

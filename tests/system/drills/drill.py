@@ -40,10 +40,8 @@ class DrillReport:
     target: str
     events: list[tuple[str, float]] = field(default_factory=list)
     """The faults and repairs, each with its seconds since the drill began."""
-    detected_ms: float | None = None
-    """The time from the fault to its first sign, which `detected` names."""
-    detected: str = ""
-    recovered: str = ""
+    times: dict[str, float] = field(default_factory=dict)
+    """The seconds that something took, by what."""
     lost_norms: dict[int, float] = field(default_factory=dict)
     """The norms of the error feedback that died with a worker, by rank."""
     checks: dict[str, Check] = field(default_factory=dict)
@@ -53,10 +51,9 @@ class DrillReport:
     failure: str = ""
     skipped: str = ""
 
-    def detect(self, seconds: float, sign: str) -> None:
-        """Set the time until the fault was noticed, and the sign of that."""
-        self.detected_ms = 1e3 * seconds
-        self.detected = sign
+    def took(self, seconds: float, what: str) -> None:
+        """Note the seconds from a fault or a repair to its sign, the longest of several."""
+        self.times[what] = max(seconds, self.times.get(what, 0.0))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def split(context: DrillContext) -> DrillReport:
         cut_s = testbed.happened(f"links of rank {_RANK} down")
         time.sleep(SPLIT_LEASE_S / 3)
         network.mend(_RANK)
-        mended_s = testbed.happened(f"links of rank {_RANK} up")
+        testbed.happened(f"links of rank {_RANK} up")
         before = training.steps(0)
 
         def going_on() -> float | None:
@@ -42,6 +42,7 @@ def split(context: DrillContext) -> DrillReport:
             return float(steps[before]["at"]) if len(steps) > before else None
 
         again_s = first_sign(going_on, "step after the split")
+        testbed.report.took(again_s - cut_s, f"training stood, of them {SPLIT_LEASE_S / 3:g} s cut off")
         training.train(20)
         training.require_results(generations=1)
         network.cut(_RANK)
@@ -51,10 +52,6 @@ def split(context: DrillContext) -> DrillReport:
         testbed.happened(f"links of rank {_RANK} up")
         training.comes_back(_RANK, at_s)
         training.require_refusal(_RANK)
-        testbed.report.recovered = (
-            f"shorter than the lease: training stood for {again_s - cut_s:.1f} s, {1e3 * (again_s - mended_s):.0f} ms "
-            f"of them with the links up; longer: {testbed.report.recovered}"
-        )
         training.judge()
     return testbed.report
 
@@ -75,10 +72,7 @@ def flaps(context: DrillContext) -> DrillReport:
             stood_s.append(training.longest_pause_s(gone_s))
         training.finish()
         training.require_results(generations=1)
-        testbed.report.recovered = (
-            f"{len(stood_s)} times without a way for {FLAP_S:g} s; training stood for {max(stood_s):.1f} s at most, "
-            "in one generation"
-        )
+        testbed.report.took(max(stood_s), f"training stood, of them {FLAP_S:g} s without a way")
         training.judge(bits=True)
     return testbed.report
 
@@ -96,12 +90,8 @@ def connections_dead(context: DrillContext) -> DrillReport:
             training.train(10)
             training.finish()
             training.require_results(generations=1)
-            sign = "the slower of both: heartbeats of all ranks, or a generation of another job on the switch"
-            testbed.report.detect(max(worker_s, controller_s), sign)
-            testbed.report.recovered = (
-                f"rank {_RANK} was heard again after {worker_s:.1f} s and kept its place; the controller wrote to its "
-                f"switch after {controller_s:.1f} s"
-            )
+            testbed.report.took(worker_s, f"rank {_RANK} was heard again")
+            testbed.report.took(controller_s, "the controller wrote to its switch again")
             training.judge(bits=True)
     return testbed.report
 

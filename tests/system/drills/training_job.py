@@ -214,14 +214,10 @@ class TrainingJob:
 
         report = self.testbed.report
         told_s = first_sign(told, "WorkersReplacedError in another worker")
-        report.detect(told_s - at_s, "WorkersReplacedError in the first of the others")
-        back_s = self.is_back(rank, at_s)
+        report.took(told_s - at_s, "WorkersReplacedError in the first of the others")
+        report.took(self.is_back(rank, at_s) - at_s, f"rank {rank} was back with the state of the others")
         self.train(20)
         self.finish()
-        step = self.journal(rank, "life")[-1]["step"]
-        report.recovered = (
-            f"rank {rank} went on at step {step} with the state of the others, {back_s - at_s:.1f} s later"
-        )
 
     def goes_on_after(self, generation: int) -> float:
         """Return the time of rank 0's first step in a generation above this one. Raises DrillError."""

@@ -44,16 +44,13 @@ def killed(context: DrillContext) -> DrillReport:
             steps = training.journal(0, "step")
             return next((step["at"] for step in steps if step["at"] > at_s and not _all_bits(step) >> 2 & 1), None)
 
-        testbed.report.detect(first_sign(without, "sum without rank 2") - at_s, "a sum without rank 2")
-        lost_s = testbed.await_lost("train", 2)
+        testbed.report.took(first_sign(without, "sum without rank 2") - at_s, "a sum without rank 2")
+        testbed.report.took(testbed.await_lost("train", 2) - at_s, "its lease ran out")
         training.train(40, 0, 1)
         training.finish(0, 1)
         if len(generations := training.generations(0, 1)) > 1:
             raise DrillError(f"generations {generations}: the loss of a worker that is not needed ended one")
-        testbed.report.recovered = (
-            f"the others went on, in the same generation; their longest pause was {training.longest_pause_s(at_s):.1f} "
-            f"s, its lease ran out after {lost_s - at_s:.1f} s"
-        )
+        testbed.report.took(training.longest_pause_s(at_s), "the longest pause of the others")
         training.judge()
     return testbed.report
 
@@ -71,10 +68,8 @@ def missing(context: DrillContext) -> DrillReport:
                 raise DrillError(f"an all-reduce failed without naming rank {_RANK}: {entry['text']}")
         last_s = max(entry["at"] for entry in told) - at_s
         require_within("all-reduces failed", last_s, known_s + MEMBERSHIP_WAIT_S + SLACK_S)
-        testbed.report.detect(known_s, f"both others knew; the lease is {LONG_LEASE_S:g} s")
-        testbed.report.recovered = (
-            f"both others failed within {last_s:.1f} s, {MEMBERSHIP_WAIT_S:g} s of them their wait: {told[0]['text']}"
-        )
+        testbed.report.took(known_s, f"both others knew; the lease is {LONG_LEASE_S:g} s")
+        testbed.report.took(last_s, f"both others failed, {MEMBERSHIP_WAIT_S:g} s of them their wait")
         testbed.report.steps = min(training.steps(rank) for rank in (0, 2))
         training.judge()
     return testbed.report
@@ -118,10 +113,7 @@ def _goes_on_without(context: DrillContext, workers: int, lost: tuple[int, ...])
         training.finish(*others)
         if failed := [entry for rank in others if (entry := training.since(at_s, rank, "void", "failed"))]:
             raise DrillError(f"an all-reduce without a result: {failed[0]['error']}: {failed[0]['text']}")
-        testbed.report.detect(took_s, "the first step of fewer workers")
-        testbed.report.recovered = (
-            f"ranks {others} went on without an error, {took_s:.1f} s later; a lease is {LEASE_S:g} s"
-        )
+        testbed.report.took(took_s, "the first step of fewer workers")
         training.judge()
     return testbed.report
 
@@ -157,16 +149,11 @@ def raises(context: DrillContext) -> DrillReport:
     with drill_testbed(context, seats=context.seats_for(_WORKERS)) as testbed:
         training = TrainingJob(testbed, "train", _WORKERS)
         training.train(20)
-        known_with_s, ended_with_s = _raise(training, WorkerOrder.RAISE)
+        _raise(training, WorkerOrder.RAISE)
         _come_back(training, bare=True)
-        known_bare_s, ended_bare_s = _raise(training, WorkerOrder.RAISE_IN_FLIGHT)
+        _raise(training, WorkerOrder.RAISE_IN_FLIGHT)
         _come_back(training)
         training.finish()
-        testbed.report.detect(max(known_with_s, known_bare_s), "all other ranks knew, counted from the exception")
-        testbed.report.recovered = (
-            f"inside `with`: known after {known_with_s:.2f} s, closed after {ended_with_s:.2f} s; without it: known "
-            f"after {known_bare_s:.2f} s, process ended after {ended_bare_s:.2f} s; both times the rank came back"
-        )
         training.judge()
     return testbed.report
 
@@ -178,7 +165,7 @@ def forks(context: DrillContext) -> DrillReport:
         training.train(20)
         told_s = testbed.now()
         training.order(_RANK, WorkerOrder.FORK)
-        child_s = first_sign(lambda: _at(training, told_s, "forked"), f"end of the child of rank {_RANK}")
+        first_sign(lambda: _at(training, told_s, "forked"), f"end of the child of rank {_RANK}")
         (entry,) = training.journal(_RANK, "forked")
         if entry["status"] != 0:
             raise DrillError(f"the child of rank {_RANK} ended with {entry['status']}")
@@ -191,14 +178,13 @@ def forks(context: DrillContext) -> DrillReport:
         known_s = training.others_know(_RANK, killed_s, testbed.lease_s + MARGIN_S)
         _come_back(training)
         training.finish()
-        testbed.report.detect(known_s, "all other ranks knew of the SIGKILL to the parent")
-        testbed.report.recovered = f"the parent kept its place for {killed_s - child_s:.1f} s, until its own end"
+        testbed.report.took(known_s, "all other ranks knew of the SIGKILL to the parent")
         training.judge()
     return testbed.report
 
 
-def _raise(training: TrainingJob, order: WorkerOrder) -> tuple[float, float]:
-    """Let the rank raise. Return the seconds until the others knew, and until the rank had closed its job or ended."""
+def _raise(training: TrainingJob, order: WorkerOrder) -> None:
+    """Let the rank raise, and wait until the others know, and the rank has closed its job or ended."""
     testbed, process = training.testbed, training.process(_RANK)
     told_s = testbed.now()
     training.order(_RANK, order)
@@ -209,7 +195,7 @@ def _raise(training: TrainingJob, order: WorkerOrder) -> tuple[float, float]:
     require_within(f"the program of rank {_RANK} ended", ended_s, ENDS_S)
     if (status := process.stop()) != _UNHANDLED or "UserCodeError: " not in process.log_text():
         raise DrillError(f"rank {_RANK} ended with {status}, and wrote {process.log_text()[-1500:].strip()}")
-    return known_s, ended_s
+    testbed.report.took(known_s, f"all other ranks knew of: {order}")
 
 
 def _come_back(training: TrainingJob, *, bare: bool = False) -> None:

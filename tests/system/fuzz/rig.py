@@ -29,12 +29,12 @@ from hopsum_switch.frame_batch import Batch, Outputs
 from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_wire import Drop
 
-from ...support.memory import growth_kib, resident_kib
+from ...support.memory import resident_kib
 from ..contract.bed import BROADCAST, STATION, SWITCH, Bed, make_jobs
 from .cells import Image
 from .corpus import ROW_BYTES, Corpus, Frames
 from .mutations import PORTS, Mutator
-from .verdicts import ANSWER, FLOOD, FORWARD, SLOT, verdicts
+from .verdicts import FLOOD, FORWARD, SLOT, verdicts
 
 BATCH = 2048
 BATCHES_PER_JOB = 2
@@ -59,19 +59,6 @@ class Tally:
     drops: Counter[Drop] = field(default_factory=Counter)
     outputs: int = 0
     jobs: int = 0
-
-    def lines(self) -> list[str]:
-        """Return the counts in words."""
-        kinds = ", ".join(f"{kind} {count:,} ({count / self.frames:.1%})" for kind, count in self.kinds.items())
-        words = {FORWARD: "forwarded", FLOOD: "flooded", ANSWER: "answered", SLOT: "admitted to slots"}
-        kept = ", ".join(f"{word} {self.verdicts[which]:,}" for which, word in words.items())
-        drops = ", ".join(f"{reason.name} {count:,}" for reason, count in sorted(self.drops.items()))
-        return [
-            f"frames   {self.frames:,}: {kinds}",
-            f"verdicts {kept}",
-            f"drops    {drops}",
-            f"outputs  {self.outputs:,}; jobs {self.jobs:,}",
-        ]
 
 
 class Rig:
@@ -124,11 +111,6 @@ class Rig:
         """Return a frame in words."""
         port, data = frame_of(frames, number)
         return f"frame {number}, port {port}: {data.hex()}"
-
-    def lines(self) -> list[str]:
-        """Return what was met, and what became of memory, in words."""
-        grown, at_tenth = growth_kib(self.memory_kib)
-        return [*self.tally.lines(), f"memory   {at_tenth:,} KiB after a tenth, from then on at most {grown:+,} KiB"]
 
     def frames(self) -> Frames:
         """Return the next batch: mostly mutations, some valid frames, some noise."""

@@ -50,7 +50,6 @@ class Twin:
 
     def __init__(self, every: int) -> None:
         self.coverage = Coverage(PROGRAM)
-        self.frames = 0
         self._every = every
         self._batches = 0
 
@@ -66,7 +65,6 @@ class Twin:
             got = bed.process(*frame_of(frames, number))
             assert got == expected, f"seed {rig.seed}, {rig.text(frames, number)}: interpreter sends {got}"
         assert bed.registers() == bed.oracle_registers(), f"seed {rig.seed}"
-        self.frames += len(sent)
 
     def missed(self) -> set[str]:
         """Return the parts that were not met and could have been."""
@@ -75,12 +73,6 @@ class Twin:
     def unmet(self) -> set[str]:
         """Return the parts that were not met, without line numbers."""
         return {_LINE.sub("", part) for part in self.coverage.missed()}
-
-    def lines(self) -> list[str]:
-        """Return the report in words."""
-        counts = [line for line in self.coverage.report().splitlines() if not line.startswith("missed ")]
-        unmet = [f"missed {part}: {UNREACHABLE.get(part, 'NOT EXPLAINED')}" for part in sorted(self.unmet())]
-        return [f"coverage over {self.frames:,} frames", *counts, *unmet]
 
     def lossy(self, seed: int, frames: int) -> None:
         """Send mutated frames through both back ends with the loss simulator on: both draw the same numbers."""
@@ -101,4 +93,3 @@ class Twin:
         kept = [(bed.counters(), bed.lost("ingress_loss"), bed.lost("egress_loss"), bed.registers()) for bed in beds]
         assert kept[0] == kept[1], f"seed {seed}"
         assert kept[0][0]["drops"][Drop.SIMULATED] > 0
-        self.frames += frames
