@@ -160,8 +160,6 @@ class AllReduceEngine:
         self._alone = WaitMonitor(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
         """The time since which an all-reduce waits for the one that was promised to follow."""
-        self._owed: deque[tuple[Task, CollectivePhase]] = deque()
-        """The phases of zeros of all-reduces that were skipped, in the order of the stream."""
         self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
 
@@ -247,7 +245,7 @@ class AllReduceEngine:
 
     def _is_left(self) -> bool:
         # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
-        moves = (self._handles or self._owed) and not self.network.is_sealed
+        moves = self._handles and not self.network.is_sealed
         return bool(self._closed or self._tasks or moves or self._inbox)
 
     def _break(self, error: BaseException) -> None:
@@ -439,9 +437,6 @@ class AllReduceEngine:
         """Put the next phase into the stream if it is there. Say whether anything was done."""
         if self.network.is_sealed:
             return False
-        # Codes of earlier tasks go before: of those with `more`, the ranges of a later one may be here first (O2).
-        if self._owed and not any(not each.sealed and each.number < self._owed[0][0].number for each in self._tasks):
-            return self._send_owed()
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
             return self._let_go_on(self._go_on)
@@ -483,55 +478,66 @@ class AllReduceEngine:
             self._take_behind()
 
     def _send(self, task: Task) -> bool:
-        """Put the next phase of a task into the stream. Return False where a seal came first."""
+        """Put the next phase of a task into the stream. Return False where it cannot be now, or a seal came first."""
         if task.reduction is None:
             task.started_s = time.perf_counter()
             task.reduction = self._start(task)
             self._note_span(task, "prepare", task.started_s)
-        phase = task.reduction.phase
-        if phase is None:  # nothing to share
-            task.begun = task.sealed = True
-            self._finish(task, task.reduction)
+        reduction = task.reduction
+        phase = self._foreseen(task, reduction) if task.waiting else task.zeros or reduction.phase
+        if phase is None:
+            if task.waiting:
+                return False
+            task.begun = task.sealed = True  # nothing to share
+            self._finish(task, reduction)
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
-        codes: CollectivePhase | None = None
+        coder = None
         if not task.begun:
             task.call = replace(task.call, step=task.step)
             parts = signed(phase, self._signer.sign(task.call))
-            codes = self._foreseen(task, task.reduction)
-        # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
-        is_streamed = task.reduction.encoded < len(phase.payloads) or task.reduction.stream is not None
-        is_read_early = phase.last and task.begun and self._overlap and task.follower is None
+        elif task.zeros is None:
+            is_streamed = reduction.encoded < len(phase.payloads) or reduction.stream is not None
+            # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
+            is_read_early = phase.last and self._overlap and task.follower is None
+            coder = reduction if is_streamed or is_read_early else None
         if not self._handles:
             self.network.begin_watch()
         handles: list[int] = []
         try:
-            coder = task.reduction if is_streamed or is_read_early else None
-            taken = self.network.submit(parts, task.number, handles, coder=coder, codes=codes)
+            # What a task has in the stream already are its ranges.
+            taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=self._handles_of(task))
         except Exception as error:
             self._note_failed(task, error)
             return True
         finally:
             # Parts that are in the stream already still have events, also of a task that has failed.
-            self._handles |= {handle: (task, part) for part, handle in enumerate(handles)}
+            self._handles |= {handle: (task, part) for part, handle in enumerate(handles, task.parts)}
         if not taken:
             return False
         self._made = True
+        if task.zeros is not None:
+            self._tasks.remove(task)
+            return True
         if not task.begun:
             task.begun, task.parts = True, len(parts)
         # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
         # to stop it.
-        task.waiting, task.sealed = True, phase.last or codes is not None
-        self._sent_at[task.number] = time.perf_counter()
+        task.waiting, task.sealed = True, phase.last
+        self._sent_at.setdefault(task.number, time.perf_counter())
         return True
 
     def _foreseen(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
-        """Return the phase of the codes to put into the stream with the ranges, None where the codes come later."""
-        # Alone: with others, their ranges are found while these codes are on their way. A promised one goes before.
-        if task.call.more or len(self._tasks) > 1 or not self._overlap or not self._has_loop:
+        """Return the phase of codes whose ranges are on their way, or None where the codes wait for those."""
+        are_here = task.arrived is not None or task.first
+        # Vectors that have not begun come first: their ranges are found while the network is busy with these.
+        if not self._has_loop or are_here or not all(each.begun for each in self._tasks):
             return None
         self._encode_in_parts(task, reduction)
         return reduction.foresee()
+
+    def _handles_of(self, task: Task) -> list[int]:
+        return [handle for handle, (owner, _) in self._handles.items() if owner is task]
 
     def _encode_in_parts(self, task: Task, reduction: Reduction) -> None:
         chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
@@ -540,28 +546,11 @@ class AllReduceEngine:
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
         phase = reduction.left_out
-        if phase is None or task.call.more:
+        if phase is None or not task.sealed:
+            task.zeros = phase
             return
-        if task.sealed:
-            for handle in [handle for handle, (owner, _) in self._handles.items() if owner is task]:
-                self.network.fill(handle, phase.payloads)
-        else:
-            self._owed.append((task, phase))
-
-    def _send_owed(self) -> bool:
-        """Put the oldest phase of zeros into the stream. Return False where a seal came first."""
-        task, phase = self._owed[0]
-        handles: list[int] = []
-        try:
-            if not self.network.submit((phase,), task.number, handles):
-                return False
-        except Exception as error:
-            # Where newcomers begin directly behind the ranges, no rank has these codes in the stream.
-            self._note_failed(task, error)
-        self._owed.popleft()
-        self._handles |= {handle: (task, 0) for handle in handles}
-        self._made = True
-        return True
+        for handle in self._handles_of(task):
+            self.network.fill(handle, phase.payloads)
 
     def _start(self, task: Task) -> Reduction:
         self._recorder.begin(task)
@@ -605,7 +594,7 @@ class AllReduceEngine:
     def _finish(self, task: Task, reduction: Reduction, traffic: SocketTraffic | None = None) -> None:
         """Give a task's future its result."""
         mean = reduction.mean
-        self._tasks.remove(task)
+        self._leave(task)
         used = self._count(task, traffic or self._traffic, skipped=mean is None)
         task.future.set_result(
             AllReduceResult(
@@ -625,7 +614,10 @@ class AllReduceEngine:
 
     def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
         """Give a task's future an error, and usually its error feedback the vector."""
-        self._tasks.remove(task)
+        if task.is_over:  # nobody needs its zeros any more
+            self._tasks.remove(task)
+            return
+        self._leave(task)
         try:
             if give_back:
                 task.give_back()
@@ -633,6 +625,12 @@ class AllReduceEngine:
             error.add_note(f"its error feedback did not take the vector back: {failure!r}")
             _log.exception("rank %d: the error feedback of all-reduce %d is lost", self._rank, task.number)
         task.future.set_exception(error)
+
+    def _leave(self, task: Task) -> None:
+        """Remove a task that is over, unless its zeros have yet to enter the stream."""
+        task.is_over = True
+        if task.zeros is None:
+            self._tasks.remove(task)
 
     def _fail(self, task: Task, error: BaseException) -> None:
         """Note that a task failed, and the agent with it."""
@@ -658,7 +656,6 @@ class AllReduceEngine:
         self._take_all_behind()
         if not self._tasks:
             self._handles.clear()
-            self._owed.clear()
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
@@ -720,12 +717,11 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
 #
 # Rules
 #     O1  The first phase of k + 1 comes directly before the second of k, if k has `more`, else after the last of k.
-#         An all-reduce with `more` that has one phase only (all ranks skip) changes nothing for the others.
 #     O2  The phases of one all-reduce keep their order, and so do second phases of different ones.
 #     O3  Where the next phase is not there yet, nothing overtakes it.
 #     O4  An error feedback serves one all-reduce at a time: the next with it begins when that one is over.
-#     O5  Where all ranks skip after the ranges, the codes' phase is in the stream all the same, with zeros, unless the
-#         all-reduce has `more`: a rank with no other all-reduce may have put both phases into the stream at once.
+#     O5  Where all ranks skip after the ranges, the codes' phase is in the stream all the same, with zeros: a rank with
+#         nothing else to do puts codes into the stream before their ranges are summed.
 
 
 def append(tasks: list[Task], task: Task) -> None:
@@ -744,7 +740,8 @@ def end_group(tasks: list[Task]) -> None:
 def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None, bool]:
     """Return the task whose phase is the next in the stream, None while it is not there yet (O3).
 
-    The second value says that one is missing because of `more`: nothing was submitted behind it yet.
+    Of a task that waits for the sums of its ranges, the next phase is that of its codes. The second value says that one
+    is missing because of `more`: nothing was submitted behind it yet.
 
     Args:
         tasks: all that are not over, in the order of submission.
@@ -764,10 +761,11 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
                 return None, True
             if not task.follower.begun:
                 return (None if _is_busy(task.follower, tasks[: index + 1]) else task.follower), False
-        return (None if task.waiting else task), False
+        return task, False
     return None, False
 
 
 def _is_busy(task: Task, earlier: Sequence[Task]) -> bool:
     """Say whether an all-reduce before it has its error feedback (O4)."""
-    return task.feedback is not None and any(other.feedback is task.feedback for other in earlier)
+    others = [other.feedback for other in earlier if not other.is_over]
+    return task.feedback is not None and any(other is task.feedback for other in others)

@@ -148,7 +148,7 @@ class Network:
         taken: list[int],
         *,
         coder: Reduction | None = None,
-        codes: CollectivePhase | None = None,
+        ranges: Sequence[int] = (),
     ) -> bool:
         """Append a phase to the stream, in parts, each with a handle and results of its own.
 
@@ -158,16 +158,13 @@ class Network:
             number: of its all-reduce.
             taken: gets the handle of each part that is in the stream, also where a later part is refused.
             coder: makes the payloads that are not there, and reads sums early, see `Transport.submit`.
-            codes: the phase behind the parts, whose payloads the coder makes of their sums.
+            ranges: handles of the phase whose sums the coder begins with, where they are not here yet.
         """
         with self._lock:
             if self.is_sealed:
                 return False
-            made_by = coder if codes is None else None
             for part in parts:
-                taken.append(self._transport.submit(part.op, part.payloads, part.counts(), coder=made_by))
-            if codes is not None:
-                given, ranges = (codes.op, codes.payloads, codes.counts()), tuple(taken)
+                given = (part.op, part.payloads, part.counts())
                 taken.append(self._transport.submit(*given, coder=coder, ranges=ranges, lanes_before=LANES))
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self._begun = max(self._begun, number + 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hopsum.agent.allreduce_results import AllReduceResult, SocketTraffic
 from hopsum.agent.signature import CallSignature
 from hopsum.agent.vector import Vector, host_vector
-from hopsum.codec.interface import OnNonfinite, Reduction, Tensors
+from hopsum.codec.interface import CollectivePhase, OnNonfinite, Reduction, Tensors
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
 
 
@@ -50,6 +50,10 @@ class Task:
     codes: AllReduceEvent | None = None
     """The end of its codes, where that came before its ranges were here."""
     error: BaseException | None = None
+    is_over: bool = False
+    """Its future is done, and its zeros have yet to enter the stream."""
+    zeros: CollectivePhase | None = None
+    """The phase that is in the stream in the place of codes that all ranks skip (O5)."""
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
 

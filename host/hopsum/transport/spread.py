@@ -37,7 +37,7 @@ class Spread:
     row: int = 0
     """The place in the memory of the compiled loop, during a call."""
     ranges: tuple[Spread, ...] = ()
-    """The all-reduces directly before this one whose sums its codes need, where machine code may begin them."""
+    """The neighbours in the streams whose sums the codes of this one need, where machine code may begin them."""
     lanes_before: int = 0
     """Lanes before the ranges in these sums, which are as sent where all ranks have the same."""
 

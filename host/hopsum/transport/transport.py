@@ -165,8 +165,8 @@ class Transport:
             coder: its phase has these payloads, and it has made the first `encoded` of them. `step` lets it make the
                 others while the first are on their way, and read sums before the last one is here. It may be aborted
                 meanwhile, by the thread that calls `step`.
-            ranges: handles of the all-reduces directly before this one whose sums the coder begins with. Machine code
-                may begin before the coder has them.
+            ranges: handles of neighbours in the streams whose sums the coder begins with, none of them complete.
+                Machine code may begin before the coder has them.
             lanes_before: lanes before the ranges in their sums, which are as sent where all ranks sent the same.
         """
         chunks, shards = len(payloads), len(self.shards)

@@ -394,7 +394,7 @@ def _begin(m: Any, number: Any) -> Any:
     streams, stream = m.streams, number * at.STREAM_WORDS
     if streams[stream + at.BEGIN_AT] == 0:
         return True
-    for row in range(number - streams[stream + at.RANGES], number):
+    for row in range(streams[stream + at.RANGES], streams[stream + at.RANGES_END]):
         if streams[row * at.STREAM_WORDS + at.LEFT] > 0:
             return False
     codes = streams[stream + at.CODES_AT]

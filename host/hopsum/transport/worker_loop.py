@@ -261,18 +261,19 @@ class WorkerLoop:
         stream = spread.stream
         if stream is None or stream.memory is None or stream.encoder is None:
             return (*row, *_NO_CODES)
-        begin: tuple[int, ...] = (0,) * 6
+        begin: tuple[int, ...] = (0,) * (at.QUIET - at.BEGIN_AT)
         if not stream.begun:
             ranges = spread.ranges
             # Sums that are delivered are the coder's: it begins before the next call.
             if stream.beginner is None or not all(each.missing for each in ranges):
                 return (*row, *_NO_CODES)
-            self.streams[spread.row - len(ranges) : spread.row, at.QUIET] = 1
+            ranges_end = ranges[-1].row + 1
+            self.streams[ranges[0].row : ranges_end, at.QUIET] = 1
             sums = [each.places.addresses[0] for each in (ranges[0], ranges[-1])]
             sent = ranges[0].reduces[0]
             assert sent is not None
             sent_at = address_of(sent.datagrams) + at.HOPSUM_BYTES
-            begin = (stream.beginner.address, len(ranges), sent_at, *sums, spread.lanes_before)
+            begin = (stream.beginner.address, ranges[0].row, ranges_end, sent_at, *sums, spread.lanes_before)
         decode_at = 0
         # What the coder did not read, though it was asked to, it reads in the end.
         if stream.decoder is not None and stream.taken == spread.taken:

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +26,7 @@ from .cluster import PATIENT, Cluster
 
 pytestmark = pytest.mark.system
 WAIT_S = 90
+SEEDS = int(os.environ.get("SEEDS", 3))
 LOSSY = Mishaps(drop=0.1, duplicate=0.1, reorder=0.1)
 
 
@@ -138,6 +144,59 @@ def test_a_vector_that_is_not_finite_is_skipped_by_all(stack: ExitStack, codec: 
         np.testing.assert_array_equal(each.residual, residual)
     assert not reduce_all(agents, vectors, feedback)[0].skipped
     assert (agents[0].statistics.allreduces, agents[0].statistics.skipped) == (4, 2)
+
+
+class Submitted(NamedTuple):
+    """One vector of each rank."""
+
+    vectors: list[NDArray[np.float32]]
+    step: int
+    feedback: int | None
+    """Which of a rank's feedbacks it has."""
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_bursts_and_groups_have_one_stream_whoever_foresees_the_codes(stack: ExitStack, seed: int) -> None:
+    """Ranks 0 and 1 put codes into the stream before their ranges are summed where they can; rank 2 never does."""
+    spelled, rng, lengths = ["thc", "thc:bits=2", "uhc"][seed % 3], np.random.default_rng(seed), (700, 300_000)
+    codec = make_codec(spelled, workers=3, backend="numpy")
+    agents = Cluster(stack, 3, looped=(0, 1), tables=job_tables(codec)).agents(spelled)
+    feedback, expected = ([[ErrorFeedback(n) for n in lengths] for _ in agents] for _ in range(2))
+    bursts: list[list[Submitted]] = []
+    means: list[bytes | None] = []
+    for _ in range(12):
+        bursts.append([])
+        for kind in rng.permutation([0, 1, *[-1] * 6])[: rng.integers(1, 9)]:
+            n = int(rng.choice([1, 1024, 5000, 70_000, 300_000])) if kind < 0 else lengths[kind]
+            each = Submitted(normal(3, n, seed=1000 * seed + len(means)), len(means), None if kind < 0 else int(kind))
+            if rng.random() < 0.25:
+                each.vectors[rng.integers(3)][rng.integers(n)] = rng.choice([np.nan, np.inf])
+            bursts[-1].append(each)
+            residuals = None if each.feedback is None else [own[each.feedback] for own in expected]
+            mean = simulate_allreduce(codec, each.vectors, seed=0, step=each.step, feedback=residuals)
+            means.append(None if mean is None else mean[0].tobytes())
+    grouped = rng.random(len(bursts)) < 0.7
+
+    def play(rank: int) -> list[bytes | None]:
+        chance, found = random.Random(f"{seed} {rank}"), []
+        for burst, is_group in zip(bursts, grouped, strict=True):
+            futures = []
+            with agents[rank].group() if is_group else nullcontext():
+                for each in burst:
+                    time.sleep(chance.choice([0, 0, 0.02]) * chance.random())
+                    own = None if each.feedback is None else feedback[rank][each.feedback]
+                    x = each.vectors[rank]
+                    futures.append(agents[rank].submit(x, feedback=own, step=each.step, on_nonfinite="skip"))
+                time.sleep(chance.choice([0, 0, 0.02]) * chance.random())
+            results = [future.result(WAIT_S) for future in futures]
+            found += [None if result.skipped else result.mean.tobytes() for result in results]
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        for rank, found in enumerate(pool.map(play, range(3))):
+            assert found == means
+            for own, other in zip(feedback[rank], expected[rank], strict=True):
+                np.testing.assert_array_equal(own.residual, other.residual)
 
 
 def test_statistics_are_what_passed(stack: ExitStack) -> None:

@@ -58,12 +58,19 @@ class Rank:
                 number, what = program.pop(0)
                 append(self.tasks, task(number, self.more[number])) if what == "submit" else end_group(self.tasks)
             following, _ = next_in_stream(self.tasks, overlap=self.overlap)
-            if following is not None and self.rng.random() < 0.7:
+            if following is not None and self.rng.random() < self._readiness(following):
                 self._send(following)
             in_flight = [each for each in self.tasks if each.waiting]
             if in_flight and self.rng.random() < 0.3:
                 self._results(in_flight[0] if self.rng.random() < 0.7 else self.rng.choice(in_flight))
         return self.stream
+
+    def _readiness(self, each: Task) -> float:
+        """Return the probability that a task can send its next phase now."""
+        if not each.waiting:
+            return 0.7
+        # Codes behind ranges that are on their way.
+        return 0.3 * (self.phases[each.number] == 2 and self.sent[each.number] == 1)
 
     def _send(self, each: Task) -> None:
         count = self.sent.get(each.number, 0)
