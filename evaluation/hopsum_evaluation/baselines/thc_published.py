@@ -71,27 +71,27 @@ class ThcPublished(LookupTableCodec):
 
     def decode(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], shared: SharedRanges, elements: int,
-        context: ReductionContext, out: NDArray[np.float32] | None = None, **options: Any,
+        context: ReductionContext, out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Decode with the one range for all blocks, see `RangeCodec.decode`."""
         alike = self._of_blocks_alike(shared, elements)
-        return super().decode(results, contributors, alike, elements, context, out, **options)
+        return super().decode(results, contributors, alike, elements, context, out)
 
     def contribution(
         self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: ReductionContext,
-        included: NDArray[np.bool_] | None = None, **options: Any,
+        included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Decode a worker's own codes with the one range, see `RangeCodec.contribution`."""
         alike = self._of_blocks_alike(shared, elements)
-        return super().contribution(payloads, alike, elements, context, included, **options)
+        return super().contribution(payloads, alike, elements, context, included)
 
     def subtract_contribution(
         self, x: NDArray[np.float32], payloads: NDArray[np.uint8], shared: SharedRanges, context: ReductionContext,
-        included: NDArray[np.bool_] | None = None, **options: Any,
+        included: NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
         """Subtract a worker's own decoded codes, see `RangeCodec.subtract_contribution`."""
         alike = self._of_blocks_alike(shared, x.size)
-        super().subtract_contribution(x, payloads, alike, context, included, **options)
+        super().subtract_contribution(x, payloads, alike, context, included)
 
     def _of_blocks_alike(self, shared: SharedRanges, elements: int) -> SharedRanges:
         # Kernels know ranges by block only: the one range is repeated for each.

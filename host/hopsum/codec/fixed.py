@@ -83,14 +83,7 @@ class Fixed(RangeCodec):
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
 
     def encode(
-        self,
-        x: Floats,
-        own: Words,
-        shared: SharedRanges,
-        context: ReductionContext,
-        *,
-        first_block: int = 0,
-        out: Bytes | None = None,
+        self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
     ) -> Bytes:
         """Return big-endian integers. See `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
@@ -115,8 +108,6 @@ class Fixed(RangeCodec):
         elements: int,
         context: ReductionContext,
         out: Floats | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the mean in a new array: the exact sum, divided and rounded to float32 once. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
@@ -132,8 +123,6 @@ class Fixed(RangeCodec):
         elements: int,
         context: ReductionContext,
         included: Flags | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the values of these integers, float32[elements], a new array. See `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)

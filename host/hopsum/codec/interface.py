@@ -79,6 +79,8 @@ class ReductionContext:
     step: int
     """Number of the all-reduce, the same on all ranks. A number used twice repeats its randomness."""
     rank: int
+    first_block: int = 0
+    """Number of the first block of a part of the vector, for a codec that takes parts (`RangeCodec.streams`)."""
 
 
 class CollectivePhase(NamedTuple):

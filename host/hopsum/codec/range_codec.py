@@ -22,6 +22,7 @@ bucket leaves it untouched.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -73,7 +74,7 @@ class RangeCodec(ABC):
 
     @property
     def streams(self) -> bool:
-        """True where `encode`, `decode` and `subtract_contribution` take a part of a vector, by `first_block`."""
+        """True where all methods take a part of a vector too, which begins at `context.first_block`."""
         return False
 
     def start(
@@ -86,14 +87,7 @@ class RangeCodec(ABC):
         return RangeReduction(self, x, context, feedback, **options)
 
     def stream(
-        self,
-        x: Floats,
-        own: Words,
-        context: ReductionContext,
-        payloads: Bytes,
-        mean: Floats | None,
-        *,
-        settles: bool,
+        self, x: Floats, own: Words, context: ReductionContext, payloads: Bytes, mean: Floats | None, *, settles: bool
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code that encodes and decodes its chunks; None: there is none.
 
@@ -117,14 +111,7 @@ class RangeCodec(ABC):
 
     @abstractmethod
     def encode(
-        self,
-        x: Floats,
-        own: Words,
-        shared: SharedRanges,
-        context: ReductionContext,
-        *,
-        first_block: int = 0,
-        out: Bytes | None = None,
+        self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
     ) -> Bytes:
         """Return UPDATE payloads, uint8[chunks, up_bytes(op)]. A chunk has `chunk_blocks` blocks.
 
@@ -133,8 +120,8 @@ class RangeCodec(ABC):
             own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
                 too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
-            first_block: number of the first block of x in the vector, of whole chunks; 0 unless the codec streams. All
-                other arguments are those of the blocks of x.
+            context: `first_block` is 0 unless the codec streams. All arguments are those of the blocks of x, which are
+                whole chunks.
             out: becomes the payloads where the codec streams. A new array if left out.
         """
 
@@ -147,15 +134,12 @@ class RangeCodec(ABC):
         elements: int,
         context: ReductionContext,
         out: Floats | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: [blocks], bitmap of the workers in each sum. Sums are divided by their number.
-            first_block: as for `encode`.
         """
 
     @abstractmethod
@@ -166,25 +150,15 @@ class RangeCodec(ABC):
         elements: int,
         context: ReductionContext,
         included: Flags | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the decoded share of these UPDATE payloads in the sum, float32[elements], a new array.
 
         Args:
             included: bool[blocks], which of them are in a sum, all by default. The others add nothing.
-            first_block: as for `encode`.
         """
 
     def subtract_contribution(
-        self,
-        x: Floats,
-        payloads: Bytes,
-        shared: SharedRanges,
-        context: ReductionContext,
-        included: Flags | None = None,
-        *,
-        first_block: int = 0,
+        self, x: Floats, payloads: Bytes, shared: SharedRanges, context: ReductionContext, included: Flags | None = None
     ) -> None:
         """Subtract the contribution of these payloads from x, in place. Arguments are those of `contribution`."""
         x -= self.contribution(payloads, shared, x.size, context, included)
@@ -247,8 +221,7 @@ class RangeReduction(BlockReduction):
             self._x[elements],
             self._own[blocks],
             SharedRanges(self._shared.values[blocks]),
-            self.context,
-            first_block=blocks.start,
+            replace(self.context, first_block=blocks.start),
             out=stream.payloads[chunks],
         )
         stream.encoded = chunks.stop
@@ -356,12 +329,13 @@ class RangeReduction(BlockReduction):
         blocks, elements = self._places(chunks)
         by_block = contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start]
         shared = SharedRanges(self._shared.values[blocks])
-        given = (results, by_block, shared, elements.stop - elements.start, self.context)
+        context = replace(self.context, first_block=blocks.start)
+        given = (results, by_block, shared, elements.stop - elements.start, context)
         if not self.codec.streams:
-            # The whole vector: such a codec knows no `first_block`, and may return an array of its own.
+            # The whole vector: such a codec may return an array of its own.
             self._mean = self.codec.decode(*given, out=self._out)
         else:
-            self.codec.decode(*given, out=self._room_for_mean()[elements], first_block=blocks.start)
+            self.codec.decode(*given, out=self._room_for_mean()[elements])
         self._deliver(chunks, contributors, back=False)
         # Last: `abort` takes back only what was delivered, also after a codec that raised.
         stream.contributors[chunks] = contributors
@@ -394,15 +368,15 @@ class RangeReduction(BlockReduction):
         given = (
             self._require_stream().payloads[chunks],
             SharedRanges(self._shared.values[blocks]),
-            self.context,
+            replace(self.context, first_block=blocks.start),
             None if included.all() else included,
         )
         x = self._x[elements]
         if back:
             # Added again in float32: the vector comes back rounded, which `abort` says.
-            x += self.codec.contribution(*given[:2], x.size, *given[2:], first_block=blocks.start)
+            x += self.codec.contribution(*given[:2], x.size, *given[2:])
         else:
-            self.codec.subtract_contribution(x, *given, first_block=blocks.start)
+            self.codec.subtract_contribution(x, *given)
 
     def _places(self, chunks: slice) -> tuple[slice, slice]:
         """Return the blocks and the elements of some chunks."""

@@ -198,14 +198,7 @@ class LookupTableCodec(RangeCodec):
         return bits
 
     def encode(
-        self,
-        x: Floats,
-        own: Words,
-        shared: SharedRanges,
-        context: ReductionContext,
-        *,
-        first_block: int = 0,
-        out: Bytes | None = None,
+        self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
     ) -> Bytes:
         """Return packed codes, or lanes. See `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
@@ -223,7 +216,7 @@ class LookupTableCodec(RangeCodec):
             for rows, part in _within(parts, run):
                 # Whole blocks are a view of x, the padded last block a part of its own: rows are numbered over both.
                 own_codes = codes[rows.start - run.start : rows.stop - run.start]
-                keys = _keys(context, first_block + rows.start)
+                keys = _keys(context, rows.start)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._table, self._form, keys, own_codes)
             if self.chunk_blocks > 1:
                 payloads[chunks] = pair_payloads(codes)
@@ -237,8 +230,6 @@ class LookupTableCodec(RangeCodec):
         elements: int,
         context: ReductionContext,
         out: Floats | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the mean. See `RangeCodec`."""
         blocks = blocks_of(elements, self.block_elements)
@@ -252,12 +243,12 @@ class LookupTableCodec(RangeCodec):
         def decode(rows: slice, out: Floats) -> None:
             given = (self._sums(results, rows), counts[rows], factors[rows], self.granularity, self._form)
             # Kernels report the largest lane of each block in passing. It is checked when all are decoded.
-            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, first_block + rows.start), out)
+            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
 
         out = np.empty(elements, np.float32) if out is None else out
         self._by_rows(decode, out)
         # After the last block: a mean of impossible sums never leaves this function.
-        self._require_sums(peaks, counts, first_block)
+        self._require_sums(peaks, counts, context.first_block)
         return out
 
     def contribution(
@@ -267,36 +258,20 @@ class LookupTableCodec(RangeCodec):
         elements: int,
         context: ReductionContext,
         included: Flags | None = None,
-        *,
-        first_block: int = 0,
     ) -> Floats:
         """Return the decoded share of codes in a sum. See `RangeCodec`."""
         out = np.empty(elements, np.float32)
-        self._dequantize(out, payloads, shared, _keys(context, first_block), included, subtract=False)
+        self._dequantize(out, payloads, shared, _keys(context), included, subtract=False)
         return out
 
     def subtract_contribution(
-        self,
-        x: Floats,
-        payloads: Bytes,
-        shared: SharedRanges,
-        context: ReductionContext,
-        included: Flags | None = None,
-        *,
-        first_block: int = 0,
+        self, x: Floats, payloads: Bytes, shared: SharedRanges, context: ReductionContext, included: Flags | None = None
     ) -> None:
         """Subtract the decoded share of codes, in one pass over x. See `RangeCodec`."""
-        self._dequantize(x, payloads, shared, _keys(context, first_block), included, subtract=True)
+        self._dequantize(x, payloads, shared, _keys(context), included, subtract=True)
 
     def stream(
-        self,
-        x: Floats,
-        own: Words,
-        context: ReductionContext,
-        payloads: Bytes,
-        mean: Floats | None,
-        *,
-        settles: bool,
+        self, x: Floats, own: Words, context: ReductionContext, payloads: Bytes, mean: Floats | None, *, settles: bool
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code, None where there is none. See `RangeCodec`."""
         # Packed sums are unpacked between kernels.
@@ -304,7 +279,7 @@ class LookupTableCodec(RangeCodec):
             return None
         given = StreamParts(
             x, own, payloads, mean, self._scale_unit, self._sum_unit, TINY, self._table, self._form,
-            _keys(context, 0), self.chunk_blocks, settles, context.rank,
+            _keys(context), self.chunk_blocks, settles, context.rank,
         )  # fmt: skip
         return self._kernels.stream(given)
 
@@ -651,10 +626,11 @@ def _shared_ranges(shared: SharedRanges, blocks: int) -> Doubles:
     return shared.values.astype(np.float64)
 
 
-def _keys(context: ReductionContext, first: int) -> BlockKeys:
+def _keys(context: ReductionContext, row: int = 0) -> BlockKeys:
     # Ranks rotate alike, so that the switch adds like with like, and round apart, so that roundings average out.
     rotation = derive_key(context.seed, context.step, ROTATION)
-    return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+    rounding = derive_key(context.seed, context.step, ROUNDING, context.rank)
+    return BlockKeys(rotation, rounding, context.first_block + row)
 
 
 def _within(parts: list[tuple[int, Floats]], run: slice) -> Iterator[tuple[slice, Floats]]:

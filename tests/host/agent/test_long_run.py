@@ -193,12 +193,10 @@ def test_residuals_stay_bounded(bench: Bench) -> None:
 class Forgetful(Watching):
     """Settles without the codes of block 0: what that delivers counts as not delivered."""
 
-    def subtract_contribution(
-        self, x: Any, payloads: Any, shared: Any, context: Any, included: Any = None, *, first_block: int = 0
-    ) -> None:
+    def subtract_contribution(self, x: Any, payloads: Any, shared: Any, context: Any, included: Any = None) -> None:
         some = np.ones(len(payloads), np.bool_) if included is None else included.copy()
         some[0] = False
-        super().subtract_contribution(x, payloads, shared, context, some, first_block=first_block)
+        super().subtract_contribution(x, payloads, shared, context, some)
 
 
 def test_growth_is_seen(bench: Bench) -> None:
