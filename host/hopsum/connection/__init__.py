@@ -6,7 +6,7 @@ hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller th
 raw://INTERFACE/JOB?membership=PATH                   the same, with link="scapy" on one interface
 memory://NAME?workers=N                               threads of this process
 collective://gloo, collective://nccl                  torch.distributed; needs no switch
-hosts://?slots=N                                      the ranks' own hosts, each with an embedded switch; under torchrun
+hosts://?slots=N&min_workers=N                        the ranks' own hosts, each with an embedded switch; under torchrun
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from urllib.parse import SplitResult
 from hopsum.agent import Communicator
 from hopsum.config import Config, ConfigError
 from hopsum.connection.open_agent import Hooks, codec_of, open_agent
-from hopsum.connection.url import UrlError, query_of
+from hopsum.connection.url import UrlError, query_of, require_range
 from hopsum.hosts.job_over_hosts import open_hosts
+from hopsum.hosts.lost_hosts import MAX_SWITCHES, spare_switches
 from hopsum.hosts.meeting import Meeting
 from hopsum.rpc.channel import ControllerAddress
 from hopsum.rpc.controller_job import open_job
@@ -21,7 +22,7 @@ from hopsum_wire import MAX_WORKERS
 
 def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     """Take part as one rank. All ranks call this at the same point."""
-    slots = query_of(config, parts, {"slots": int}).get("slots")
+    query = query_of(config, parts, {"slots": int, "min_workers": int})
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
     meeting: Meeting = hooks.meeting
@@ -30,11 +31,18 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     config = replace(config, rank=meeting.rank)
     if meeting.workers > MAX_WORKERS:
         raise ConfigError(f"hosts://: {meeting.workers} ranks; a sum has at most {MAX_WORKERS} workers")
+    if (fewest := query.get("min_workers")) is not None:
+        require_range(config, "min_workers", fewest, 1, meeting.workers)
+        if (count := meeting.workers * (1 + spare_switches(meeting.workers, fewest))) > MAX_SWITCHES:
+            raise ConfigError(
+                f"hosts://?min_workers={fewest}: any {fewest} of {meeting.workers} hosts need {count} switches in all, "
+                f"there are {MAX_SWITCHES} at most: raise min_workers"
+            )
     # Tables and kernels first: from the meeting on, every rank waits for the slowest one.
     codec = codec_of(config, meeting.workers)
-    make_agent = partial(open_agent, config, hooks)
 
     def join(config: Config, address: ControllerAddress, job: str, token: str, kept: ExitStack) -> Communicator:
+        make_agent = partial(open_agent, config, hooks)
         return open_job(config, address, job, token, make_codec=lambda _, __: codec, make_agent=make_agent, kept=kept)
 
-    return open_hosts(config, meeting, codec, slots=slots, open_job=join)
+    return open_hosts(config, meeting, codec, slots=query.get("slots"), fewest=fewest, open_job=join)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,14 @@ class RankStore:
     def find(self, key: str) -> str | None:
         """Return a value, None if there is none yet, without waiting."""
         return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def admit(self, ranks: Collection[int]) -> None:
+        """Let ranks that were started again find the name of this call. Rank 0 calls it."""
+        told = json.loads(self.find("hopsum/round") or "[]")
+        heard = [self.name, *(self.find(f"hopsum/here/{rank}") for rank in ranks)]
+        # Another call has begun where another name is told: its ranks must find that one.
+        if told[:1] == heard[:1] and told != heard:
+            self.put("hopsum/round", json.dumps(heard))
 
 
 def meet_all_ranks(wait_s: float, what: str, group: Any = None) -> Meeting | None:

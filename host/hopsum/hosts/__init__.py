@@ -5,5 +5,6 @@ meeting         the ranks tell each other values, and end together where one can
 host_address    the address by which a rank is reached
 reach           datagrams and connections between all addresses, tried before anything is started
 children        processes that end with this one; an embedded switch as one of them
+lost_hosts      the job without the hosts that are lost: their shards move
 job_over_hosts  the steps: addresses, reachability, a switch on every host, a controller, the job
 """

@@ -139,5 +139,5 @@ def start_switch(children: Children, ip: str, service_ip: str, *, gso: str) -> E
     """
     port = f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT},gso={gso}"
     arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", port]
-    ready = children.start("switch", arguments, _READY, START_S)
+    ready = children.start(f"switch {service_ip}", arguments, _READY, START_S)
     return EmbeddedSwitch(ip, ready[1], int(ready[2]))

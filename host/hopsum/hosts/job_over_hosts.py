@@ -9,6 +9,9 @@
     6  every rank joins the job as any other                hopsum.rpc
 
 Whatever fails on one rank is the same error on all ranks, and ends the children of all.
+
+With `min_workers` the job continues without hosts that are lost (`lost_hosts`). A rank that is started again has step
+1 with what the others told then, and step 6.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from hopsum.codec import Codec, job_tables
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
+from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.stream import slots_for
@@ -63,12 +67,15 @@ class _Place(NamedTuple):
     facts: str
 
 
-def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, open_job: Open) -> Communicator:
+def open_hosts(
+    config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, fewest: int | None = None, open_job: Open
+) -> Communicator:
     """Take part as one rank. All ranks call this at the same point.
 
     Args:
         codec: of the settings, for as many workers as the meeting has.
         slots: of the job at each shard. None: as many as the longest round trip between the ranks needs.
+        fewest: hosts with which the job continues, each with one rank. None: it ends with any of them.
         open_job: joins a job of a controller, given settings, address, job, token, and what to close afterwards.
 
     Raises:
@@ -76,8 +83,17 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
         and what `open_job` raises.
     """
     with ExitStack() as kept:
-        places, round_trip_s, together = _meet(config, meeting, slots)
+        # The job is there already where this rank was lost, and is started again.
+        late = meeting.has_told("job", 0)
+        facts = f"{facts_of(shared_settings(config))}, slots {slots or 'by the round trip'}"
+        facts += "" if fewest is None else f", min_workers {fewest}"
+        places, round_trip_s, together = _meet(config, meeting, facts, late)
         own_ip, leaders = places[meeting.rank].responder.ip, _leaders(places)
+        if fewest is not None and len(leaders) < len(places):
+            raise MeetingError(
+                f"hosts://?min_workers={fewest}: {len(places)} ranks on {len(leaders)} hosts; start one rank on each "
+                "host, or leave min_workers out"
+            )
         if config.gso == "auto" and not together:
             config = replace(config, gso="off")
             why = "single ones do. A newer kernel may mend it"
@@ -91,21 +107,40 @@ def open_hosts(config: Config, meeting: Meeting, codec: Codec, *, slots: int | N
             _log.warning(text, meeting.rank, why)
         children = Children()
         kept.callback(children.close)
-        # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them
-        # here.
         gso = "off" if config.gso == "off" else "auto"
-        told = meeting.exchange(
-            "switch", lambda: start_switch(children, own_ip, _service_ip(leaders.index(meeting.rank)), gso=gso), leaders
-        )
-        switches = [EmbeddedSwitch(*each) for each in told]
-        slots = slots or slots_for(LINKS_BITS_PER_S, round_trip_s, len(leaders))
-        _log.info("%d slots at each of %d switches, %.3g ms there and back", slots, len(leaders), 1e3 * round_trip_s)
-        ((target, token),) = meeting.exchange(
-            "job", lambda: _start_job(children, config, codec, meeting.workers, switches, slots), [0]
-        )
+        hosts, spare = len(leaders), spare_switches(len(leaders), fewest or len(leaders))
+
+        def start_switches() -> list[EmbeddedSwitch]:
+            numbers = range(leaders.index(meeting.rank), hosts * (1 + spare), hosts)
+            return [start_switch(children, own_ip, _service_ip(number), gso=gso) for number in numbers]
+
+        def start_job() -> tuple[str, str, float]:
+            secret = secrets.token_urlsafe(32)
+            owners = {_name(number): leaders[number % hosts] for number in range(len(switches))}
+            size: dict[str, Any] = {"workers": meeting.workers, "slots": slots, "switch": _name(0)}
+            if hosts > 1:
+                size |= {"switch": None, "shards": [*owners][:hosts]}
+            if fewest is not None:
+                size |= {"min_workers": fewest, "replace_s": replace_s(config.lease_s)}
+            target, token = _start_job(children, config, codec, secret, switches, **size)
+            if fewest is not None:
+                kept.callback(mind_hosts(meeting, target, secret, owners))
+            return target, token, config.lease_s
+
+        # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them
+        # here. A rank that is late starts nothing: others have its host's shard.
+        told = meeting.exchange("switch", start_switches, [] if late else leaders)
+        # Every host's first switch has a shard, the others are to spare.
+        switches = [EmbeddedSwitch(*each[turn]) for turn in range(1 + spare) for each in told]
+        slots = slots or slots_for(LINKS_BITS_PER_S, round_trip_s, hosts)
+        _log.info("%d slots at each of %d switches, %.3g ms there and back", slots, hosts, 1e3 * round_trip_s)
+        ((target, token, lease_s),) = meeting.exchange("job", start_job, [0])
         # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
         kept.callback(_leave, meeting)
         address = replace(ControllerAddress.of(target, tls=False), host_rank=0)
+        if fewest is not None:
+            # The controller gives up a host that vanishes, after its lease. Until then nobody ends for its silence.
+            config = replace(config, unreachable_s=config.unreachable_s + lease_s)
         # Ranks of one host share its address, and need a port each.
         return open_job(replace(config, ip=own_ip, udp_port=0), address, JOB, token, kept.pop_all())
 
@@ -116,14 +151,13 @@ def _leave(meeting: Meeting) -> None:
     meeting.leave(_FAILED_S if failed else LEAVE_S, waits=meeting.rank == 0)
 
 
-def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Place], float, bool]:
+def _meet(config: Config, meeting: Meeting, facts: str, late: bool) -> tuple[list[_Place], float, bool]:
     """Return all ranks, whose addresses and settings fit together and who reach each other.
 
     The second value is the longest round trip between two of them, in seconds. The third is whether datagrams that this
-    host sends together arrive.
+    host sends together arrive. Nobody answers a rank that is late: it takes what rank 0 has found.
     """
     with ExitStack() as stack:
-        facts = f"{facts_of(shared_settings(config))}, slots {slots or 'by the round trip'}"
 
         def tell() -> Any:
             echo = stack.enter_context(ReachEcho(choose_address(config.ip, os.environ)))
@@ -132,6 +166,8 @@ def _meet(config: Config, meeting: Meeting, slots: int | None) -> tuple[list[_Pl
         told = meeting.exchange("address", tell)
         places = [_Place(host, Responder(*responder), facts) for host, responder, facts in told]
         _require_fitting(places)  # the same on all ranks
+        if late:
+            return places, 0.0, meeting.exchange("together", bool, [0])[0]
         own = places[meeting.rank].responder.ip
         others = {rank: place.responder for rank, place in enumerate(places) if rank != meeting.rank}
         trips_s = meeting.exchange("ways", lambda: require_reachable(own, others))
@@ -162,14 +198,14 @@ def _leaders(places: Sequence[_Place]) -> list[int]:
 
 
 def _start_job(
-    children: Children, config: Config, codec: Codec, workers: int, switches: Sequence[EmbeddedSwitch], slots: int
+    children: Children, config: Config, codec: Codec, secret: str, switches: Sequence[EmbeddedSwitch], **size: Any
 ) -> tuple[str, str]:
-    """Start the controller and make the job. Return the controller's address and the job's token."""
-    admin, file = secrets.token_urlsafe(32), children.folder / "controller.toml"
+    """Start the controller with an administrator's secret, and make the job. Return its address and the job's token."""
+    file = children.folder / "controller.toml"
     token_file = children.folder / "admin.token"
     # Made with its mode before the secret is written: no moment in which others can read it.
     token_file.touch(mode=0o600)
-    token_file.write_text(admin, encoding="ascii")
+    token_file.write_text(secret, encoding="ascii")
     database = children.folder / "state.sqlite"
     file.write_text(_controller_config(switches, str(database), str(token_file), config.lease_s), encoding="utf-8")
     arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
@@ -180,18 +216,10 @@ def _start_job(
         # A host that was cut off meanwhile says more than the controller, which waited for it.
         _require_switches(switches)
         raise
-    names = [_name(number) for number in range(len(switches))]
     tables: dict[str, Any] = dict(job_tables(codec))
     with Channel(ControllerAddress.of(target, tls=False)) as channel:
-        made = JobsClient(channel, admin).create(
-            JOB,
-            workers,
-            slots,
-            **tables,
-            switch=names[0] if len(names) == 1 else None,
-            shards=names if len(names) > 1 else 1,
-            codec=config.codec,
-            codec_options=config.codec_options,
+        made = JobsClient(channel, secret).create(
+            JOB, **size, **tables, codec=config.codec, codec_options=config.codec_options
         )
     return target, made.token
 
@@ -241,4 +269,4 @@ def _service_ip(number: int) -> str:
 
 
 def _name(number: int) -> str:
-    return f"host{number}"
+    return f"switch{number}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -33,6 +33,9 @@ class KeyValueStore(Protocol):
 
     def find(self, key: str) -> str | None:
         """Return a value, None if there is none yet, without waiting."""
+
+    def admit(self, ranks: Collection[int]) -> None:
+        """Let these ranks, which were started again, find what was told in the meeting that is over."""
 
 
 @contextmanager
@@ -80,7 +83,9 @@ class Meeting:
         ranks: Sequence[int] | None = None,
     ) -> None:
         self.store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
-        self._what, self._ranks = what, range(workers) if ranks is None else ranks
+        self._what, self._ranks, self._has_all = what, range(workers) if ranks is None else ranks, ranks is None
+        self.absent: Collection[int] = ()
+        """Ranks that are lost: nobody waits until they have left."""
 
     @contextmanager
     def opening(self, opens: str) -> Iterator[None]:
@@ -143,13 +148,24 @@ class Meeting:
             raise MeetingError(f"{self._what}: {'; '.join(shown)}{more}")
         return [found[rank]["value"] for rank in telling]
 
+    def has_told(self, topic: str, rank: int) -> bool:
+        """Say whether a rank has told its value of a topic, without waiting. Raises MeetingError without a store."""
+        with store_answers(self._what, topic):
+            return self.store.find(self._key(topic, rank)) is not None
+
+    def admit(self, ranks: Collection[int]) -> None:
+        """Let these ranks, which were started again, find what was told here, unless more ranks than these have to."""
+        if self._has_all:
+            self.store.admit(ranks)
+
     def leave(self, wait_s: float, *, waits: bool) -> None:
         """Say that this rank needs nothing more of the others' processes. With `waits`, wait until all have said so."""
         try:
             self.store.put(self._key("left", self.rank), "true")
             until = time.monotonic() + wait_s
             while waits and time.monotonic() < until:
-                if all(self.store.find(self._key("left", rank)) for rank in range(self.workers)):
+                awaited = (rank for rank in range(self.workers) if rank not in self.absent)
+                if all(self.store.find(self._key("left", rank)) for rank in awaited):
                     return
                 time.sleep(_LOOK_AGAIN_S)
         except (RuntimeError, OSError):  # the store went with the process that had it: nobody waits for anything there

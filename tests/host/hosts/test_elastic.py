@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from hopsum.config import ConfigError
-from hopsum.connection.rank_store import agree_on_round
+from hopsum.connection.rank_store import RankStore, agree_on_round
 from hopsum_topologies.star import Star
 
 from ...support.printed import parse_printed
@@ -65,6 +65,29 @@ def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_
         with pytest.raises(ConfigError, match=rf"x: rank {rank} has not heard of ranks {missing} within 0.2 s"):
             agree_on_round(store, rank, 3, 0.2, "x")
     assert len(set(agree(store, 3))) == 1
+
+
+def test_a_rank_that_is_started_again_finds_its_round_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RankStore.__new__(RankStore)
+    values = Store()
+    monkeypatch.setattr(RankStore, "put", lambda _, *given: values.put(*given))
+    monkeypatch.setattr(RankStore, "find", lambda _, key: values.find(key))
+    (store.name,) = set(agree(values, 3))
+
+    def again() -> str:
+        return agree_on_round(values, 2, 3, 0.5, "x")
+
+    with pytest.raises(ConfigError, match="rank 2 has not heard of ranks 0"):
+        again()
+    with ThreadPoolExecutor(1) as pool:
+        came = pool.submit(again)
+        while not came.done():
+            store.admit({1, 2})
+            time.sleep(0.01)
+        assert came.result() == store.name
+    values.put("hopsum/round", '["another call"]')
+    store.admit({1, 2})
+    assert values.find("hopsum/round") == '["another call"]'
 
 
 @contextmanager
@@ -114,10 +137,15 @@ def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None
 
     with Star(HOSTS) as star, ExitStack() as stack:
         agents = [stack.enter_context(agent(star, host, tmp_path, f"host{host}")) for host in range(HOSTS)]
+        killed_s = time.monotonic()
         for ranks in (HOSTS, HOSTS - 1, HOSTS):
             await_that(lambda ranks=ranks: rounds()[-1:] and rounds()[-1][0] == ranks, f"round of {ranks}")
-            begun = rounds()[-1][1]
+            begun, began_s = rounds()[-1][1], time.monotonic() - killed_s
+            await_that(lambda begun=begun: saved() > begun, f"first checkpoint of {ranks}")
+            summed_s = time.monotonic() - killed_s
+            print(f"a round of {ranks} ranks: {began_s:.1f} s after the event, its first checkpoint {summed_s:.1f} s")
             await_that(lambda begun=begun: saved() >= begun + 100, f"checkpoint of {ranks}")
+            killed_s = time.monotonic()
             if len(agents) == HOSTS and ranks == HOSTS:
                 kill(star, HOSTS - 1)
             elif ranks < HOSTS:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
@@ -45,6 +45,9 @@ class Store:
     def find(self, key: str) -> str | None:
         return self.values.get(key)
 
+    def admit(self, ranks: Collection[int]) -> None:
+        self.put("admitted", str([*ranks]))
+
 
 def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
     """Return what each rank has of a meeting: values, or the error."""
@@ -60,11 +63,11 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
         return list(pool.map(one, range(workers)))
 
 
-def open_hosts(meeting: Meeting, slots: int | None = 16, **settings: Any) -> Any:
+def open_hosts(meeting: Meeting, slots: int | None = 16, fewest: int | None = None, **settings: Any) -> Any:
     """Open hosts:// on a rank of two, as far as a test lets it."""
     codec = make_codec("fixed", workers=2, backend="numpy")
     own = Config(codec="fixed", ip="127.0.0.1", **settings)
-    return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, open_job=lambda *_: None)
+    return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, fewest=fewest, open_job=lambda *_: None)
 
 
 def test_all_ranks_hear_what_each_tells() -> None:
@@ -77,6 +80,8 @@ def test_all_ranks_hear_what_each_tells() -> None:
     [
         ("slots", "rank 0 has .*slots 16; rank 1 has .*slots 17: all ranks need the same"),
         ("seed", "rank 0 has .*seed 1.*; rank 1 has .*seed 2.*: all ranks need the same"),
+        ("min_workers", "rank 0 has .*min_workers 1; rank 1 has .*min_workers 2: all ranks need the same"),
+        ("places", r"hosts://\?min_workers=1: 2 ranks on 1 hosts; start one rank on each host"),
         ("host", r"ranks 0 and 1 are on different hosts, and both have the address 127\.0\.0\.1"),
     ],
 )
@@ -94,7 +99,8 @@ def test_ranks_that_do_not_fit_together_start_nothing(
 
     def what(meeting: Meeting) -> Any:
         slots = 16 + meeting.rank * (difference == "slots")
-        return open_hosts(meeting, slots, seed=1 + meeting.rank * (difference == "seed"))
+        fewest = {"min_workers": 1 + meeting.rank, "places": 1}.get(difference)
+        return open_hosts(meeting, slots, fewest, seed=1 + meeting.rank * (difference == "seed"))
 
     first, second = meet(2, what)
     assert str(first) == str(second)
@@ -366,8 +372,8 @@ def test_a_job_has_the_slots_that_the_longest_way_needs(monkeypatch: pytest.Monk
     monkeypatch.setattr(job_over_hosts, "require_reachable", lambda *_: next(ways))
     monkeypatch.setattr(job_over_hosts, "start_switch", lambda *_, gso: EmbeddedSwitch("127.0.0.1", "127.0.0.1:1", 1))
 
-    def start_job(*arguments: Any) -> Any:
-        raise ConfigError(f"made with {arguments[-1]} slots")
+    def start_job(*_: Any, slots: int, **__: Any) -> Any:
+        raise ConfigError(f"made with {slots} slots")
 
     monkeypatch.setattr(job_over_hosts, "_start_job", start_job)
     found = meet(2, lambda meeting: open_hosts(meeting, None))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hosts://?min_workers=N`: the job continues without a host that is lost, and its shard at a switch of another host.
+
+Rank 0, which has the controller, minds the hosts. Each host has switches to spare, so that any N hosts have one for
+every shard. A rank that the controller has given up has taken the switches on its host with it, so their shards move. A
+lost rank that is started again finds the name of the meeting that is over, and what was told there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from hopsum.hosts.meeting import Meeting
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
+from hopsum.rpc.jobs_client import JobsClient
+from hopsum_wire.control import control_pb2 as pb
+
+_LOOK_S: Final = 0.25
+"""Seconds between two looks at the job, as often as the controller looks at its leases."""
+_REPLACE_S: Final = 5.0
+MAX_SWITCHES: Final = 254
+"""Switches of one job: each has an address of its own in TEST-NET-1."""
+_log: Final = logging.getLogger(__name__)
+
+
+def spare_switches(hosts: int, fewest: int) -> int:
+    """Return how many switches each host starts beside its own, so that any `fewest` hosts have one for each shard."""
+    return -(-hosts // fewest) - 1
+
+
+def replace_s(lease_s: float) -> float:
+    """Return the seconds for which the next generation waits for a lost rank, and the first one for the last ranks."""
+    # The first generation of a job begins after this time without ranks that have not joined yet, so it is longer than
+    # the ranks' way from their meeting into the job. A rank is known to be lost 2 s after its process, and the job is
+    # to continue within a lease.
+    return min(_REPLACE_S, lease_s / 4)
+
+
+def mind_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int]) -> Callable[[], None]:
+    """Move shards away from hosts that are lost, in a thread, until the function that is returned is called.
+
+    Args:
+        target: the controller's address. secret: of its administrator.
+        owners: by name of each switch the rank on its host.
+    """
+    over = threading.Event()
+    gone = set[int]()
+
+    def look(jobs: JobsClient) -> None:
+        # The list has no counters: to read those of a switch that is lost takes seconds.
+        (found,) = jobs.jobs()
+        evicted = (each.rank for each in found.members if each.phase == pb.MEMBER_PHASE_LOST)
+        meeting.absent = frozenset((*found.absent_ranks, *evicted))
+        # For good: a rank that comes again starts no switch.
+        gone.update(meeting.absent)
+        used = set(found.switches)
+        for name in found.switches:
+            if owners[name] in gone:
+                # Host 0, whose link carries the controller's calls too, comes last.
+                fit = (each for each in reversed(owners) if owners[each] not in gone and each not in used)
+                to = jobs.move(found.name, name, next(fit, None)).to_switch
+                used.add(to)
+                _log.warning("rank %d is lost: its shard moves from %s to %s", owners[name], name, to)
+        if gone:
+            meeting.admit(gone)
+
+    def mind() -> None:
+        with Channel(ControllerAddress.of(target, tls=False)) as channel:
+            while not over.wait(_LOOK_S):
+                try:
+                    look(JobsClient(channel, secret))
+                # Tried again: the controller may be busy, and the store goes with its process.
+                except (ControllerError, RuntimeError, OSError) as error:
+                    _log.warning("rank 0 cannot mind the hosts of its job: %s", error)
+
+    thread = threading.Thread(target=mind, name="hopsum-hosts", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        over.set()
+        thread.join()
+
+    return stop

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hosts://?min_workers=N`: hosts are lost, the others continue without a restart, and a host comes back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from hopsum.config import Config, ConfigError
+from hopsum.connection.hosts_url import open_over_hosts
+from hopsum.connection.open_agent import Hooks
+from hopsum.connection.url import split_url
+from hopsum.hosts.lost_hosts import replace_s, spare_switches
+from hopsum_topologies.star import Star
+
+from ...support.processes import await_that
+from ...support.targets import require_namespaces
+from .test_elastic import kill
+
+SCRIPT = Path(__file__).with_name("plain_script.py")
+HOSTS = 4
+
+
+@pytest.mark.parametrize(
+    ("fewest", "ranks", "words"),
+    [
+        ("5", 4, r"URL 'hosts://\?min_workers=5': min_workers is 5, not 1 to 4"),
+        ("0", 4, r"URL 'hosts://\?min_workers=0': min_workers is 0, not 1 to 4"),
+        ("two", 4, r"min_workers is 'two', no int"),
+        ("1", 16, r"hosts://\?min_workers=1: any 1 of 16 hosts need 256 switches in all, there are 254 at most"),
+    ],
+)
+def test_a_number_of_hosts_that_cannot_be_is_refused(fewest: str, ranks: int, words: str) -> None:
+    config = Config(url=f"hosts://?min_workers={fewest}", codec="fixed")
+    meeting: Any = SimpleNamespace(rank=0, workers=ranks)
+    with pytest.raises(ConfigError, match=words):
+        open_over_hosts(config, split_url(config), Hooks(meeting=meeting))
+
+
+def test_any_hosts_that_are_left_have_a_switch_for_each_shard() -> None:
+    for hosts in range(1, 65):
+        for fewest in range(1, hosts + 1):
+            spare = spare_switches(hosts, fewest)
+            assert fewest * (1 + spare) >= hosts > fewest * spare
+
+
+def test_a_lost_host_is_known_and_waited_for_within_a_lease() -> None:
+    assert [replace_s(lease_s) for lease_s in (2.0, 10.0, 60.0)] == [0.5, 2.5, 5.0]
+
+
+class Rank:
+    """A process of the script, with the lines that it has printed."""
+
+    def __init__(self, star: Star, rank: int, folder: Path, way: str, codec: str) -> None:
+        self.log, self.at_s = folder / f"{rank}-{time.monotonic()}.log", time.time()
+        variables = {
+            "RANK": str(rank), "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": star.host_ip(0), "MASTER_PORT": "29513",
+            "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", star.hosts[rank].name, sys.executable, SCRIPT, way, codec, folder / "stop"],
+                env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def sums(self) -> list[tuple[float, int, str]]:
+        """Time, workers and digest of all sums so far."""
+        found = [line.split() for line in self.text.splitlines() if line[:1].isdigit()]
+        return [(float(each[0]), int(each[2]), each[3]) for each in found if len(each) == 4]
+
+    def await_workers(self, workers: int) -> float:
+        """Wait for some sums of so many workers. Return the time of the first one."""
+        before = len(self.sums)
+
+        def sums() -> list[float]:
+            assert self.process.poll() is None, self.text[-3000:]
+            time.sleep(0.1)
+            return [at_s for at_s, those, _ in self.sums[before:] if those == workers]
+
+        await_that(lambda: len(sums()) >= 10, f"sums of {workers} workers")
+        return sums()[0]
+
+
+@pytest.mark.system
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["allreduce", "diloco"])
+def test_plain_processes_go_on_without_lost_hosts_and_with_one_that_comes_back(
+    tmp_path: Path, way: str, record_property: Callable[[str, object], None]
+) -> None:
+    """One of four hosts is lost, comes back, and is lost again with another one, which had taken its shard.
+
+    Where one more is lost, fewer than `min_workers` are left.
+    """
+    require_namespaces()
+    with Star(HOSTS) as star, ExitStack() as stack:
+
+        def start(number: int) -> Rank:
+            rank = Rank(star, number, tmp_path, way, "thc")
+            stack.enter_context(rank.process)
+            stack.callback(kill, star, number)
+            return rank
+
+        ranks = [start(number) for number in range(HOSTS)]
+        first = ranks[0]
+        first.await_workers(4)
+        for lost in ((3,), (2, 3)):
+            killed_s = time.time()
+            for host in lost:
+                kill(star, host)
+            took_s = first.await_workers(HOSTS - len(lost)) - killed_s
+            record_property(f"seconds without {lost}", took_s)
+            print(f"{took_s:.1f} s from SIGKILL of hosts {lost} to the first all-reduce without them; lease 10 s")
+            if len(lost) == 1:
+                again = start(3)
+                first.await_workers(HOSTS)
+                assert "newcomer" in again.text
+                alike(first, again)
+        if way == "diloco":
+            kill(star, 1)
+            assert first.process.wait(300) == 1
+            assert "the connection of rank 1 ended" in first.text
+            assert "MembershipError: no other worker is waited for (replacement_wait_s is 0)" in first.text, first.text
+            return
+        (tmp_path / "stop").touch()
+        assert [each.process.wait(300) for each in ranks[:2]] == [0, 0], first.text[-3000:]
+        assert first.sums[-1][1:] == ranks[1].sums[-1][1:]
+        assert "Error" not in first.text + ranks[1].text
+
+
+def alike(one: Rank, other: Rank) -> None:
+    """Compare the parameters of two replicas after the same sums."""
+    digests = {digest for _, _, digest in one.sums} & {digest for _, _, digest in other.sums}
+    assert len(digests) >= len(other.sums) - 2, "sums that are not on the other's log yet"
