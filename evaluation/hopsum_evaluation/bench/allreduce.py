@@ -145,6 +145,19 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--buckets {options.buckets}: no more than elements")
     if reason := links_unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
+    try:
+        report = measure(options, Console(stderr=True))
+    except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
+        parser.exit(1, f"hopsum bench allreduce: {error}\n")
+    if options.json:
+        print(json.dumps(report))
+    else:
+        show(report, Console())
+    return 0
+
+
+def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Measure as the command's arguments say. Return the object of --json. Raises as `run` does."""
     subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
     subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
     if find_spec("torch") is None:
@@ -155,16 +168,8 @@ def main(arguments: Sequence[str]) -> int:
         subjects, options.placement, round_trip_s=options.round_trip, dilate=options.dilate,
     )  # fmt: skip
     start = time.perf_counter()
-    try:
-        findings = run(setting, Console(stderr=True))
-    except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
-        parser.exit(1, f"hopsum bench allreduce: {error}\n")
-    report = as_json(findings, setting, time.perf_counter() - start)
-    if options.json:
-        print(json.dumps(report))
-    else:
-        show(report, Console())
-    return 0
+    findings = run(setting, console)
+    return as_json(findings, setting, time.perf_counter() - start)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,11 @@ Bytes are counted, costs are measured on this machine, and the rest is arithmeti
 
     wire        the busier direction of a worker's link: bytes * 8 / rate
     codec       encoding and decoding of the gradients on one core, measured here
-    network     UPDATEs of a step times the time of one UPDATE and its RESULT, measured here: one worker and an embedded
-                switch on loopback. A ring has none here: `hopsum bench allreduce` measures gloo beside hopsum
-    all-reduce  the longest of the three, since codec, network and wire work side by side on a long vector
+    network     UPDATEs of a step times the time of one UPDATE and its RESULT, and vectors times the shortest
+                all-reduce, measured here: one worker and an embedded switch on loopback. A ring has none here:
+                `hopsum bench allreduce` measures gloo beside hopsum
+    all-reduce  the longer of wire, and codec with network: a worker has one thread for both, and the wire works beside.
+                The shorter is added for a window of chunks, in which one of them waits for the other
     step        computing, and what of the all-reduce is not hidden behind `--overlap` of it
 
 So an all-reduce is a lower bound: other load, losses and the first and last vector of a step come on top.
@@ -20,7 +22,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.agent import Agent, Span
-from hopsum.codec import Codec, CodecError, ReductionContext, make_codec
+from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
@@ -36,16 +38,25 @@ from hopsum.codec.two_shot import TwoShot
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table, switch_codec_argument
-from hopsum_evaluation.plan.traffic import PlanError, StepTraffic, ring_traffic, summed_traffic, two_shot_traffic
+from hopsum_evaluation.plan.traffic import (
+    PlanError,
+    StepTraffic,
+    at_hosts,
+    ring_traffic,
+    summed_traffic,
+    two_shot_traffic,
+)
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS
 
 CODECS: Final = ("thc", "thc:result_bits=6", "thc:bits=2", "uhc", "fixed", "lossless")
 """The codecs of a page where --codec names none."""
+TWO_SHOT_BITS: Final = (4, 8)
 MEASURED_ELEMENTS: Final = 1 << 20
 """Elements of the vectors that are measured. Costs are in proportion above some thousand elements."""
 _RUNS: Final = 3
+_SHORT_RUNS: Final = 50
 _SLOTS: Final = 256
 _FLOAT_BYTES: Final = 4
 _BITS: Final = 8
@@ -91,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="share of computing that communication may overlap; DDP: the backward pass (default %(default)s)",
     )
     parser.add_argument("--buckets", type=int, default=8, metavar="N", help="vectors of a step (default %(default)s)")
+    parser.add_argument("--window", type=whole(1), default=512, help="slots of the job (default %(default)s)")
     parser.add_argument(
         "--density",
         type=float,
@@ -101,6 +113,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="rate of the links (default 1gbit)"
     )
+    parser.add_argument(
+        "--placement", choices=("fabric", "hosts"), default="fabric",
+        help="place of the switches: one in the middle, or one on every worker's host (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--codec",
         action="append",
@@ -126,9 +142,9 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"{name}: {value:g}, where {least:g} to {most:g} is possible")
     # Before measuring: the load that the measurement itself makes is no property of the machine.
     before = machine()
-    chunk_s, missing = measure_chunk(options.seed)
     try:
-        rows, refused = plan_step(options, elements, chunk_s)
+        costs = measure_costs(options)
+        rows = plan_step(options, elements, costs)
     except PlanError as error:
         parser.error(str(error))
     if options.json:
@@ -138,79 +154,111 @@ def main(arguments: Sequence[str]) -> int:
             "bits_per_s": options.rate,
             "compute_s": options.compute,
             "overlap": options.overlap,
-            "chunk_s": chunk_s,
+            "placement": options.placement,
+            "chunk_s": costs.chunk_s,
             "methods": [asdict(row) for row in rows],
-            "refused": refused,
+            "refused": costs.refused,
             "machine": before,
         }
         print(json.dumps(report))
     else:
         console = Console()
         console.print(_table(options, elements, rows))
-        for name, reason in refused.items():
+        for name, reason in costs.refused.items():
             console.print(f"{name}: not possible: {reason}", highlight=False)
-        if missing:
-            console.print(f"network: not measured, counted as 0: {missing}", highlight=False)
+        if costs.missing:
+            console.print(f"network: not measured, counted as 0: {costs.missing}", highlight=False)
         console.print(f"measured on {before['processor']}, load {before['load_1min']}", highlight=False)
     return 0
 
 
-def plan_step(options: argparse.Namespace, elements: int, chunk_s: float) -> tuple[list[MethodPlan], dict[str, str]]:
-    """Return a row for each method, and the codecs that a job of so many workers cannot have, with the reason."""
-    workers, rows, refused = options.workers, list[MethodPlan](), dict[str, str]()
-    # A job of one rank: it adds as many elements as each of n ranks, n versions of an n-th of the vector.
-    two_shots = {f"two-shot:bits={bits}": TwoShot(1, bits=bits) for bits in (4, 8)}
+@dataclass(frozen=True, slots=True)
+class PlanCosts:
+    """Seconds that a step's parts take on one core of this machine.
 
-    def add(method: str, traffic: StepTraffic, codec_s: float = 0.0, nmse: float | None = None) -> None:
+    chunk_s: between an UPDATE and the next of a busy worker. 0 where it cannot be measured.
+    vector_s: of the shortest all-reduce. 0 where it cannot be measured.
+    missing: why these two were not measured, or empty.
+    codec_s: to encode and decode an element, by codec.
+    nmse: error of the mean by codec, where it is known.
+    refused: codecs that a job of so many workers cannot have, with the reason.
+    """
+
+    chunk_s: float
+    vector_s: float
+    missing: str
+    codec_s: dict[str, float] = field(default_factory=dict)
+    nmse: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def measure_costs(options: argparse.Namespace) -> PlanCosts:
+    """Measure the costs of the codecs that the command's arguments name, and of those that ranks add themselves."""
+    costs = PlanCosts(*measure_network(options.seed))
+    # A job of one rank: it adds as many elements as each of n ranks, n versions of an n-th of the vector.
+    for bits in TWO_SHOT_BITS:
+        alone = TwoShot(1, bits=bits)
+        costs.codec_s[f"two-shot:bits={bits}"] = codec_seconds(alone, 1.0, options.seed)
+        costs.nmse[f"two-shot:bits={bits}"] = nmse_of(alone, options.seed)
+    # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
+    union = 1 - (1 - options.density) ** options.workers
+    for name in options.codec or CODECS:
+        try:
+            codec = make_codec(name, workers=options.workers)
+        except (CodecError, TypeError) as error:
+            # A TypeError names an option that the codec lacks.
+            costs.refused[name] = str(error)
+            continue
+        costs.codec_s[name] = codec_seconds(codec, union, options.seed)
+        if isinstance(codec, LookupTableCodec):
+            costs.nmse[name] = expected_nmse(codec.table, options.workers)
+    return costs
+
+
+def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> list[MethodPlan]:
+    """Return a row for each method: arithmetic on the costs, which nothing of is measured here."""
+    workers, rows = options.workers, list[MethodPlan]()
+
+    def add(method: str, traffic: StepTraffic) -> None:
         wire_s = max(traffic.up_bytes, traffic.down_bytes) * _BITS / options.rate
-        network_s = traffic.chunks * chunk_s
-        # The three work at the same time on different chunks, so the slowest one sets the pace. A two-shot sends a
-        # vector when all of it is encoded.
-        allreduce_s = wire_s + codec_s if method in two_shots else max(wire_s, codec_s, network_s)
+        codec_s = elements * costs.codec_s.get(method, 0.0)
+        network_s = traffic.chunks * costs.chunk_s + options.buckets * costs.vector_s * bool(traffic.chunks)
+        worker_s = codec_s + network_s
+        # A two-shot sends a vector when all of it is encoded. Chunks of a switch are encoded while others are on the
+        # wire, but for the first window: nothing has come back yet, or nothing is left to send.
+        alone = min(1.0, options.window / traffic.chunks) if traffic.chunks else 1.0
+        allreduce_s = max(wire_s, worker_s) + alone * min(wire_s, worker_s)
         # The last vector is there only when the backward pass ends, so it is never hidden.
         exposed_s = max(allreduce_s / options.buckets, allreduce_s - options.overlap * options.compute)
         step_s = options.compute + (exposed_s if options.overlap else allreduce_s)
-        rows.append(
-            MethodPlan(
-                method, traffic.up_bytes, traffic.down_bytes, wire_s, codec_s, network_s, allreduce_s, step_s, nmse
-            )
-        )
+        up, down, nmse = traffic.up_bytes, traffic.down_bytes, costs.nmse.get(method)
+        rows.append(MethodPlan(method, up, down, wire_s, codec_s, network_s, allreduce_s, step_s, nmse))
 
     add("ring fp32", ring_traffic(elements, workers, 4))
     add("ring fp16", ring_traffic(elements, workers, 2))
-    for method, alone in two_shots.items():
-        traffic = two_shot_traffic(elements, workers, alone.bits)
-        add(method, traffic, elements * codec_seconds(alone, 1.0, options.seed), nmse_of(alone, options.seed))
-    for name in options.codec or CODECS:
-        try:
-            codec = make_codec(name, workers=workers)
-        except (CodecError, TypeError) as error:
-            # A TypeError names an option that the codec lacks.
-            refused[name] = str(error)
-            continue
-        traffic = summed_traffic(codec, elements, options.buckets, options.density)
-        nmse = expected_nmse(codec.table, workers) if isinstance(codec, LookupTableCodec) else None
-        # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
-        union = 1 - (1 - options.density) ** workers
-        add(name, traffic, elements * codec_seconds(codec, union, options.seed), nmse)
-    return rows, refused
+    for bits in TWO_SHOT_BITS:
+        add(f"two-shot:bits={bits}", two_shot_traffic(elements, workers, bits))
+    for name in (name for name in costs.codec_s if not name.startswith(TwoShot.name)):
+        traffic = summed_traffic(make_codec(name, workers=workers), elements, options.buckets, options.density)
+        add(name, at_hosts(traffic, workers) if options.placement == "hosts" else traffic)
+    return rows
 
 
 def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> float:
     """Return the seconds to encode and decode one element, measured: processor time, the least of a few runs.
 
-    One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless. What the
-    switch does in between is not counted, what ranks add is.
+    One rank's all-reduce of a vector of N(0, 1) with error feedback, of which a share `density` is not zero for codec
+    lossless. What the switch does in between is not counted, what ranks add is.
     """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(elements, dtype=np.float32)
     if codec.name == "lossless":
         # Each element is zero by itself: no runs of zeros help the sketch.
         x[rng.random(elements) >= density] = 0
-    taken = []
+    taken, feedback = [], ErrorFeedback(elements)
     for step in range(_RUNS + 1):
         begin = time.process_time()
-        reduction = codec.start(x, ReductionContext(seed, step, 0))
+        reduction = codec.start(x, ReductionContext(seed, step, 0), feedback)
         seconds = time.process_time() - begin
         while (phase := reduction.phase) is not None:
             begin = time.process_time()
@@ -232,17 +280,18 @@ def nmse_of(codec: Codec, seed: int) -> float:
     return float(np.sum((means[0] - x) ** 2) / np.sum(x**2))
 
 
-def measure_chunk(seed: int) -> tuple[float, str]:
-    """Return the seconds between an UPDATE and the next on a busy worker; 0 and the reason where none can be measured.
+def measure_network(seed: int) -> tuple[float, float, str]:
+    """Return the seconds between an UPDATE and the next on a busy worker, and those of the shortest all-reduce.
 
-    One worker sums with codec fixed through an embedded switch on loopback, which needs a core of its own.
+    0 for both and the reason where none can be measured. One worker sums with codec fixed through an embedded switch
+    on loopback, which needs a core of its own.
     """
     try:
         from hopsum_controlplane import JobSpec, SwitchController
         from hopsum_controlplane.membership_file import job_membership
         from hopsum_topologies.switch_testbed import SWITCH, native_testbed
     except ModuleNotFoundError as error:
-        return 0.0, f"{error.name} is missing: pip install 'hopsum[switch,controller]'"
+        return 0.0, 0.0, f"{error.name} is missing: pip install 'hopsum[switch,controller]'"
     spans: list[Span] = []
     x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
     with ExitStack() as stack:
@@ -257,12 +306,17 @@ def measure_chunk(seed: int) -> tuple[float, str]:
         for _ in range(_RUNS + 1):
             # One vector at a time, so that spans of two vectors do not overlap.
             agent.submit(x).result()
+        shortest = []
+        for _ in range(_SHORT_RUNS):
+            begin = time.perf_counter()
+            agent.allreduce(x[:1])
+            shortest.append(time.perf_counter() - begin)
     chunks = summed_traffic(codec, MEASURED_ELEMENTS, 1, 1.0).chunks
     networks = [
         sum(span.stop_s - span.start_s for span in spans if span.number == number and span.stage.startswith("network"))
         for number in range(1, _RUNS + 1)
     ]
-    return min(networks) / chunks, ""
+    return min(networks) / chunks, min(shortest), ""
 
 
 def _table(options: argparse.Namespace, elements: int, rows: Sequence[MethodPlan]) -> Table:

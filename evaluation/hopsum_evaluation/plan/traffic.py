@@ -83,6 +83,15 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
     return StepTraffic(up, down, chunks, phases)
 
 
+def at_hosts(traffic: StepTraffic, workers: int) -> StepTraffic:
+    """Count the bytes at a host that has a worker and a switch for an n-th of the chunks.
+
+    The worker's UPDATEs to the other hosts leave, and so do the switch's RESULTs to the other workers. As many arrive.
+    """
+    passed = (workers - 1) / workers * (traffic.up_bytes + traffic.down_bytes)
+    return traffic._replace(up_bytes=passed, down_bytes=passed)
+
+
 def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseTraffic]:
     """Yield the phases of one vector. A sketch has its expected size. Raises PlanError as `summed_traffic` does."""
     if isinstance(codec, Lossless):

@@ -29,8 +29,7 @@ from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart
-from hopsum_evaluation.report.reporting import write_report
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,7 +66,6 @@ class Course:
     batch: images or windows of a worker in a step.
     every: steps between two measurements on the test data.
     rates: number of seeds at each rate, which is in tc's words.
-    paced: number of seeds at rates where only PACE is trained, for the time of a step.
     """
 
     model: str
@@ -75,7 +74,6 @@ class Course:
     every: int
     rates: Mapping[str, int]
     schemes: Sequence[str]
-    paced: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -98,11 +96,6 @@ FULL: Final = {
 Those of 10 M parameters were chosen by trainings in fp32 in one process, before any training to a target over links:
 fp32 reaches the target after about 100 steps. By its bytes, fp32 needs 6 to 8 minutes over links of 200 Mbit/s.
 """
-PACE: Final = (60, 20)
-"""Steps, and steps between measurements, of a training that only times steps.
-
-PowerSGD compresses from step 10 on: between the first measurement and the last, all steps are like those of a long
-training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,9 @@ def _train(
     network = learning.make_network(order.seed % (1 << 31)).to(plan.device)
     # PowerSGD gets one bucket: see ONE_BUCKET_MB.
     bucket_mb = ONE_BUCKET_MB if order.scheme in POWERSGD_RANKS else None
-    # Without views gradients take their memory twice: with large models on one machine it is scarce.
-    ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    # Without views gradients take their memory twice: with large models on one machine it is scarce. All ranks make the
+    # same parameters from the seed: to send those of the first one would take minutes over slow links.
+    ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False)
     state = _register(ddp, order, reducers)
     optimiser = learning.make_optimiser(ddp)
     # A stream for each rank: with one seed for all, ranks would draw the same batches.
@@ -130,7 +131,6 @@ def _train(
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
     steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(SETTLING_STEPS)][-1], order.seconds)
-    # After DDP has sent its first parameters, which are no part of a step.
     began_bytes = _interface_bytes()
     for step in range(1, steps + 1):
         batch = draw()

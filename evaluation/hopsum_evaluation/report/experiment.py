@@ -8,12 +8,15 @@ A section is a module with the tuple CLAIMS, `run(settings, tell)`, which measur
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from math import isfinite
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -49,10 +52,16 @@ class Size(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Seed and size of a report, and the streams of random numbers that follow from the seed."""
+    """Seed and size of a report, and the streams of random numbers that follow from the seed.
+
+    folder: place for what has been measured of a section that is not done yet.
+    dilate: True where workers and switches get a processor each by time dilation, on a machine that has fewer.
+    """
 
     seed: int
     size: Size
+    folder: Path = Path()
+    dilate: bool = False
 
     def pick(self, small: _T, default: _T, full: _T) -> _T:
         """Choose the argument of this size."""
@@ -77,6 +86,23 @@ def _number(name: str | int) -> int:
         return name
     # Not hash(), which Python salts anew in every process.
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write figures as JSON, whole or not at all. Numbers that are not finite become null."""
+    # In the same folder: a rename is atomic within one file system only.
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(_finite(report), indent=1) + "\n")
+    # A replacement is atomic: a run that is killed leaves the last whole report.
+    part.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def measure_apart(measure: Callable[..., _T], argument: Any, *calls: Callable[..., None]) -> _T:

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_evaluation.bench.timing import is_crowded
-from hopsum_evaluation.charts import BarChart, BarSeries, Plot, write_chart
-from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.charts import BarChart, Plot, write_chart
+from hopsum_evaluation.report.answers import (
+    MOST_OFF,
+    PLACES,
+    Answer,
+    answer_table,
+    answers_of,
+    check_table,
+    figure_table,
+    plan_table,
+    speed_bars,
+)
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
 from hopsum_evaluation.report.experiment import Shown, ShownTable
-from hopsum_evaluation.report.time_to_target import HOSTS, AnswerRow, Outcome, Ratio, SchemeTime, answer_rows
 from hopsum_evaluation.units import figure
 
-ACCURACY: Final = "accuracy"
-_PLACES: Final = {"fabric": "in the middle", HOSTS: "on every host"}
-_ANSWER_HEADS: Final = ("links", "model", "all-reduce in a step of fp32", "switch", "hopsum", "s to the target",
-                        "best other", "s", "times as fast", "as fp32", "use")  # fmt: skip
+LINKS: Final = "links"
 _CLAIM_HEADS: Final = ("verdict", "claim", "needed", "measured", "seeds", "from")
 
 Parts = Mapping[str, tuple[str, Shown, Sequence[Judged]]]
@@ -35,57 +40,102 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
     images, tables = folder / "images", folder / "csv"
     images.mkdir(exist_ok=True)
     tables.mkdir(exist_ok=True)
-    # The page of answers has trainings only. Other sections have no target that a user would train to.
-    rows = answer_rows(report["sections"].get(ACCURACY, {}))
-    bars = ratio_bars(rows)
+    result = report["sections"].get(LINKS, {})
+    found = answers_of(result)
+    bars = speed_bars(found)
     # Pictures of all sections are written, also of those that the two pages do not show: a release carries them.
     charts: list[Plot | BarChart] = [plot for _, shown, _ in parts.values() for plot in shown.plots]
     for chart in [*charts, *([bars] if bars else [])]:
         write_chart(chart, images)
-    answers = ShownTable("answers", _ANSWER_HEADS, [_answer_cells(row) for row in rows])
+    answers = answer_table(found)
     all_judged = [each for _, _, judged in parts.values() for each in judged]
     claims = ShownTable("claims", _CLAIM_HEADS, [claim_cells(each) for each in all_judged])
     for table in (answers, claims, *(table for _, shown, _ in parts.values() for table in shown.tables)):
         with (tables / f"{table.title}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([table.heads, *table.rows])
-    (folder / "results.md").write_text(answers_page(report, rows, answers, bars))
+    (folder / "results.md").write_text(answers_page(report))
     (folder / "claims.md").write_text(claims_page(report, parts))
 
 
-def answers_page(report: dict[str, Any], rows: Sequence[AnswerRow], table: ShownTable, bars: BarChart | None) -> str:
-    """Write the page of answers: one sentence that counts outcomes, the table of links and models, one picture."""
-    lines = ["# Results", "", _first_words(report), ""]
-    if not rows:
-        lines += ["The trainings that would tell were not run.", ""]
-    else:
-        lines += [count_words(rows), "", *_markdown(table)]
-        targets = "; ".join(f"`{name}` is a {MODELS[name].words}, trained to {MODELS[name].goal}"
-                            for name in dict.fromkeys(row.model for row in rows))  # fmt: skip
+def answers_page(report: dict[str, Any]) -> str:
+    """Write the page of answers: how it was measured, what to use, every figure, and predictions beside them."""
+    result = report["sections"].get(LINKS, {})
+    check, predicted = check_table(result), plan_table(result)
+    said = list(dict.fromkeys(each["processors"] for each in result.get("documents", ()) if "processors" in each))
+    lines = ["# Results", "", *(f"{each[:1].upper()}{each[1:]}." for each in said), ""]
+    if check.rows:
         lines += [
-            f"Models: {targets}. Your model is like one of them where its steps in fp32 wait for the network for as "
-            "large a share of their time.",
-            "",
-            "hopsum: its setting with the fewest mean seconds that reached the target with every seed. Times as fast: "
-            "seconds of the fastest other scheme of each seed over hopsum's, mean and 95 % interval over the seeds. As "
-            'fp32: the same for fp32. "about": only the time of a step was measured on these links.',
-            "",
-        ]
+            "Dilated: links are slower by that factor and times divided by it "
+            "([time dilation](performance.md#time-dilation)). All-reduces on 16 processors, where each worker had its "
+            "own, beside this run; fp32 and fp16 are the same code, thc is of an earlier commit:",
+            "", *_markdown(check),
+        ]  # fmt: skip
+    lines += ["## Which scheme", "", *answer_lines(report, "")]
+    if not answers_of(result):
+        return "\n".join(lines)
+    lines += [
+        "", "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by "
+        "seed, with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where "
+        "another scheme is faster. Steps are of one image or window a worker, on the CPU.", "",
+        "## Every figure", "", *_markdown(figure_table(result)),
+        "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with "
+        "what the all-reduce before left out.", "",
+        "## What `hopsum plan` predicts", "", *_markdown(predicted), plan_words(predicted), "", *_OPEN,
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+_OPEN: Final = (
+    "## Open", "",
+    "Not measured in this run: time to a target with models of 10 M parameters (`hopsum bench accuracy --model "
+    "cnn-10m`, hours), VGG-16 and BERT, links of 10 Gbit/s and more, GPUs, and a machine with two processors for each "
+    "worker and switch.", "",
+)  # fmt: skip
+
+
+def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
+    """Write the answer for README and the page: three sentences, a table, a picture. `docs`: where the pages are."""
+    result = report["sections"].get(LINKS, {})
+    found = answers_of(result)
+    if not found:
+        return ["The trainings that would tell were not run.", ""]
+    bars = speed_bars(found)
+    lines = [answer_words(found), "", *_markdown(answer_table(found))]
     if bars is not None:
-        lines += [f"![{bars.title}](images/{bars.name}.svg)", ""]
-    return "\n".join([*lines, f"Measured: {stamp(report, ACCURACY)}. What papers claim: [claims](claims.md).", ""])
+        lines += [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""]
+    more = f"[every figure]({docs}results.md)" if docs else "what papers claim: [claims](claims.md)"
+    dilated = ", dilated" if check_table(result).rows else ""
+    return [*lines, f"Measured{dilated}: {stamp(report, LINKS)}; {more}.", ""]
 
 
-def _first_words(report: dict[str, Any]) -> str:
-    """Say what the page answers. Where workers shared processors, it answers for such a machine only."""
-    result = report["sections"].get(ACCURACY, {})
-    cores, workers = result.get("machine", report["machine"])["cores"], result.get("workers", 0)
-    if not workers or not is_crowded(workers, 1, cores):
-        return "This page says which scheme to train with, by links and model."
+def answer_words(answers: Sequence[Answer]) -> str:
+    """Say in three sentences how many times as fast hopsum is, and where it is not faster."""
+    spans, wins = [], []
+    for place, words in PLACES.items():
+        here = [each for each in answers if each.ours(place)]
+        for others in (["fp32"], None):
+            means = [each.ratio(others or each.hooks, each.ours(place), place).mean for each in here]
+            spans.append(_span([mean for mean in means if isfinite(mean)]))
+        faster = sum(each.ratio(each.hooks, each.ours(place), place).mean > 1 for each in here)
+        wins.append(f"{faster} of {len(here)} cases with {words}")
     return (
-        f"These are the figures of {workers} workers and their switches that share {cores} processors. They do not "
-        "answer which scheme to train with: an answer needs two processors for each worker and two for the switch, "
-        f"{2 * (workers + 1)}."
+        f"Through a switch in the middle, training with hopsum is {spans[0]} times as fast as DDP in fp32, and "
+        f"{spans[2]} times with a switch on every host. Beside the best of torch's hooks (fp16, PowerSGD of rank 2) it "
+        f"is {spans[1]} and {spans[3]} times as fast: faster in {wins[0]} and in {wins[1]}. Compressing takes "
+        'processor time and changes gradients: `method="auto"` measures both ways on your job, `hopsum plan` predicts.'
     )
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (figure(each, 2) for each in (min(values, default=nan), max(values, default=nan)))
+    return low if low == high else f"{low} to {high}"
+
+
+def plan_words(table: ShownTable) -> str:
+    """Count the predictions that are near what was measured."""
+    ratios = [float(cell) for row in table.rows for cell in row[1:] if cell != "-"]
+    near = sum(1 - MOST_OFF <= each <= 1 + MOST_OFF for each in ratios)
+    return f"{near} of {len(ratios)} are within {MOST_OFF:.0%}. Below 1: the plan is too hopeful."
 
 
 def claims_page(report: dict[str, Any], parts: Parts) -> str:
@@ -100,10 +150,15 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
         "",
     ]
     for name, (title, _, judged) in parts.items():
-        held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
-        lines += [f"## {title}", "", f"{held} of {len(judged)} reproduced. {stamp(report, name)}.", ""]
-        lines += _markdown(ShownTable(name, _CLAIM_HEADS, [claim_cells(each) for each in judged]))
+        lines += [f"## {title}", "", *claim_lines(report, name, judged)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def claim_lines(report: dict[str, Any], name: str, judged: Sequence[Judged]) -> list[str]:
+    """Write the claims of a section: how many are reproduced, when and where they were measured, and a table."""
+    held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
+    table = ShownTable(name, _CLAIM_HEADS, [claim_cells(each) for each in judged])
+    return [f"{held} of {len(judged)} reproduced. {stamp(report, name)}.", "", *_markdown(table)]
 
 
 def stamp(report: dict[str, Any], section: str) -> str:
@@ -118,57 +173,6 @@ def stamp(report: dict[str, Any], section: str) -> str:
     return f"{made}. {str(result['remark']).rstrip('.')}" if "remark" in result else made
 
 
-def count_words(rows: Sequence[AnswerRow]) -> str:
-    """Count the outcomes of all rows in one sentence."""
-    said = {
-        Outcome.EQUAL: "no different within the 95 % interval",
-        Outcome.SLOWER: "slower",
-        Outcome.ONE_SEED: "not judged for want of seeds",
-        Outcome.OURS_MISSED: "short of the target",
-        Outcome.OTHERS_MISSED: "alone at the target",
-        Outcome.ALONE: "without a rival",
-    }
-    counts = {outcome: sum(row.outcome is outcome for row in rows) for outcome in Outcome}
-    rest = [f"{words} in {counts[outcome]}" for outcome, words in said.items() if counts[outcome]]
-    return (
-        f"Of {len(rows)} cases of links, model and switch, hopsum's best setting is faster to the target than the "
-        f"best other scheme in {counts[Outcome.FASTER]}{''.join(f', {each}' for each in rest)}."
-    )
-
-
-def advice(row: AnswerRow) -> str:
-    """Name the scheme to use."""
-    ours = f"`{row.ours.scheme}`"
-    best = f"`{row.others[0].scheme}`" if row.others else "fp32"
-    reached = bool(row.others) and row.others[0].seconds < inf
-    return {
-        Outcome.FASTER: ours,
-        Outcome.EQUAL: f"either: {best} needs no switch",
-        Outcome.SLOWER: best,
-        Outcome.ONE_SEED: f"{ours if row.best.mean > 1 else best}, by one seed",
-        Outcome.OURS_MISSED: best if reached else "none of these",
-        Outcome.OTHERS_MISSED: ours,
-        Outcome.ALONE: "nothing to choose from",
-    }[row.outcome]
-
-
-def ratio_bars(rows: Sequence[AnswerRow]) -> BarChart | None:
-    """Chart the ratios to the best other scheme, a group for each rate. None without a ratio."""
-    # A ratio is not finite where a scheme missed the target: no bar has that height.
-    kept = [row for row in rows if isfinite(row.best.mean)]
-    if not kept:
-        return None
-    groups = list(dict.fromkeys(row.links for row in sorted(kept, key=lambda row: row.bits_per_s or inf)))
-    series = []
-    for model, place in dict.fromkeys((row.model, row.placement) for row in kept):
-        found = {row.links: row.best for row in kept if (row.model, row.placement) == (model, place)}
-        of = [found.get(group) for group in groups]
-        name = f"{model}, a switch {_PLACES[place]}"
-        series.append(BarSeries(name, *([getattr(each, part, None) for each in of] for part in Ratio._fields)))
-    title = "hopsum's best setting over the best other scheme: times as fast to the target"
-    return BarChart("report-ratio", title, groups, "times as fast", series, 1.0, "as fast as the best other scheme")
-
-
 def claim_cells(judged: Judged) -> tuple[str, ...]:
     """Make the cells of a claim, in the order of the heads of the claims' table."""
     claim, ours = judged.claim, judged.reason
@@ -180,30 +184,6 @@ def claim_cells(judged: Judged) -> tuple[str, ...]:
         str(judged.verdict), claim.text, claim.condition, ours, str(len(judged.samples)),
         f"{claim.source} ({claim.basis})",
     )  # fmt: skip
-
-
-def _answer_cells(row: AnswerRow) -> list[str]:
-    best = row.others[0] if row.others else None
-    share = "-" if row.share is None else f"{row.share:.0%}"
-    other = ("-", "-") if best is None else (f"`{best.scheme}`", _seconds(best))
-    return [
-        row.links, f"`{row.model}`", share, _PLACES[row.placement], f"`{row.ours.scheme}`", _seconds(row.ours), *other,
-        _times(row.best), _times(row.fp32), advice(row),
-    ]  # fmt: skip
-
-
-def _seconds(time: SchemeTime) -> str:
-    if time.seconds == inf:
-        return "missed it"
-    return f"about {figure(time.seconds)}" if time.about else figure(time.seconds)
-
-
-def _times(ratio: Ratio) -> str:
-    if not isfinite(ratio.mean):
-        return "-"
-    if ratio.low is None or ratio.high is None:
-        return f"{figure(ratio.mean)} (one seed)"
-    return f"{figure(ratio.mean)} ({figure(ratio.low)} to {figure(ratio.high)})"
 
 
 def _markdown(table: ShownTable) -> list[str]:

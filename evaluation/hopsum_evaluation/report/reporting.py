@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -25,20 +24,20 @@ from rich.console import Console
 from hopsum.errors import HopsumError
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.report import (
-    accuracy,
     error,
     estimation,
+    links,
     lossless_claims,
     packet_loss,
 )
 from hopsum_evaluation.report.claims import Judged, judge
-from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell
+from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell, write_report
 from hopsum_evaluation.report.pages import claim_cells, write_pages
 from hopsum_evaluation.units import list_of, one_of, whole
 
 SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "error": ("Error of the mean, bits and workers", error),
-    "accuracy": ("Time to accuracy on shaped links", accuracy),
+    "links": ("Trainings over shaped links", links),
     "loss": ("THC: lost packets, stragglers, bits and workers", packet_loss),
     "lossless": ("LHC: throughput against density, and what peels", lossless_claims),
     "estimation": ("Suresh et al.: mean estimation", estimation),
@@ -74,6 +73,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
     )
+    parser.add_argument(
+        "--dilate", action="store_true",
+        help="give workers and switches of section links a processor each, by time dilation where there are fewer",
+    )  # fmt: skip
     parser.add_argument("--seed", type=whole(0), default=1, help="seed of everything random (default %(default)s)")
     parser.add_argument(
         "--read", type=Path, dest="source", metavar="JSON", help="report.json to show, in place of a run"
@@ -117,7 +120,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
-    settings, path = Settings(options.seed, options.size), options.output_dir / JSON_NAME
+    settings = Settings(options.seed, options.size, options.output_dir, options.dilate)
+    path = options.output_dir / JSON_NAME
     # Before anything is measured: hours of figures would have no place.
     options.output_dir.mkdir(parents=True, exist_ok=True)
     return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path))
@@ -219,23 +223,6 @@ def read_report(path: Path) -> dict[str, Any]:
     if unknown:
         raise ReportError(f"{path}: sections {', '.join(sorted(unknown))}: this version has {', '.join(SECTIONS)}")
     return report
-
-
-def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write a report as JSON, whole or not at all. Numbers that are not finite become null."""
-    # In the same folder: a rename is atomic within one file system only.
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(_finite(report), indent=1) + "\n")
-    # A replacement is atomic: a run that is killed leaves the last whole report.
-    part.replace(path)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:

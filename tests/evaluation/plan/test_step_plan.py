@@ -21,13 +21,14 @@ from ...support.printed import usage_error
 
 JOB = ("--elements", "2M", "--compute", "100ms", "--rate", "100mbit")
 CHUNK_S = 1e-5
+VECTOR_S = 1e-3
 ELEMENT_S = 2e-9
 
 
 @pytest.fixture(autouse=True)
 def _costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured costs are other on every machine: here they are given."""
-    monkeypatch.setattr(step_plan, "measure_chunk", lambda seed: (CHUNK_S, ""))
+    monkeypatch.setattr(step_plan, "measure_network", lambda seed: (CHUNK_S, VECTOR_S, ""))
     monkeypatch.setattr(step_plan, "codec_seconds", lambda *_, **__: ELEMENT_S)
 
 
@@ -44,14 +45,27 @@ def test_a_step_is_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     assert ring["wire_s"] == pytest.approx(2 * 3 / 4 * 8e6 * 8 / 1e8, rel=0.06)
     assert ring["step_s"] == pytest.approx(0.1 + ring["wire_s"])
     assert thc["codec_s"] == pytest.approx(2e6 * ELEMENT_S)
-    assert thc["network_s"] == pytest.approx(2e6 / 1024 * CHUNK_S, rel=0.01)
+    assert thc["network_s"] == pytest.approx(2e6 / 1024 * CHUNK_S + 8 * VECTOR_S, rel=0.01)
     assert thc["wire_s"] == pytest.approx(2e6 * 8.6 / 1e8, rel=0.02)
-    assert thc["allreduce_s"] == max(thc["wire_s"], thc["codec_s"], thc["network_s"])
+    # All 1,968 chunks pass the wire, and in the first 512 the worker waits for it.
+    worker_s = thc["codec_s"] + thc["network_s"]
+    assert thc["allreduce_s"] == pytest.approx(thc["wire_s"] + 512 / 1968 * worker_s, rel=0.01)
     assert 0 < thc["nmse"] < 0.05
     two_shot = rows["two-shot:bits=4"]
     assert two_shot["codec_s"] == pytest.approx(2e6 * ELEMENT_S)
     assert two_shot["allreduce_s"] == two_shot["wire_s"] + two_shot["codec_s"], "one after the other"
     assert two_shot["nmse"] == pytest.approx(0.018, rel=0.05)
+
+
+def test_a_switch_on_every_host_shares_its_link_with_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four hosts each sends three quarters of its UPDATEs, and of its share's RESULTs as many to three workers."""
+    middle, hosts = (
+        plan(capsys, *JOB, "--codec", "thc", "--placement", each)["methods"] for each in ("fabric", "hosts")
+    )
+    assert middle[:-1] == hosts[:-1], "rings have no switch"
+    passed = 0.75 * (middle[-1]["up_bytes"] + middle[-1]["down_bytes"])
+    assert hosts[-1]["up_bytes"] == hosts[-1]["down_bytes"] == passed
+    assert hosts[-1]["wire_s"] == pytest.approx(passed * 8 / 1e8)
 
 
 def test_overlap_hides_all_but_the_last_vector(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,8 +103,8 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     seconds = step_plan.codec_seconds(step_plan.make_codec("fixed", workers=1, backend="numpy"), 1.0, 1, 10_000)
     assert 0 < seconds < 1e-3
-    chunk_s, missing = step_plan.measure_chunk(1)
-    assert missing or 0 < chunk_s < 0.1
+    chunk_s, vector_s, missing = step_plan.measure_network(1)
+    assert missing or (0 < chunk_s < 0.1 and chunk_s < vector_s < 1)
 
 
 def test_the_paper(capsys: pytest.CaptureFixture[str]) -> None:

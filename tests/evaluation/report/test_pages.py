@@ -14,86 +14,10 @@ import pytest
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
 from hopsum_evaluation.report.experiment import Shown, ShownTable
-from hopsum_evaluation.report.pages import advice, answers_page, claim_cells, claims_page, count_words, write_pages
+from hopsum_evaluation.report.pages import claim_cells, claims_page, write_pages
 from hopsum_evaluation.report.reporting import SECTIONS
-from hopsum_evaluation.report.time_to_target import AnswerRow, Outcome, answer_rows, at_hosts
 
-from .test_accuracy import training as made_up
-
-
-def training(scheme: str, repeat: int, last_s: float, reaches: bool = True, **other: Any) -> dict[str, Any]:
-    """Make a training that reaches the target at step 40 after so many seconds, or never."""
-    return {**made_up(scheme, repeat, last_s / 40, 0.06, 60 if reaches else 36), **other}
-
-
-def trainings(seconds: dict[str, float], seeds: int = 3, missing: str = "", **other: Any) -> list[dict[str, Any]]:
-    """Make trainings of several schemes. Those of fp16 and fp32 vary a thousandth from seed to seed."""
-    return [
-        training(scheme, repeat, last_s * (1 + repeat / 1000 * ("fp" in scheme)), scheme != missing, **other)
-        for scheme, last_s in seconds.items() for repeat in range(seeds)
-    ]  # fmt: skip
-
-
-def report_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {"runs": runs, "begun": "2026-02-03T01:00:00+00:00", "commit": "abcdef0123456789"}
-    return {"begun": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "machine": {"processor": "A chip", "cores": 2},
-            "sections": {"accuracy": found}}  # fmt: skip
-
-
-def row_of(runs: list[dict[str, Any]]) -> AnswerRow:
-    (row,) = answer_rows({"runs": runs})
-    return row
-
-
-@pytest.mark.parametrize(
-    ("seconds", "seeds", "missing", "outcome", "use", "counted"),
-    [
-        ({"fp32": 12, "fp16": 6, "thc": 4}, 3, "", Outcome.FASTER, "`thc`", "in 1."),
-        ({"fp32": 12, "fp16": 4, "thc": 6}, 3, "", Outcome.SLOWER, "`fp16`", "in 0, slower in 1."),
-        ({"fp16": 3.996, "thc": 4}, 3, "", Outcome.EQUAL, "either: `fp16` needs no switch",
-         "in 0, no different within the 95 % interval in 1."),
-        ({"fp16": 6, "thc": 4}, 1, "", Outcome.ONE_SEED, "`thc`, by one seed", "for want of seeds in 1."),
-        ({"fp16": 6, "thc": 4}, 3, "thc", Outcome.OURS_MISSED, "`fp16`", "short of the target in 1."),
-        ({"fp16": 6, "thc": 4}, 3, "fp16", Outcome.OTHERS_MISSED, "`thc`", "alone at the target in 1."),
-        ({"thc": 4}, 3, "", Outcome.ALONE, "nothing to choose from", "without a rival in 1."),
-    ],
-)  # fmt: skip
-def test_the_words_say_what_the_figures_say(
-    seconds: dict[str, float], seeds: int, missing: str, outcome: Outcome, use: str, counted: str
-) -> None:
-    row = row_of(trainings(seconds, seeds, missing))
-    assert (row.outcome, advice(row)) == (outcome, use)
-    assert count_words([row]).endswith(counted)
-
-
-def test_the_best_setting_is_the_fastest_that_always_reaches() -> None:
-    seconds = {"fp16": 6.0, "thc": 4.0, "thc:bits=2": 3.0, "thc:result_bits=6": 3.5}
-    assert row_of(trainings(seconds)).ours.scheme == "thc:bits=2"
-    row = row_of(trainings(seconds, missing="thc:bits=2"))
-    assert row.ours.scheme == "thc:result_bits=6"
-    assert row.best.mean == pytest.approx(6 * 1.001 / 3.5)
-
-
-def test_software_servers_and_rare_synchronisation_are_neither_side() -> None:
-    row = row_of(trainings({"fp16": 6.0, "thc": 4.0, "thc-ps": 1.0}))
-    assert [each.scheme for each in row.others] == ["fp16"]
-    assert row.outcome is Outcome.FASTER
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_switches_on_the_hosts_have_a_row_of_their_own_beside_the_same_others(marked: bool) -> None:
-    scheme = at_hosts("thc") if marked else "thc"
-    placed: dict[str, Any] = {} if marked else {"placement": "hosts"}
-    rows = answer_rows({"runs": trainings({"fp16": 6, "thc": 4}) + trainings({scheme: 9}, **placed)})
-    assert [(row.placement, row.outcome) for row in rows] == [("fabric", Outcome.FASTER), ("hosts", Outcome.SLOWER)]
-
-
-def test_rates_stand_in_order_and_paced_trainings_are_about() -> None:
-    fast = trainings({"fp16": 1, "thc": 2}, 1, rate="1gbit", bits_per_s=1e9, paced=True)
-    slow, quick = answer_rows({"runs": fast + trainings({"fp16": 6, "thc": 4})})
-    assert (slow.links, quick.links) == ("200 Mbit/s", "1 Gbit/s")
-    assert (slow.ours.about, quick.ours.about) == (False, True)
-    assert quick.outcome is Outcome.ONE_SEED
+from .test_answers import made_up, report_of
 
 
 def judged_claims() -> list[Any]:
@@ -111,7 +35,7 @@ def test_the_cells_of_a_claim_have_verdict_condition_interval_and_source() -> No
 
 
 def test_the_page_of_claims_counts_them_and_no_cell_breaks_its_table() -> None:
-    page = claims_page(report_of([]), {"error": ("Errors", Shown(), judged_claims())})
+    page = claims_page(report_of({}), {"error": ("Errors", Shown(), judged_claims())})
     assert "## Errors\n\n1 of 3 reproduced. 2026-01-01, A chip, 2 cores, commit 00000000.\n" in page
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
@@ -122,8 +46,8 @@ def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     plot = Plot("lines", "Lines", "x", "y", [Series.of("one", [(1, 2.0), (2, 1.0)])], log_x=True, log_y=True)
     shown = Shown([ShownTable("figures", ("name", "value"), [["a, b", "1"]])], [plot])
-    parts = {"accuracy": ("Trainings", shown, judged_claims())}
-    write_pages(report_of(trainings({"fp32": 12, "fp16": 6, "thc": 4})), parts, tmp_path)
+    parts = {"links": ("Trainings", shown, judged_claims())}
+    write_pages(report_of(made_up()), parts, tmp_path)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
     assert files == [
         "claims.md", "csv/answers.csv", "csv/claims.csv", "csv/figures.csv", "images/lines.png", "images/lines.svg",
@@ -131,27 +55,11 @@ def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
     ]  # fmt: skip
     text = (tmp_path / "csv/figures.csv").read_text()
     assert list(csv.reader(text.splitlines())) == [["name", "value"], ["a, b", "1"]]
-    page = (tmp_path / "results.md").read_text()
-    row = "|200 Mbit/s|`cnn`|75%|in the middle|`thc`|4.00|`fp16`|6.01|1.50 (1.50 to 1.51)|3.00 (3.00 to 3.01)|`thc`|"
-    assert row in page
-    assert "This page says which scheme to train with" in page
-    assert "images/report-ratio.svg" in page
+    assert "images/report-ratio.svg" in (tmp_path / "results.md").read_text()
     first = (tmp_path / "images/lines.svg").read_bytes()
-    write_pages(report_of([]), parts, tmp_path)
+    write_pages(report_of({}), parts, tmp_path)
     assert (tmp_path / "images/lines.svg").read_bytes() == first, "a drawing follows from its figures alone"
     assert "were not run" in (tmp_path / "results.md").read_text()
-
-
-def test_figures_of_workers_that_share_processors_are_no_answer() -> None:
-    for cores, first in (
-        (9, "These are the figures of 4 workers and their switches that share 9"),
-        (10, "This page says"),
-    ):
-        report = report_of(trainings({"fp32": 12, "thc": 4}))
-        report["sections"]["accuracy"] |= {"workers": 4, "machine": {"processor": "A chip", "cores": cores}}
-        page = answers_page(report, [], ShownTable("answers", (), []), None)
-        assert page.splitlines()[2].startswith(first)
-        assert f"A chip, {cores} cores for 4 workers and a switch, commit" in page
 
 
 def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:

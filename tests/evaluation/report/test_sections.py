@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,23 @@ import pytest
 
 from hopsum_evaluation.charts import write_chart
 from hopsum_evaluation.report import accuracy, error
-from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.experiment import Settings, Size
 from hopsum_evaluation.report.reporting import SECTIONS
 
 pytestmark = pytest.mark.system
 SETTINGS = Settings(2, Size.SMALL)
-SENT_BITS = {"fp32": 32, "thc": 4, "thc-ps": (4 + 8) / 2, "thc:bits=2": 2}
-"""Of an element, by a worker of two, in the direction that has most of them."""
+SENT_BITS = {"fp32": 48, "fp16": 24, "two-shot:bits=4": 6, "thc": 8, "thc:bits=2": 4}
+"""Of an element, at a worker of four, in the direction that has most of them."""
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_shows_what_it_ran(name: str, tmp_path: Path) -> None:
     section = SECTIONS[name][1]
     told: list[float] = []
-    if name == "accuracy" and (reason := accuracy.unavailable()):
+    if name == "links" and (reason := accuracy.unavailable()):
         pytest.skip(reason)
-    result = json.loads(json.dumps(section.run(SETTINGS, lambda done, _: told.append(done))))
+    settings = replace(SETTINGS, folder=tmp_path)
+    result = json.loads(json.dumps(section.run(settings, lambda done, _: told.append(done))))
     assert told == sorted(told)
     assert 0 <= told[0] <= told[-1] <= 1
     part = section.show(result)
@@ -39,28 +40,29 @@ def test_a_section_shows_what_it_ran(name: str, tmp_path: Path) -> None:
     for plot in part.plots:
         drawn = write_chart(plot, tmp_path)[1].read_text()
         assert all(series.name.split(",")[0] in drawn for series in plot.series)
-    if name == "accuracy":
-        check_accuracy(result)
+    if name == "links":
+        check_links(result)
+        measured = sorted(tmp_path.glob("links-*.json"))
+        before = [path.stat().st_mtime_ns for path in measured]
+        assert section.run(settings, lambda *_: None) == result
+        assert [path.stat().st_mtime_ns for path in measured] == before, "nothing is measured again"
 
 
-def check_accuracy(result: dict[str, Any]) -> None:
+def check_links(result: dict[str, Any]) -> None:
     """The rate is that of the links: a worker's gradient cannot pass faster."""
-    middle, hosts = ([run for run in result["runs"] if run["placement"] == each] for each in ("fabric", "hosts"))
-    assert result["runs"] == middle + hosts
-    runs = result["runs"]
-    schemes = {"cnn": ("fp32", "thc", "thc-ps", "thc:bits=2"), "transformer": ("fp32", "thc")}
-    assert [(run["model"], run["scheme"]) for run in hosts] == [(model, "thc:bits=2 at hosts") for model in schemes]
-    ran = [(model, scheme) for model in schemes for scheme in schemes[model]]
-    assert [(run["model"], run["scheme"]) for run in middle] == ran
-    assert {run["bits_per_s"] for run in runs} == {200e6}
-    for run in runs:
-        elements = result["models"][run["model"]]["parameters"]
-        sent = SENT_BITS[run["scheme"].removesuffix(" at hosts")]
-        assert run["reduce_s"] > 0.8 * sent * elements / 200e6
-        assert [step for step, *_ in run["points"]] == ([2, 4] if run["model"] == "cnn" else [2])
-        assert all(seconds > 0 and MODELS[run["model"]].percent == (value <= 1) for _, seconds, value in run["points"])
-    learned = {run["scheme"]: [point[2] for point in run["points"]] for run in middle[:4]}
-    assert learned["thc"] == learned["thc-ps"]  # the same sums
+    cases = [(each["benchmark"], each.get("placement")) for each in result["documents"]]
+    places = ("fabric", "hosts")
+    assert cases == [
+        ("plan", None),
+        *(("allreduce", each) for each in places),
+        *(("accuracy", each) for each in places),
+    ]
+    for document in result["documents"][3:]:
+        for run in document["runs"]:
+            assert run["reduce_s"] is None or run["reduce_s"] > 0.8 * SENT_BITS[run["scheme"]] * 1e6 / 200e6
+    learned = [{run["scheme"]: [point[2] for point in run["points"]] for run in result["documents"][number]["runs"]}
+               for number in (2, 4)]  # fmt: skip
+    assert learned[0]["thc"] == learned[1]["thc"]  # the same sums, whoever adds
 
 
 def test_the_least_error_fits_the_bits_of_both_directions() -> None:

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of section `links`: what to use on which links for which model, and every figure that says so.
+
+hopsum's schemes are the settings of codec thc, which switches sum, and two-shot, which needs no switch. Others are
+torch's own hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from statistics import fmean
+from typing import Any, Final
+
+from hopsum_evaluation.charts import BarChart, BarSeries
+from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
+from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.claims import Basis, Claim, Relation
+from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
+from hopsum_evaluation.report.time_to_target import Ratio, is_ours, make_ratio, seconds_to_target
+from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate
+
+FABRIC, HOSTS = "fabric", "hosts"
+PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
+SWITCHLESS: Final = "two-shot:bits=4"
+_PAIRED: Final = "thc:bits=2"
+_CNN: Final = "cnn"
+MOST_OFF: Final = 0.25
+"""Most by which a prediction of `hopsum plan` may differ from what was measured, as a share."""
+REAL: Final = {
+    (1_000_000, 2e8): {"fp32": 248, "fp16": 125, "thc": 48, "thc:bits=2": 28},
+    (1_000_000, 1e9): {"fp32": 51, "fp16": 29, "thc": 16, "thc:bits=2": 14},
+    (25_000_000, 2e8): {"fp32": 6564, "fp16": 3234, "thc": 1086, "thc:bits=2": 552},
+    (25_000_000, 1e9): {"fp32": 1286, "fp16": 713, "thc": 230, "thc:bits=2": 154},
+}
+"""Milliseconds of an all-reduce of 4 workers through a switch in the middle on 16 processors of the Sapphire Rapids
+kind, medians of 3 to 7 runs of an earlier commit: dilated runs are compared with them."""
+_THC: Final = "Li et al., THC (NSDI 2024), abstract"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """The trainings that a claim compares, of the CNN: seconds to the target of the others over those of `ours`."""
+
+    rate: str
+    ours: str = _PAIRED
+    place: str = FABRIC
+    others: tuple[str, ...] = ()
+    """Empty: torch's hooks. The fastest of them counts, seed by seed."""
+
+
+_HOOKS: Final = ("fp32", "fp16", "powersgd")
+_RATIOS: Final = {
+    "tta-best-200mbit": _Ratio("200mbit"),
+    "tta-best-1gbit": _Ratio("1gbit"),
+    "tta-all-200mbit": _Ratio("200mbit", others=(*_HOOKS, SWITCHLESS)),
+    "tta-all-1gbit": _Ratio("1gbit", others=(*_HOOKS, SWITCHLESS)),
+    "tta-fp32": _Ratio("200mbit", others=("fp32",)),
+    "tta-hosts-200mbit": _Ratio("200mbit", place=HOSTS),
+    "tta-hosts-1gbit": _Ratio("1gbit", place=HOSTS),
+}
+
+
+_RIVALS: Final = {(): "the fastest of torch's hooks", ("fp32",): "fp32"}
+
+
+def _claim(name: str, published: float, source: str = "goal") -> Claim:
+    ratio = _RATIOS[name]
+    rival = _RIVALS.get(ratio.others, f"the fastest of torch's hooks and {SWITCHLESS}")
+    text = f"seconds to {MODELS[_CNN].goal}, {ratio.rate} links: {rival} over {ratio.ours}, {PLACES[ratio.place]}"
+    basis = Basis.OWN if source == "goal" else Basis.PUBLISHED
+    return Claim(name, text, source, basis, published, Relation.AT_LEAST)
+
+
+CLAIMS: Final = (
+    _claim("tta-best-200mbit", 1.40, f"{_THC}: 1.40 to 1.47"),
+    _claim("tta-best-1gbit", 1.40, f"{_THC}: 1.40 to 1.47"),
+    _claim("tta-all-200mbit", 1.30),
+    _claim("tta-all-1gbit", 1.30),
+    _claim("tta-fp32", 2.0),
+    _claim("tta-hosts-200mbit", 1.0),
+    _claim("tta-hosts-1gbit", 1.0),
+)
+
+
+Times = dict[str, dict[int, float]]
+"""Seconds by scheme and seed. Infinity where a training missed its target."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was measured of a model, or of an all-reduce, on links of one rate.
+
+    what: quantity of `times`, in words.
+    times: by place of the switches. Schemes that need no switch are under FABRIC.
+    """
+
+    bits_per_s: float
+    model: str
+    what: str
+    times: dict[str, Times] = field(default_factory=lambda: {FABRIC: defaultdict(dict), HOSTS: defaultdict(dict)})
+
+    @property
+    def links(self) -> str:
+        """Rate of the links in words."""
+        return said_rate(self.bits_per_s)
+
+    @property
+    def hooks(self) -> list[str]:
+        """The schemes of others: torch's hooks."""
+        return [name for name in self.times[FABRIC] if not is_ours(name) and name != SWITCHLESS]
+
+    def best(self, names: Iterable[str], place: str = FABRIC) -> str | None:
+        """Name the scheme with the fewest mean seconds, or None where none reached the target with every seed."""
+        means = {name: self.mean(name, place) for name in names if name in self.times[place]}
+        return min(means, key=means.__getitem__) if means and min(means.values()) < inf else None
+
+    def mean(self, name: str, place: str = FABRIC) -> float:
+        """Average a scheme's seconds over its seeds."""
+        return fmean(self.times[place][name].values())
+
+    def ours(self, place: str) -> str | None:
+        """Name hopsum's best setting with the switches at one place."""
+        return self.best(filter(is_ours, list(self.times[place])), place)
+
+    def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
+        """Divide the seconds of the fastest other, seed by seed, by those of `ours`."""
+        return make_ratio(self.ratios(others, ours, place))
+
+    def ratios(self, others: Sequence[str], ours: str | None, place: str) -> list[float]:
+        """Return the ratio of each seed. nan: a training missed the target."""
+        theirs, found = self.times[FABRIC], []
+        for seed, ours_s in self.times[place].get(ours or "", {}).items():
+            other_s = min((theirs[name][seed] for name in others if seed in theirs.get(name, {})), default=inf)
+            # Infinity over infinity is no ratio, and a missed target is no number to average.
+            found.append(other_s / ours_s if max(other_s, ours_s) < inf else nan)
+        return found
+
+
+def answers_of(result: Result) -> list[Answer]:
+    """Group the trainings of a result of section `links` by links and model, smaller models first."""
+    found: dict[tuple[str, float], Answer] = {}
+    for document in _documents(result, "accuracy", "training"):
+        name = document["model"]
+        model = MODELS.get(name)
+        what = f"s to {model.goal}" if model else "s a step"
+        for run in document["runs"]:
+            bits_per_s = rate_bits_per_s(run["rate"])
+            said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
+            answer = found.setdefault((name, bits_per_s), Answer(bits_per_s, said, what))
+            seconds = seconds_to_target(model, run) if model else run["step_s"]
+            answer.times[run["placement"]][run["scheme"]][run["repeat"]] = seconds
+    return list(found.values())
+
+
+def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any], Answer]]:
+    """List documents and entries of all-reduces, each with its seconds."""
+    found: dict[tuple[int, float], Answer] = {}
+    listed = []
+    for document in _documents(result, "allreduce"):
+        for entry in document["rates"]:
+            key = entry["elements"], rate_bits_per_s(entry["rate"])
+            answer = found.setdefault(key, Answer(key[1], f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
+            for name, subject in entry["subjects"].items():
+                answer.times[document["placement"]][name.removeprefix("gloo-")][0] = subject["seconds"]
+            listed.append((document, entry, answer))
+    return listed
+
+
+def _documents(result: Result, *benchmarks: str) -> list[dict[str, Any]]:
+    return [each for each in result.get("documents", ()) if each["benchmark"] in benchmarks]
+
+
+def answer_table(answers: Sequence[Answer]) -> ShownTable:
+    """Tabulate the scheme to use: a row for links and model, a column for each place of the switches."""
+    rows = [[each.links, each.model, *(_use(each, place) for place in PLACES)] for each in answers]
+    return ShownTable("answers", ("links", "model", *PLACES.values()), rows)
+
+
+def _use(answer: Answer, place: str) -> str:
+    """Name the fastest scheme, and say how many times as fast it is as fp32 and as the best of the others."""
+    ours, hook = answer.ours(place), answer.best(answer.hooks)
+    if ours is None or hook is None:
+        return "not measured" if not answer.times[place] else "a scheme missed the target"
+    best, where = ours, place
+    for rival in (SWITCHLESS, hook):
+        if rival in answer.times[FABRIC] and answer.mean(rival) < answer.mean(best, where):
+            best, where = rival, FABRIC
+    text = f"`{best}`: {said_ratio(answer.ratio(['fp32'], best, where))} times fp32"
+    if best != hook:
+        text += f", {said_ratio(answer.ratio(answer.hooks, best, where))} times `{hook}`"
+    return text if best == ours else f"{text}; `{ours}` {said_ratio(answer.ratio(answer.hooks, ours, place))}"
+
+
+def said_ratio(ratio: Ratio) -> str:
+    """Write a ratio with its interval where it has one."""
+    if not isfinite(ratio.mean):
+        return "-"
+    interval = "" if ratio.low is None else f" ({figure(ratio.low, 2)} to {figure(ratio.high, 2)})"
+    return f"{figure(ratio.mean, 2)}{interval}"
+
+
+def figure_table(result: Result) -> ShownTable:
+    """Tabulate every time that was measured, a row for each scheme, and bits and error of an element."""
+    found = list({id(answer): answer for _, _, answer in all_reduces_of(result)}.values())
+    columns = [*((each, 1000) for each in found), *((each, 1) for each in answers_of(result))]
+    keys = dict.fromkeys(key for each, _ in columns for key in ((p, n) for p in PLACES for n in each.times[p]))
+    sent = {
+        (document["placement"], name.removeprefix("gloo-")): subject
+        for document, entry, _ in all_reduces_of(result) for name, subject in entry["subjects"].items()
+    }  # fmt: skip
+    rows = []
+    for place, name in keys:
+        cells = [_mean_cell(each, place, name, unit) for each, unit in columns]
+        subject = sent.get((place, name))
+        bits = (figure(subject["busiest_bits_per_element"]), f"{subject['nmse']:.0e}") if subject else ("-", "-")
+        rows.append([_label(place, name), *cells, *bits])
+    heads = [f"{each.model}, {each.links}: {each.what}" for each, _ in columns]
+    return ShownTable("figures", ("", *heads, "bits an element", "error"), rows)
+
+
+def _label(place: str, name: str) -> str:
+    return f"`{name}`{', hosts' if place == HOSTS else ''}"
+
+
+def _mean_cell(answer: Answer, place: str, name: str, unit: float) -> str:
+    if name not in answer.times[place]:
+        return "-"
+    mean = answer.mean(name, place)
+    return figure(mean * unit) if mean < inf else "missed"
+
+
+def plan_table(result: Result) -> ShownTable:
+    """Tabulate the seconds that `hopsum plan` predicts over those that were measured, for every all-reduce."""
+    costs = next((PlanCosts(**each["costs"]) for each in _documents(result, "plan")), None)
+    rows: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for document, entry, answer in all_reduces_of(result) if costs else ():
+        place, elements = document["placement"], entry["elements"]
+        options = argparse.Namespace(
+            workers=document["workers"], rate=answer.bits_per_s, buckets=document["buckets"], placement=place,
+            window=document["window"], overlap=0.0, compute=0.0, density=1.0,
+        )  # fmt: skip
+        for row in plan_step(options, elements, costs) if costs else ():
+            name = row.method.removeprefix("ring ")
+            if name in answer.times[place]:
+                ratio = row.allreduce_s / answer.mean(name, place)
+                rows[place, name][f"{answer.model}, {answer.links}"] = f"{ratio:.2f}"
+    heads = list(dict.fromkeys(head for cells in rows.values() for head in cells))
+    shown = [[_label(*key), *(cells.get(head, "-") for head in heads)] for key, cells in rows.items()]
+    return ShownTable("plan", ("predicted over measured", *heads), shown)
+
+
+def check_table(result: Result) -> ShownTable:
+    """Tabulate all-reduces on 16 processors beside those of a dilated run, in milliseconds. No row where none is."""
+    rows = []
+    for document, entry, answer in all_reduces_of(result):
+        real = REAL.get((entry["elements"], answer.bits_per_s), {})
+        if document["dilate"] > 1 and document["placement"] == FABRIC and real:
+            cells = [f"{ms:,} / {figure(1000 * answer.mean(name))}" for name, ms in real.items()]
+            rows.append([f"{answer.model}, {answer.links}", *cells])
+    return ShownTable("check", ("16 processors / dilated, ms", *next(iter(REAL.values()))), rows)
+
+
+def speed_bars(answers: Sequence[Answer]) -> BarChart | None:
+    """Chart how many times as fast as fp32 each side is, a group for links and model. None without a ratio."""
+    kept = [each for each in answers if "fp32" in each.times[FABRIC]]
+    if not kept:
+        return None
+    sides = [_sides(each) for each in kept]
+    series = []
+    for name in sides[0]:
+        ratios = [each.ratio(["fp32"], *side[name]) for each, side in zip(kept, sides, strict=True)]
+        parts = [[getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields]
+        series.append(BarSeries(name, *parts))
+    groups = [f"{each.model.replace('`', '').replace(', ', chr(10))}\n{each.links}" for each in kept]
+    return BarChart("report-ratio", "Times as fast as DDP in fp32", groups, "times as fast", series, 1.0, "fp32")
+
+
+def _sides(answer: Answer) -> dict[str, tuple[str | None, str]]:
+    """Name the scheme of each bar of a group, and the place of its switches."""
+    return {
+        "the best of torch's other hooks": (answer.best(set(answer.hooks) - {"fp32"}), FABRIC),
+        f"{SWITCHLESS}, no switch": (SWITCHLESS, FABRIC),
+        **{f"hopsum, {words}": (answer.ours(place), place) for place, words in PLACES.items()},
+    }
+
+
+def show(result: Result) -> Shown:
+    """Make tables and the samples of the claims from a result of `links.run`."""
+    cnn = {each.links: each for each in answers_of(result) if each.model.startswith(f"`{_CNN}`")}
+    samples: dict[str, list[float]] = {}
+    for name, ratio in _RATIOS.items():
+        answer = cnn.get(said_rate(rate_bits_per_s(ratio.rate)))
+        samples[name] = answer.ratios(ratio.others or _HOOKS, ratio.ours, ratio.place) if answer else []
+    reasons = {name: "not trained at this size; --full does" for name, found in samples.items() if not found}
+    tables = [figure_table(result), plan_table(result), check_table(result)]
+    return Shown(tables, samples=samples, reasons=reasons)

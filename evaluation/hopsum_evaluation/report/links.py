@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section `links`: all-reduces, steps and trainings to a target over shaped links, hopsum beside other schemes.
+
+Each case is a call of `hopsum bench`, whose object is kept as it is. A file of the report's folder has the object of
+each case that is done, and the figures of each training: a run that was stopped does the rest. `answers` reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rich.console import Console
+
+from hopsum_evaluation.bench import allreduce
+from hopsum_evaluation.bench.placements import switches_of
+from hopsum_evaluation.bench.timing import commit, is_crowded, machine
+from hopsum_evaluation.plan import step_plan
+from hopsum_evaluation.report import accuracy_bench, training_bench
+from hopsum_evaluation.report.accuracy import unavailable
+from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
+from hopsum_evaluation.report.answers import show as show
+from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
+from hopsum_evaluation.units import figure
+
+WORKERS: Final = 4
+SPARE: Final = 2.0
+RATES: Final = ("200mbit", "1gbit")
+OURS: Final = ("thc", "thc:bits=2")
+OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4")
+_CODECS: Final = ("--codec", OURS[0], "--codec", OURS[1])
+_ALONE: Final = ("--only", "gloo-fp32", "--only", "gloo-fp16", "--only", "two-shot:bits=4")
+
+
+class Case(NamedTuple):
+    """A call of a benchmark, in a process of its own.
+
+    name: of the case and of its files.
+    trains: True for a benchmark that keeps its trainings in the file of --output.
+    spare: processors for each that a worker or switch has, where time is dilated.
+    """
+
+    name: str
+    benchmark: str
+    arguments: tuple[str, ...]
+    placement: str = "fabric"
+    trains: bool = True
+    spare: float = 1.0
+
+
+def cases_of(settings: Settings) -> list[Case]:
+    """List the cases of a size, those first without which there is no answer."""
+    # A vector as DDP's first bucket, and one in eight buckets.
+    sizes = settings.pick(
+        [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "2")]
+    )
+    rates = settings.pick(RATES[:1], RATES, RATES)
+    lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
+    reduces, trainings = list[Case](), list[Case]()
+    for placement in ("fabric", "hosts"):
+        for rate in rates:
+            # Where the wire does not bind, what the kernel does needs processors beside those of the workers.
+            spare, at = (1.0 if rate == RATES[0] else SPARE), ("--rate", rate)
+            codecs = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], "--codec", OURS[1])
+            for elements, buckets, runs in sizes:
+                size = ("--elements", elements, "--buckets", buckets, "--runs", runs, "--rates", rate, *codecs)
+                name = f"allreduce-{placement}-{elements}-{rate}"
+                reduces.append(Case(name, "allreduce", size, placement, trains=False, spare=spare))
+            # Others need no switch: at the hosts their trainings would be the same again.
+            others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
+            arguments = (*at, "--others", ",".join(others), *lengths)
+            trainings.append(Case(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=spare))
+    found = [Case("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)]
+    found += sorted([*reduces, *trainings], key=lambda case: case.placement)
+    for model, listed in settings.pick((), (), (("resnet50", ",".join(RATES)), ("gpt2-small", RATES[1]))):
+        for placement in ("fabric", "hosts"):
+            schemes = (*OTHERS, *OURS) if placement == "fabric" else OURS
+            arguments = ("--model", model, "--rate", listed, "--schemes", ",".join(schemes))
+            # Two counted steps: none of these takes less than a second.
+            arguments += ("--batch", "1", "--time", "1s", "--device", "cpu")
+            found.append(Case(f"{model}-{placement}", "training", arguments, placement))
+    return found
+
+
+def run(settings: Settings, tell: Tell) -> Result:
+    """Measure every case that the folder lacks, until there is an interrupt. Raises NotRunError."""
+    if reason := unavailable():
+        raise NotRunError(reason)
+    cases, documents = cases_of(settings), list[dict[str, Any]]()
+    for number, case in enumerate(cases):
+        tell(number / len(cases), case.name)
+        document = _kept(case, settings)
+        try:
+            documents.append(document or measure_apart(_measure, (case, settings)))
+        except KeyboardInterrupt:
+            # The cases that are done are an answer.
+            if not documents:
+                raise
+            break
+        write_report(documents[-1], _path(case, settings))
+    return {"workers": WORKERS, "documents": documents}
+
+
+def _path(case: Case, settings: Settings) -> Path:
+    return settings.folder / f"links-{case.name}.json"
+
+
+def _kept(case: Case, settings: Settings) -> dict[str, Any] | None:
+    """Read the object of a case that an earlier call has measured with the same arguments at the same commit."""
+    path = _path(case, settings)
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    same = (found["arguments"], found["commit"]) == (arguments_of(case, settings.dilate, machine()["cores"]), commit())
+    return found if same else None
+
+
+def arguments_of(case: Case, dilate: bool, cores: int) -> list[str]:
+    """Complete the arguments of a case for a machine with so many processors.
+
+    Workers and switches that have no two processors each get one each where time is to be dilated, of `spare` for each.
+    """
+    switches = switches_of(case.placement, WORKERS)
+    arguments = [*case.arguments, "--placement", case.placement]
+    if case.benchmark != "plan" and dilate and is_crowded(WORKERS, switches, cores):
+        arguments += ["--dilate", figure(max(1.0, case.spare * (WORKERS + switches) / cores))]
+    return arguments
+
+
+def _measure(order: tuple[Case, Settings]) -> dict[str, Any]:
+    case, settings = order
+    parser, measure = _BENCHMARKS[case.benchmark]
+    arguments = arguments_of(case, settings.dilate, machine()["cores"])
+    to = ["--output", str(settings.folder / f"links-{case.name}-trainings.json")] if case.trains else []
+    document = measure(parser().parse_args([*arguments, *to]), Console(stderr=True))
+    return {**document, "arguments": arguments}
+
+
+def _plan(options: argparse.Namespace, _: Console) -> dict[str, Any]:
+    return {"benchmark": "plan", "commit": commit(), "costs": asdict(step_plan.measure_costs(options))}
+
+
+_BENCHMARKS: Final[dict[str, tuple[Callable[[], Any], Callable[..., dict[str, Any]]]]] = {
+    "plan": (step_plan.build_parser, _plan),
+    "allreduce": (allreduce.build_parser, allreduce.measure),
+    "accuracy": (accuracy_bench.build_parser, accuracy_bench.train),
+    "training": (training_bench.build_parser, training_bench.train),
+}

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section `links`: words, tables and claims of made-up figures, and pages of a recorded run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from math import inf, isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_evaluation.report import answers, links
+from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.answers import answer_table, answers_of, check_table, figure_table, plan_table, speed_bars
+from hopsum_evaluation.report.claims import Verdict, judge
+from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
+from hopsum_evaluation.report.pages import answer_words, answers_page, plan_words
+
+ROOT = Path(__file__).parents[3]
+sys.path.append(str(ROOT / "tools"))
+import render_results  # noqa: E402  # type: ignore[import-not-found]
+
+TARGET = MODELS["cnn"].target
+HOLDS = "dilated 2.5 times: one processor for each of 4 workers and 1 switch, out of 2"
+SECONDS = {"fp32": 12.0, "fp16": 6.0, "powersgd": 4.0, "two-shot:bits=4": 3.0, "thc": 2.5, "thc:bits=2": 2.0}
+STEPS = {"fp32": 8.0, "powersgd": 2.0, "two-shot:bits=4": 1.0, "thc": 2.0, "thc:bits=2": 1.6}
+
+
+def document(benchmark: str, **other: Any) -> dict[str, Any]:
+    return {"benchmark": benchmark, "commit": "c" * 40, "dilate": 2.5, "workers": 4, "processors": HOLDS, **other}
+
+
+def cnn(seconds: dict[str, float], rate: str = "200mbit", placement: str = "fabric", seeds: int = 3) -> dict[str, Any]:
+    """Make trainings of the CNN. Those of others vary a thousandth from seed to seed; infinity misses the target."""
+    runs = [
+        {"scheme": scheme, "rate": rate, "placement": placement, "repeat": seed,
+         "points": [[10, 0.1, 0.2], [20, s * (1 + seed / 1000 * ("fp" in scheme)), TARGET if s < inf else 0.5]]}
+        for scheme, s in seconds.items() for seed in range(seeds)
+    ]  # fmt: skip
+    return document("accuracy", model="cnn", parameters=1_012_426, runs=runs)
+
+
+def made_up(hosts: float = 5.0, **seconds: float) -> dict[str, Any]:
+    timed = [{"scheme": name, "rate": "1000mbit", "placement": "fabric", "repeat": 0, "step_s": s}
+             for name, s in STEPS.items()]  # fmt: skip
+    subjects = {"gloo-fp32": 0.260, "gloo-fp16": 0.130, "two-shot:bits=4": 0.05, "thc": 0.05, "thc:bits=2": 0.1}
+    found = {name: {"seconds": s, "busiest_bits_per_element": 8.6, "nmse": 0.02} for name, s in subjects.items()}
+    entry = {"elements": 1_000_000, "rate": "200mbit", "subjects": found}
+    reduce = document("allreduce", placement="fabric", buckets=1, window=512, rates=[entry])
+    costs = {"chunk_s": 1e-6, "vector_s": 1e-3, "missing": "", "nmse": {}, "refused": {}}
+    codec_s = {"two-shot:bits=4": 4e-9, "thc": 3e-9, "thc:bits=2": 3e-9}
+    plan = {"benchmark": "plan", "costs": {**costs, "codec_s": codec_s}}
+    return {"workers": 4, "documents": [
+        plan, reduce, cnn({**SECONDS, **seconds}), cnn({"thc:bits=2": hosts}, placement="hosts"),
+        document("training", model="resnet50", parameters=25_557_032, runs=timed),
+    ]}  # fmt: skip
+
+
+def report_of(result: dict[str, Any]) -> dict[str, Any]:
+    found = {**result, "begun": "2026-02-03T01:00:00+00:00", "commit": "abcdef0123456789"}
+    return {"format": 1, "begun": "2026-01-01T00:00:00+00:00", "commit": "0" * 40,
+            "machine": {"processor": "A chip", "cores": 2}, "sections": {"links": found}}  # fmt: skip
+
+
+def test_the_table_names_the_fastest_scheme_and_what_it_is_compared_with() -> None:
+    rows = answer_table(answers_of(made_up())).rows
+    assert rows[0][:2] == ["200 Mbit/s", "`cnn`, 1.01 M"]
+    assert rows[0][2] == "`thc:bits=2`: 6.0 (6.0 to 6.0) times fp32, 2.0 (2.0 to 2.0) times `powersgd`"
+    # Slower than what needs no switch: the row says so, and how hopsum's switches compare.
+    assert rows[0][3].startswith("`two-shot:bits=4`: 4.0 (4.0 to 4.0) times fp32, 1.3 (1.3 to 1.3) times `powersgd`; ")
+    assert rows[0][3].endswith("`thc:bits=2` 0.80 (0.80 to 0.80)")
+    assert rows[1][2] == "`two-shot:bits=4`: 8.0 times fp32, 2.0 times `powersgd`; `thc:bits=2` 1.2"
+    assert [rows[1][0], rows[1][3]] == ["1 Gbit/s", "not measured"]
+
+
+def test_the_words_count_what_the_figures_say() -> None:
+    words = answer_words(answers_of(made_up()))
+    assert "is 5.0 to 6.0 times as fast as DDP in fp32, and 2.4 times with a switch on every host" in words
+    assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 cases with a switch in the middle" in words
+    assert "and in 0 of 1 cases with a switch on every host" in words
+
+
+def test_a_missed_target_is_no_number() -> None:
+    found = made_up(**{"thc:bits=2": inf, "powersgd": inf})
+    (answer, _) = answers_of(found)
+    assert answer.ours("fabric") == "thc"
+    assert answer.best(answer.hooks) == "fp16"
+    assert isnan(answer.ratio(["fp32"], "thc:bits=2").mean)
+    assert [row[2] for row in figure_table(found).rows if row[0] == "`thc:bits=2`"] == ["missed"]
+    claims = {each.name: judge(each, answers.show(found).samples[each.name]).verdict for each in answers.CLAIMS}
+    assert claims["tta-best-200mbit"] is Verdict.NOT_REPRODUCED
+    assert claims["tta-best-1gbit"] is Verdict.NOT_RUN
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(2.0, Verdict.REPRODUCED), (3.0, Verdict.NOT_REPRODUCED)])
+def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not(ours: float, verdict: Verdict) -> None:
+    shown = answers.show(made_up(hosts=2 * ours, **{"thc:bits=2": ours}))
+    told = {each.name: judge(each, shown.samples[each.name]).verdict for each in answers.CLAIMS}
+    named = ("tta-best-200mbit", "tta-all-200mbit", "tta-hosts-200mbit")
+    assert {told[name] for name in named} == {verdict}
+    assert shown.samples["tta-all-200mbit"] == [3.0 / ours] * 3
+
+
+def test_predictions_are_arithmetic_on_recorded_costs() -> None:
+    table = plan_table(made_up())
+    ratios = {row[0]: float(row[1]) for row in table.rows}
+    wire_s = 8.617e-3 * 5
+    # 977 chunks of codes and one of ranges, a window of 512 in which codec and wire wait for each other.
+    assert ratios["`thc`"] == pytest.approx((wire_s + 512 / 978 * 5e-3) / 0.05, abs=0.02)
+    assert ratios["`fp32`"] == pytest.approx(0.2509 / 0.26, abs=0.01)
+    assert plan_words(table).startswith("3 of 5 are within 25%")
+
+
+def test_dilated_figures_stand_beside_those_of_processors() -> None:
+    assert check_table(made_up()).rows == [
+        ["1 M elements, 200 Mbit/s", "248 / 260", "125 / 130", "48 / 50.0", "28 / 100"]
+    ]
+    page = answers_page(report_of(made_up()))
+    assert page.splitlines()[2] == f"D{HOLDS[1:]}."
+    assert "Measured, dilated: 2026-02-03, A chip, 2 cores for 4 workers and a switch, commit abcdef01" in page
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(page.splitlines()) < 90
+    assert len(answer_table(answers_of(made_up())).rows) <= 6 < len(rows)
+
+
+def test_bars_are_times_as_fast_as_fp32() -> None:
+    chart = speed_bars(answers_of(made_up()))
+    assert chart is not None
+    assert [each.heights[0] for each in chart.series] == pytest.approx([3.0, 4.0, 6.0, 2.4], rel=2e-3)
+    assert chart.series[3].heights[1] is None
+    assert speed_bars([]) is None
+
+
+def test_cases_have_a_processor_each_where_time_is_dilated() -> None:
+    cases = links.cases_of(Settings(1, Size.FULL))
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        parser, _ = links._BENCHMARKS[case.benchmark]
+        options = parser().parse_args(links.arguments_of(case, dilate=True, cores=2))
+        factor = case.spare * {"fabric": 2.5, "hosts": 4.0}[case.placement]
+        assert getattr(options, "dilate", factor) == factor
+        assert "--dilate" not in links.arguments_of(case, dilate=True, cores=16)
+
+
+def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(NotRunError, match="root"):
+        links.run(Settings(1, Size.SMALL), lambda *_: None)
+
+
+def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(_: object, order: tuple[links.Case, Settings]) -> dict[str, Any]:
+        if order[0].benchmark == "accuracy":
+            raise KeyboardInterrupt
+        return document(order[0].benchmark, arguments=links.arguments_of(order[0], True, 2), commit="c")
+
+    monkeypatch.setattr(links, "unavailable", lambda: None)
+    monkeypatch.setattr(links, "commit", lambda: "c")
+    monkeypatch.setattr(links, "machine", lambda: {"cores": 2})
+    monkeypatch.setattr(links, "measure_apart", stopped)
+    settings = Settings(1, Size.SMALL, tmp_path, dilate=True)
+    found = links.run(settings, lambda *_: None)["documents"]
+    assert [each["benchmark"] for each in found] == ["plan", "allreduce"]
+    # The case at which the run was stopped is the first that is measured again.
+    monkeypatch.setattr(links, "measure_apart", lambda *_: document("again", arguments=[], commit="c"))
+    again = links.run(settings, lambda *_: None)["documents"]
+    assert again[: len(found)] == found
+    assert [each["benchmark"] for each in again[len(found) :]] == ["again"] * 3
+
+
+def test_texts_follow_from_the_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    (tmp_path / "docs/images").mkdir(parents=True)
+    (tmp_path / "docs/results.json").write_text(json.dumps(report_of(made_up())))
+    for name in ("README.md", "docs/claims.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    assert render_results.main(["--check"], tmp_path) == 1
+    assert render_results.main([], tmp_path) == 0
+    capsys.readouterr()
+    assert render_results.main(["--check"], tmp_path) == 0
+    assert not capsys.readouterr().out
+    before, after = ((root / "README.md").read_text().split("\n## ") for root in (ROOT, tmp_path))
+    changed = [new.split("\n")[0] for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == ["Does it pay?"]
+    assert [path.name for path in (tmp_path / "docs/images").iterdir()] == ["report-ratio.svg"]
+
+
+@pytest.mark.skipif(not (ROOT / "docs/results.json").exists(), reason="no run is recorded")
+def test_the_pages_are_those_of_the_recorded_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert render_results.main(["--check"]) == 0, capsys.readouterr().out
