@@ -21,8 +21,9 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, links_unavailable, seats_of, start_switches
-from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.experiment import Tell
+from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_topologies import Star
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
@@ -38,7 +39,7 @@ class Trainings:
     """Trainings that share links, switches and a pool of workers.
 
     workers: 2 to 16.
-    seeds: one per repeat, as many as any rate of a course needs.
+    seeds: one per repeat, as many as any rate of the course needs.
     placement: place of the switches, one of `bench.placements.PLACEMENTS`.
     done: rate, scheme and repeat of trainings that an earlier call has done.
     device, threads: as in AccuracyPlan.
@@ -46,7 +47,7 @@ class Trainings:
     """
 
     workers: int
-    courses: Sequence[Course]
+    course: Course
     seeds: Sequence[int]
     placement: str = "fabric"
     done: frozenset[tuple[str, str, int]] = frozenset()
@@ -57,13 +58,12 @@ class Trainings:
     @property
     def codecs(self) -> tuple[str, ...]:
         """The schemes that switches sum, by the spelling of their codecs."""
-        schemes = dict.fromkeys(scheme for course in self.courses for scheme in course.schemes)
-        return tuple(scheme for scheme in schemes if scheme.partition(":")[0] == "thc")
+        return tuple(dict.fromkeys(filter(is_ours, self.course.schemes)))
 
     @property
     def count(self) -> int:
         """Number of trainings."""
-        return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
+        return sum(self.course.rates.values()) * len(self.course.schemes)
 
 
 def unavailable() -> str | None:
@@ -73,8 +73,8 @@ def unavailable() -> str | None:
     return links_unavailable()
 
 
-def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> dict[str, Any]:
-    """Start links, switches and workers, and do all trainings, schemes by turns. Return "models" and "runs".
+def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> list[dict[str, Any]]:
+    """Start links, switches and workers, and do all trainings, schemes by turns. Return the figures of each.
 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
@@ -92,11 +92,10 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         switches = start_switches(stack, trainings.placement, star, trainings.workers)
         seats = seats_of(star, switches, trainings.workers)
         jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
-        models = tuple(course.model for course in trainings.courses)
         services = tuple(switch.service for switch in switches)
-        timed = any(course.seconds for course in trainings.courses)
+        timed = trainings.course.seconds > 0
         plan = AccuracyPlan(
-            trainings.workers, models, trainings.codecs * (1 + timed), folder, services,
+            trainings.workers, trainings.course.model, trainings.codecs * (1 + timed), folder, services,
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
         )  # fmt: skip
         pool = stack.enter_context(WorkerPool(seats, work, plan, gpus=trainings.device == "cuda"))
@@ -104,42 +103,35 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         # A job of its own for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, name in enumerate(plan.codecs):
             jobs.create(pool, codecs[name], WINDOW, folder / f"report{number}.json")
-        ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
+        pool.gather("ready")
         quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
         runs = _train_by_turns(trainings, star, pool, tell, keep)
         pool.send(None)
         # Workers end before their switch does: a worker without a switch would send again until its deadline.
         pool.gather("finished")
-    trained = {
-        course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
-        for course, each in zip(trainings.courses, ready, strict=True)
-    }
-    return {"models": trained, "runs": runs}
+    return runs
 
 
 def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell, keep: Keep) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
-    for course in trainings.courses:
-        for rate, repeats in course.rates.items():
-            # Shaping again empties the queues and begins the counts at zero.
-            star.shape(dilated_rate(rate, trainings.dilate))
-            slow = star.rate_bits_per_s()
-            bits_per_s = None if slow is None else trainings.dilate * slow
-            for repeat, seed in enumerate(trainings.seeds[:repeats]):
-                for scheme in turned(course.schemes, repeat):
-                    if (rate, scheme, repeat) in trainings.done:
-                        continue
-                    tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    order = TrainingOrder(
-                        course.model, scheme, seed, course.steps, course.batch, course.every, course.seconds
-                    )  # fmt: skip
-                    pool.send(tuple(order))
-                    runs.append({
-                        "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
-                        "placement": trainings.placement, "repeat": repeat,
-                        **gather_trained(pool)[0].undilated(trainings.dilate)._asdict(),
-                    })  # fmt: skip
-                    keep(runs[-1])
+    course = trainings.course
+    for rate, repeats in course.rates.items():
+        # Shaping again empties the queues and begins the counts at zero.
+        star.shape(dilated_rate(rate, trainings.dilate))
+        slow = star.rate_bits_per_s()
+        bits_per_s = None if slow is None else trainings.dilate * slow
+        for repeat, seed in enumerate(trainings.seeds[:repeats]):
+            for scheme in turned(course.schemes, repeat):
+                if (rate, scheme, repeat) in trainings.done:
+                    continue
+                tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
+                pool.send(tuple(TrainingOrder(scheme, seed, course.steps, course.batch, course.every, course.seconds)))
+                runs.append({
+                    "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
+                    "placement": trainings.placement, "repeat": repeat,
+                    **gather_trained(pool)[0].undilated(trainings.dilate)._asdict(),
+                })  # fmt: skip
+                keep(runs[-1])
     return runs
 
 

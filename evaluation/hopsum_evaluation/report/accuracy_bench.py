@@ -34,7 +34,7 @@ from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, rea
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
-SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "topk", "thc-ps")
+SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "thc-ps")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -128,7 +128,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     # The streams of `hopsum report`, so that both commands train on the same batches.
     settings = Settings(options.seed, Size.FULL)
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(options.seeds))
-    trainings = Trainings(options.workers, (course,), seeds, options.placement, dilate=options.dilate)
+    trainings = Trainings(options.workers, course, seeds, options.placement, dilate=options.dilate)
     train_missing(document, options.output, [trainings], progress)
     return document
 

@@ -11,8 +11,6 @@ timed models     random numbers
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,8 +59,6 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 class Learning:
     """Functions that make, feed and measure a model."""
 
-    data: str
-    """The words for what it learns."""
     make_network: Callable[[int], nn.Module]
     """The same for the same seed."""
     make_optimiser: Callable[[nn.Module], torch.optim.Optimizer]
@@ -108,10 +104,8 @@ def _cnn(data: str, hidden: int, rate: float) -> Learning:
         chosen = torch.from_numpy(rng.integers(0, len(images.train_y), count))
         return images.train_x[chosen], images.train_y[chosen]
 
-    words = {"digits": "scikit-learn's digits", "fashion": "Fashion-MNIST"}[data]
-    words += f", {len(images.train_y):,} images and {len(images.test_y):,} for the test"
     make = partial(make_network, images, channels=32, hidden=hidden)
-    return Learning(words, make, lambda network: torch.optim.SGD(network.parameters(), rate, 0.9), draw,
+    return Learning(make, lambda network: torch.optim.SGD(network.parameters(), rate, 0.9), draw,
                     lambda network: accuracy(network, images))  # fmt: skip
 
 
@@ -120,7 +114,7 @@ def _timed_images(make: Callable[[], nn.Module]) -> Learning:
         images = rng.standard_normal((count, 3, _IMAGE_SIDE, _IMAGE_SIDE), dtype=np.float32)
         return torch.from_numpy(images), torch.from_numpy(rng.integers(0, IMAGE_CLASSES, count))
 
-    return Learning("random images", partial(_seeded, make),
+    return Learning(partial(_seeded, make),
                     lambda network: torch.optim.SGD(network.parameters(), 1e-3, 0.9), draw, lambda _: nan)  # fmt: skip
 
 
@@ -134,7 +128,7 @@ def _timed_text(size: TextSize, *, causal: bool) -> Learning:
         return given, given.masked_fill(seen, _NOT_ASKED).flatten()
 
     make = partial(_seeded, partial(TiedTransformer, size, causal=causal))
-    return Learning("random text", make, lambda network: torch.optim.AdamW(network.parameters(), 1e-4), draw,
+    return Learning(make, lambda network: torch.optim.AdamW(network.parameters(), 1e-4), draw,
                     lambda _: nan)  # fmt: skip
 
 
@@ -187,7 +181,6 @@ def _transformer(size: TextSize, rate: float) -> Learning:
     kept = len(text) // _TEST_SHARE
     train, test = text[:-kept], text[-kept:]
     held = _windows(test, np.linspace(0, len(test) - CONTEXT - 1, _TEST_WINDOWS).astype(np.int64))
-    digest = hashlib.sha256(text.numpy().astype(np.uint8).tobytes()).hexdigest()
 
     def draw(rng: np.random.Generator, count: int) -> Batch:
         return _windows(train, rng.integers(0, len(train) - CONTEXT, count))
@@ -196,8 +189,7 @@ def _transformer(size: TextSize, rate: float) -> Learning:
         with torch.no_grad():
             return float(loss(network, held).exp())
 
-    words = f"pydoc_data.topics of Python {platform.python_version()}, {len(text):,} characters, SHA-256 {digest[:12]}"
-    return Learning(words, partial(make_transformer, size),
+    return Learning(partial(make_transformer, size),
                     lambda network: torch.optim.AdamW(network.parameters(), rate), draw, perplexity)  # fmt: skip
 
 

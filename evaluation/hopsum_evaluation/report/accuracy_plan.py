@@ -103,7 +103,7 @@ class AccuracyPlan:
     """Settings that all workers of one pool have in common."""
 
     workers: int
-    models: tuple[str, ...]
+    model: str
     codecs: tuple[str, ...]
     """The codecs of the jobs at the switch, each a scheme of its name.
 
@@ -124,21 +124,12 @@ class AccuracyPlan:
 class TrainingOrder(NamedTuple):
     """Message to the workers: do this training."""
 
-    model: str
     scheme: str
     seed: int
     steps: int
     batch: int
     every: int
     seconds: float
-
-
-class Ready(NamedTuple):
-    """Message of a worker: a model is loaded."""
-
-    parameters: int
-    data: str
-    """The words for what it learns."""
 
 
 class TrainingRun(NamedTuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker process of trainings: trains by DDP over a shaped link, one training after the other.
 
-Messages to the parent: ("bound", sockets) for each codec · ("ready", [Ready of each model]) · ("step", number) at
+Messages to the parent: ("bound", sockets) for each codec · ("ready",) · ("step", number) at
 each point of a curve, a sign of life · ("done", *TrainingRun) after each training. From the parent: the path of each
 codec's membership file · a TrainingOrder for each training · None at the end.
 """
@@ -30,14 +30,8 @@ from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
-from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
-from hopsum_evaluation.report.other_schemes import (
-    TopKState,
-    bf16_hook,
-    exchange,
-    largest,
-    topk_hook,
-)
+from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.other_schemes import bf16_hook
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
@@ -83,7 +77,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         torch.cuda.set_device(seat.rank % torch.cuda.device_count())
         # As people train: on tensor cores.
         torch.set_float32_matmul_precision("high")
-    learning = {name: load_learning(name) for name in plan.models}
+    learning = load_learning(plan.model)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
         for scheme, codec in BY_RANKS.items():
@@ -99,10 +93,10 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
             )  # fmt: skip
             (apart if second else sums)[codec] = stack.enter_context(agent)
         reducers = Reducers(sums, apart, spans)
-        pipe.send(("ready", [tuple(Ready(each.count_parameters(), each.data)) for each in learning.values()]))
+        pipe.send(("ready",))
         while (message := pipe.recv()) is not None:
             order = TrainingOrder(*message)
-            trained = _train(order, learning[order.model], plan, seat.rank, reducers, pipe)
+            trained = _train(order, learning, plan, seat.rank, reducers, pipe)
             # DDP is part of cycles: its gradients would stay beside those of the next training.
             gc.collect()
             pipe.send(("done", *trained))
@@ -201,8 +195,6 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
             start_powerSGD_iter=POWERSGD_START if order.steps else 2,
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif scheme == "topk":
-        ddp.register_comm_hook(TopKState(), topk_hook)
     elif scheme in reducers.sums:
         own = HopsumState(reducers.sums[scheme], ddp)
         ddp.register_comm_hook(own, hopsum_hook)
@@ -249,8 +241,6 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
             dist.all_reduce(half)
             mean.copy_(half)
             mean /= plan.workers
-        elif scheme == "topk":
-            exchange(mean, largest(mean)).wait()
         else:
             dist.all_reduce(mean)
             mean /= plan.workers

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hopsum_evaluation.charts import BarChart, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
@@ -38,53 +38,43 @@ REAL: Final = {
 }
 """Milliseconds of an all-reduce of 4 workers through a switch in the middle on 16 processors of the Sapphire Rapids
 kind, medians of 3 to 7 runs of an earlier commit: dilated runs are compared with them."""
-_THC: Final = "Li et al., THC (NSDI 2024), abstract"
-
-
-@dataclass(frozen=True, slots=True)
-class _Ratio:
-    """The trainings that a claim compares, of the CNN: seconds to the target of the others over those of `ours`."""
-
-    rate: str
-    ours: str = _PAIRED
-    place: str = FABRIC
-    others: tuple[str, ...] = ()
-    """Empty: torch's hooks. The fastest of them counts, seed by seed."""
-
 
 _HOOKS: Final = ("fp32", "fp16", "powersgd")
-_RATIOS: Final = {
-    "tta-best-200mbit": _Ratio("200mbit"),
-    "tta-best-1gbit": _Ratio("1gbit"),
-    "tta-all-200mbit": _Ratio("200mbit", others=(*_HOOKS, SWITCHLESS)),
-    "tta-all-1gbit": _Ratio("1gbit", others=(*_HOOKS, SWITCHLESS)),
-    "tta-fp32": _Ratio("200mbit", others=("fp32",)),
-    "tta-hosts-200mbit": _Ratio("200mbit", place=HOSTS),
-    "tta-hosts-1gbit": _Ratio("1gbit", place=HOSTS),
-}
+_HOOKS_SAID: Final = "the fastest of torch's hooks"
 
 
-_RIVALS: Final = {(): "the fastest of torch's hooks", ("fp32",): "fp32"}
+class _Claimed(NamedTuple):
+    """The trainings of the CNN that a claim compares: seconds to the target of the fastest of `others` over ours."""
+
+    name: str
+    rate: str
+    least: float
+    said: str = _HOOKS_SAID
+    others: tuple[str, ...] = _HOOKS
+    place: str = FABRIC
+    source: str = "goal"
+
+    @property
+    def claim(self) -> Claim:
+        """The claim in words."""
+        where = f"{self.rate} links, {PLACES[self.place]}"
+        text = f"seconds to {MODELS[_CNN].goal}, {where}: {self.said} over {_PAIRED}"
+        basis = Basis.OWN if self.source == "goal" else Basis.PUBLISHED
+        return Claim(f"{self.name}-{self.rate}", text, self.source, basis, self.least, Relation.AT_LEAST)
 
 
-def _claim(name: str, published: float, source: str = "goal") -> Claim:
-    ratio = _RATIOS[name]
-    rival = _RIVALS.get(ratio.others, f"the fastest of torch's hooks and {SWITCHLESS}")
-    text = f"seconds to {MODELS[_CNN].goal}, {ratio.rate} links: {rival} over {ratio.ours}, {PLACES[ratio.place]}"
-    basis = Basis.OWN if source == "goal" else Basis.PUBLISHED
-    return Claim(name, text, source, basis, published, Relation.AT_LEAST)
-
-
-CLAIMS: Final = (
-    _claim("tta-best-200mbit", 1.40, f"{_THC}: 1.40 to 1.47"),
-    _claim("tta-best-1gbit", 1.40, f"{_THC}: 1.40 to 1.47"),
-    _claim("tta-all-200mbit", 1.30),
-    _claim("tta-all-1gbit", 1.30),
-    _claim("tta-fp32", 2.0),
-    _claim("tta-hosts-200mbit", 1.0),
-    _claim("tta-hosts-1gbit", 1.0),
-)
-
+_THC: Final = "Li et al., THC (NSDI 2024), abstract: 1.40 to 1.47"
+_CLAIMED: Final = [
+    each
+    for rate in ("200mbit", "1gbit")
+    for each in (
+        _Claimed("tta-best", rate, 1.40, source=_THC),
+        _Claimed("tta-all", rate, 1.30, f"{_HOOKS_SAID} and {SWITCHLESS}", (*_HOOKS, SWITCHLESS)),
+        _Claimed("tta-fp32", rate, 2.0, "fp32", ("fp32",)),
+        _Claimed("tta-hosts", rate, 1.0, place=HOSTS),
+    )
+]
+CLAIMS: Final = tuple(each.claim for each in _CLAIMED)
 
 Times = dict[str, dict[int, float]]
 """Seconds by scheme and seed. Infinity where a training missed its target."""
@@ -292,9 +282,9 @@ def show(result: Result) -> Shown:
     """Make tables and the samples of the claims from a result of `links.run`."""
     cnn = {each.links: each for each in answers_of(result) if each.model.startswith(f"`{_CNN}`")}
     samples: dict[str, list[float]] = {}
-    for name, ratio in _RATIOS.items():
-        answer = cnn.get(said_rate(rate_bits_per_s(ratio.rate)))
-        samples[name] = answer.ratios(ratio.others or _HOOKS, ratio.ours, ratio.place) if answer else []
+    for each in _CLAIMED:
+        answer = cnn.get(said_rate(rate_bits_per_s(each.rate)))
+        samples[each.claim.name] = answer.ratios(each.others, _PAIRED, each.place) if answer else []
     reasons = {name: "not trained at this size; --full does" for name, found in samples.items() if not found}
     tables = [figure_table(result), plan_table(result), check_table(result)]
     return Shown(tables, samples=samples, reasons=reasons)

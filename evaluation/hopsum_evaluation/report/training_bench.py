@@ -86,7 +86,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     for placement in options.placement:
         schemes = [name for name in options.schemes if is_ours(name) or placement == options.placement[0]]
         course = Course(options.model, 0, batch, 0, rates, schemes, seconds=options.time)
-        placed = Trainings(options.workers, (course,), (1,), placement, dilate=options.dilate)
+        placed = Trainings(options.workers, course, (1,), placement, dilate=options.dilate)
         listed.append(replace(placed, device=device, threads=options.threads))
     train_missing(document, options.output, listed, progress)
     return document

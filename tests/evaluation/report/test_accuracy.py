@@ -24,7 +24,7 @@ def test_a_target_has_a_direction(model: str, better: float, worse: float) -> No
 
 @pytest.mark.system
 def test_what_fails_in_the_other_process_is_told_here() -> None:
-    trainings = Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,))
+    trainings = Trainings(0, Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)), (1,))
     with pytest.raises(NotRunError, match="0 workers"):
         measure_apart(train_all, trainings, lambda *_: None)
 

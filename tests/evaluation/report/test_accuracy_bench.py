@@ -88,7 +88,7 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     )
     assert status == 0
     assert (before["ours"], before["runs"]) == (OURS, [])
-    (course,) = given.courses
+    course = given.course
     assert (given.placement, len(given.seeds), course.rates, course.steps) == ("hosts", 3, {"200mbit": 3}, 32)
     assert course.schemes == ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8", OURS)
     after = json.loads(path.read_text())

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other schemes over a made-up gloo, and training over links that lose packets."""
+"""Other schemes in memory, and training over links that lose packets."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hopsum.codec import CodecError, ErrorFeedback
 from hopsum.codec.interface import blocks_of
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_evaluation.compare.methods import PowerSgdMethod, TwoShotMethod
-from hopsum_evaluation.report import other_schemes
 from hopsum_evaluation.report.lossy_training import (
     PARAMETERS,
     Case,
@@ -24,30 +21,12 @@ from hopsum_evaluation.report.lossy_training import (
     draw_fate,
     make_case_codec,
 )
-from hopsum_evaluation.report.other_schemes import (
-    TopKState,
-    largest,
-    topk_hook,
-)
 
 pytestmark = pytest.mark.system
 
 
 def normal(elements: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(elements, dtype=np.float32)
-
-
-class Bucket:
-    """As much of DDP's bucket as the hook looks at."""
-
-    def __init__(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        self._parameters, self._buffer = parameters, torch.cat(gradients)
-
-    def buffer(self) -> torch.Tensor:
-        return self._buffer
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self._parameters
 
 
 def test_power_sgd_finds_a_matrix_of_low_rank_and_needs_its_bits_only() -> None:
@@ -77,75 +56,6 @@ def test_one_worker_has_nobody_to_exchange_with() -> None:
         TwoShotMethod(1, 4)
     with pytest.raises(CodecError, match="powersgd: 1 worker has nobody"):
         PowerSgdMethod(1, 2)
-
-
-class Gathered:
-    """An all-gather that is over; other ranks sent what was set before."""
-
-    others: list[torch.Tensor]
-
-    def __init__(self, found: list[torch.Tensor], sent: torch.Tensor, *, async_op: bool) -> None:
-        assert async_op
-        self.sent = sent
-        for place, message in zip(found, [sent, *self.others], strict=True):
-            place.copy_(message)
-
-    def get_future(self) -> torch.futures.Future[None]:
-        future: torch.futures.Future[None] = torch.futures.Future()
-        future.set_result(None)
-        return future
-
-
-@pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> type[Gathered]:
-    """The other ranks; none until `others` is set."""
-    monkeypatch.setattr(Gathered, "others", [], raising=False)
-    monkeypatch.setattr(other_schemes.dist, "get_world_size", lambda: 1 + len(Gathered.others))
-    monkeypatch.setattr(other_schemes.dist, "all_gather", Gathered)
-    return Gathered
-
-
-def message(elements: dict[int, float]) -> torch.Tensor:
-    indices = torch.tensor(list(elements), dtype=torch.int32)
-    return torch.stack([indices, torch.tensor(list(elements.values())).view(torch.int32)])
-
-
-def mean(state: TopKState, *gradients: list[float], parameters: list[torch.Tensor]) -> list[list[float]]:
-    """Return what the hook makes of a bucket of these parameters' gradients."""
-    bucket: Any = Bucket(parameters, [torch.tensor(each) for each in gradients])
-    found = topk_hook(state, bucket).wait()
-    assert found is bucket.buffer()  # in place, as DDP expects
-    return [each.tolist() for each in found.split([len(each) for each in gradients])]
-
-
-def test_the_largest_are_sent_and_there_is_always_one() -> None:
-    x = torch.tensor([0.1, -7.0, 3.0, 0.0, -2.0])
-    assert sorted(largest(x, 0.4).tolist()) == [1, 2]
-    assert largest(x, 0.01).tolist() == [1]
-    assert len(largest(torch.randn(1000))) == 100
-
-
-def test_the_mean_is_that_of_what_all_ranks_sent(ranks: type[Gathered]) -> None:
-    ranks.others = [message({3: 6.0, 0: -3.0}), message({1: 9.0, 3: 1.0})]
-    parameters = [torch.zeros(4)]
-    state = TopKState(0.5)
-    assert mean(state, [3.0, -12.0, 1.0, 2.0], parameters=parameters) == [[0.0, -1.0, 0.0, pytest.approx(7 / 3)]]
-    assert state._residuals._residuals[parameters[0]].tolist() == [0.0, 0.0, 1.0, 2.0]
-
-
-@pytest.mark.usefixtures("ranks")
-def test_nothing_is_lost_in_the_long_run() -> None:
-    """All means and the last residual are all gradients; without error feedback the small ones would never be sent."""
-    parameter, state = torch.zeros(50), TopKState(0.1)
-    generator = torch.Generator().manual_seed(3)
-    given, sent = torch.zeros(50), torch.zeros(50)
-    for _ in range(60):
-        gradient = torch.randn(50, generator=generator) + 0.2
-        given += gradient
-        bucket: Any = Bucket([parameter], [gradient])
-        sent += topk_hook(state, bucket).wait()
-    torch.testing.assert_close(sent + state._residuals._residuals[parameter], given)
-    assert (sent != 0).all()
 
 
 PACKET_LOSS_WORKERS = 4
