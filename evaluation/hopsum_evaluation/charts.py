@@ -150,6 +150,8 @@ def draw_bars(chart: BarChart) -> Figure:
         _add_bars(axes, series, [place + middle for place in range(len(chart.groups))], width, _COLOURS[number])
     axes.axhline(chart.level, color=_GREYS[0], linestyle="--", linewidth=1, label=chart.level_name)
     axes.set_xticks(range(len(chart.groups)), chart.groups)
+    # Room for the figures above the bars.
+    axes.margins(y=0.1)
     axes.set_ylim(bottom=0)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.5)

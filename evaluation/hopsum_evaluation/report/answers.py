@@ -39,6 +39,13 @@ REAL: Final = {
 """Milliseconds of an all-reduce of 4 workers through a switch in the middle on 16 processors of the Sapphire Rapids
 kind, medians of 3 to 7 runs of an earlier commit: dilated runs are compared with them."""
 
+_PARTS: Final = {
+    "step_s": "step",
+    "compute_s": "compute alone",
+    "reduce_s": "all-reduce alone",
+    "step_cpu_s": "processor time of a worker",
+}
+"""Words for the parts of a step, by their names in a training's figures."""
 _HOOKS: Final = ("fp32", "fp16", "powersgd")
 _HOOKS_SAID: Final = "the fastest of torch's hooks"
 
@@ -223,6 +230,23 @@ def _mean_cell(answer: Answer, place: str, name: str, unit: float) -> str:
     return figure(mean * unit) if mean < inf else "missed"
 
 
+def parts_table(result: Result) -> ShownTable:
+    """Tabulate where a step goes, in milliseconds, with the fewest bits, as means of the seeds."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for document in _documents(result, "accuracy", "training"):
+        for run in document["runs"]:
+            if run["scheme"] in (_PAIRED, SWITCHLESS):
+                where = f"`{document['model']}`, {said_rate(rate_bits_per_s(run['rate']))}"
+                found[where, run["placement"], run["scheme"]].append(run)
+    rows = []
+    for (where, place, name), runs in found.items():
+        wire_s = [8 * run["bytes_per_step"] / rate_bits_per_s(run["rate"]) for run in runs]
+        parts = [[run[part] for run in runs if run[part] is not None] for part in _PARTS]
+        cells = [figure(1000 * fmean(part)) if part else "-" for part in (*parts, wire_s)]
+        rows.append([f"{where}: {_label(place, name)}", *cells])
+    return ShownTable("parts", ("ms", *_PARTS.values(), "wire"), rows)
+
+
 def plan_table(result: Result) -> ShownTable:
     """Tabulate the seconds that `hopsum plan` predicts over those that were measured, for every all-reduce."""
     costs = next((PlanCosts(**each["costs"]) for each in _documents(result, "plan")), None)
@@ -286,5 +310,5 @@ def show(result: Result) -> Shown:
         answer = cnn.get(said_rate(rate_bits_per_s(each.rate)))
         samples[each.claim.name] = answer.ratios(each.others, _PAIRED, each.place) if answer else []
     reasons = {name: "not trained at this size; --full does" for name, found in samples.items() if not found}
-    tables = [figure_table(result), plan_table(result), check_table(result)]
+    tables = [figure_table(result), parts_table(result), plan_table(result), check_table(result)]
     return Shown(tables, samples=samples, reasons=reasons)

@@ -21,6 +21,7 @@ from hopsum_evaluation.report.answers import (
     answers_of,
     check_table,
     figure_table,
+    parts_table,
     plan_table,
     speed_bars,
 )
@@ -74,12 +75,15 @@ def answers_page(report: dict[str, Any]) -> str:
     if not answers_of(result):
         return "\n".join(lines)
     lines += [
-        "", "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by "
+        "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by "
         "seed, with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where "
         "another scheme is faster. Steps are of one image or window a worker, on the CPU.", "",
         "## Every figure", "", *_markdown(figure_table(result)),
         "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with "
         "what the all-reduce before left out.", "",
+        "## Where a step goes", "", *_markdown(parts_table(result)),
+        "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
+        "datagrams and waiting.", "",
         "## What `hopsum plan` predicts", "", *_markdown(predicted), plan_words(predicted), "", *_OPEN,
     ]  # fmt: skip
     return "\n".join(lines)

@@ -13,7 +13,15 @@ import pytest
 
 from hopsum_evaluation.report import answers, links
 from hopsum_evaluation.report.accuracy_plan import MODELS
-from hopsum_evaluation.report.answers import answer_table, answers_of, check_table, figure_table, plan_table, speed_bars
+from hopsum_evaluation.report.answers import (
+    answer_table,
+    answers_of,
+    check_table,
+    figure_table,
+    parts_table,
+    plan_table,
+    speed_bars,
+)
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.pages import answer_words, answers_page, plan_words
@@ -25,6 +33,7 @@ import render_results  # noqa: E402  # type: ignore[import-not-found]
 TARGET = MODELS["cnn"].target
 HOLDS = "dilated 2.5 times: one processor for each of 4 workers and 1 switch, out of 2"
 SECONDS = {"fp32": 12.0, "fp16": 6.0, "powersgd": 4.0, "two-shot:bits=4": 3.0, "thc": 2.5, "thc:bits=2": 2.0}
+PARTS = {"step_s": 0.06, "compute_s": 0.02, "reduce_s": 0.04, "step_cpu_s": 0.03, "bytes_per_step": 5e5}
 STEPS = {"fp32": 8.0, "powersgd": 2.0, "two-shot:bits=4": 1.0, "thc": 2.0, "thc:bits=2": 1.6}
 
 
@@ -35,7 +44,7 @@ def document(benchmark: str, **other: Any) -> dict[str, Any]:
 def cnn(seconds: dict[str, float], rate: str = "200mbit", placement: str = "fabric", seeds: int = 3) -> dict[str, Any]:
     """Make trainings of the CNN. Those of others vary a thousandth from seed to seed; infinity misses the target."""
     runs = [
-        {"scheme": scheme, "rate": rate, "placement": placement, "repeat": seed,
+        {**PARTS, "scheme": scheme, "rate": rate, "placement": placement, "repeat": seed,
          "points": [[10, 0.1, 0.2], [20, s * (1 + seed / 1000 * ("fp" in scheme)), TARGET if s < inf else 0.5]]}
         for scheme, s in seconds.items() for seed in range(seeds)
     ]  # fmt: skip
@@ -43,8 +52,8 @@ def cnn(seconds: dict[str, float], rate: str = "200mbit", placement: str = "fabr
 
 
 def made_up(hosts: float = 5.0, **seconds: float) -> dict[str, Any]:
-    timed = [{"scheme": name, "rate": "1000mbit", "placement": "fabric", "repeat": 0, "step_s": s}
-             for name, s in STEPS.items()]  # fmt: skip
+    same = {**PARTS, "reduce_s": None, "rate": "1000mbit", "placement": "fabric", "repeat": 0}
+    timed = [{**same, "scheme": name, "step_s": s} for name, s in STEPS.items()]
     subjects = {"gloo-fp32": 0.260, "gloo-fp16": 0.130, "two-shot:bits=4": 0.05, "thc": 0.05, "thc:bits=2": 0.1}
     found = {name: {"seconds": s, "busiest_bits_per_element": 8.6, "nmse": 0.02} for name, s in subjects.items()}
     entry = {"elements": 1_000_000, "rate": "200mbit", "subjects": found}
@@ -80,6 +89,13 @@ def test_the_words_count_what_the_figures_say() -> None:
     assert "is 5.0 to 6.0 times as fast as DDP in fp32, and 2.4 times with a switch on every host" in words
     assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 cases with a switch in the middle" in words
     assert "and in 0 of 1 cases with a switch on every host" in words
+
+
+def test_a_step_has_its_parts_beside_the_time_of_its_bytes() -> None:
+    rows = {row[0]: row[1:] for row in parts_table(made_up()).rows}
+    assert rows["`cnn`, 200 Mbit/s: `thc:bits=2`"] == ["60.0", "20.0", "40.0", "30.0", "20.0"]
+    assert rows["`cnn`, 200 Mbit/s: `thc:bits=2`, hosts"] == rows["`cnn`, 200 Mbit/s: `two-shot:bits=4`"]
+    assert rows["`resnet50`, 1 Gbit/s: `thc:bits=2`"] == ["1,600", "20.0", "-", "30.0", "4.00"]
 
 
 def test_a_missed_target_is_no_number() -> None:
