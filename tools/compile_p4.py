@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from p4_build import (
     ROOT,
     CompileError,
     argument_parser,
-    check_build,
     exit_status,
     hash_of,
     hashes_of_sources,
+    make_build,
     version_of,
-    write_build,
 )
 
 COMPILER = "p4c-bm2-ss"
@@ -131,14 +130,9 @@ def main() -> int:
 
 
 def make(program: P4Program, *, check: bool) -> int:
-    """Compile a program. Write its build folder, or compare with it and return 1 where it is stale."""
-    with tempfile.TemporaryDirectory() as name:
-        made = Path(name)
-        compile_into(program, made)
-        if check:
-            return check_build(made, program.build, program.artefacts, "make p4")
-        write_build(made, program.build, program.artefacts, lambda: manifest(program))
-    return 0
+    """Compile a program, as `make_build` does."""
+    into, right = partial(compile_into, program), partial(manifest, program)
+    return make_build(program.build, program.artefacts, into, right, "make p4", check=check)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ from p4_build import (
     ROOT,
     CompileError,
     argument_parser,
-    check_build,
     exit_status,
     hash_of,
     hashes_of_included,
+    make_build,
     version_of,
-    write_build,
 )
 from tna_resources import summary
 
@@ -221,14 +220,9 @@ def manifest(version: str | None) -> dict[str, object]:
 
 
 def make(*, check: bool) -> int:
-    """Compile. Write the build folder, or compare with it and return 1 where it is stale."""
-    with tempfile.TemporaryDirectory() as name:
-        made = Path(name)
-        compile_into(made)
-        if check:
-            return check_build(made, BUILD, ARTEFACTS, "make p4-tna")
-        write_build(made, BUILD, ARTEFACTS, lambda: manifest(compiler_version()))
-    return 0
+    """Compile, as `make_build` does."""
+    right = partial(manifest, compiler_version())
+    return make_build(BUILD, ARTEFACTS, compile_into, right, "make p4-tna", check=check)
 
 
 def main() -> int:

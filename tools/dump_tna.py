@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 from compile_tna import (
@@ -28,7 +28,7 @@ from compile_tna import (
     source_hashes,
 )
 from hopsum_tna.dump import TnaError, load_dump, save
-from p4_build import CompileError, argument_parser, check_build, exit_status, hash_of, write_build
+from p4_build import CompileError, argument_parser, exit_status, hash_of, make_build
 
 PASSES = "#define PASSES (512 / CODES_HALF)"
 """The line of target.p4 that the small program has otherwise."""
@@ -75,6 +75,12 @@ def dump(program: str, folder: Path) -> Path:
     return folder / dump_name(program)
 
 
+def dump_all(folder: Path) -> None:
+    """Write the dumps of all programs to a folder. Raises CompileError."""
+    for program in PROGRAMS:
+        dump(program, folder)
+
+
 def manifest(version: str | None) -> dict[str, object]:
     """Return the right dumps.json for the present sources and dumps."""
     dumps = {name: hash_of(BUILD / name) for name in map(dump_name, PROGRAMS)}
@@ -82,20 +88,12 @@ def manifest(version: str | None) -> dict[str, object]:
     return {"compiler": COMPILER, "version": version, "flags": flags, "sources": source_hashes(), "dumps": dumps}
 
 
-def make(*, check: bool) -> int:
-    """Dump. Write the build folder, or compare with it and return 1 where it is stale."""
-    with tempfile.TemporaryDirectory() as name:
-        names = [dump(program, Path(name)).name for program in PROGRAMS]
-        if check:
-            return check_build(Path(name), BUILD, names, "make p4-tna-dump")
-        write_build(Path(name), BUILD, names, lambda: manifest(compiler_version()), MANIFEST.name)
-    return 0
-
-
 def main() -> int:
     """Dump and write. With --check, dump elsewhere and compare."""
     args = argument_parser(str(__doc__)).parse_args()
-    return exit_status(lambda: make(check=args.check))
+    names = list(map(dump_name, PROGRAMS))
+    right, command = partial(manifest, compiler_version()), "make p4-tna-dump"
+    return exit_status(lambda: make_build(BUILD, names, dump_all, right, command, check=args.check, file=MANIFEST.name))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,30 +58,33 @@ def hashes_of_included(main: Path, below: Path) -> dict[str, str]:
     return {str(path.relative_to(below)): hash_of(path) for path in sorted(found)}
 
 
-def check_build(made: Path, build: Path, names: Iterable[str], command: str) -> int:
-    """Report whether a build folder was made from the current sources. Return 1 where it is stale."""
-    stale = [name for name in names if not _same(made / name, build / name)]
-    where = build.relative_to(ROOT)
-    print(f"{where} is stale: {', '.join(stale)}; run {command}" if stale else f"{where} is fresh")
-    return 1 if stale else 0
-
-
-def write_build(
-    made: Path,
+def make_build(
     build: Path,
-    names: Iterable[str],
+    names: Sequence[str],
+    compile_into: Callable[[Path], object],
     manifest: Callable[[], dict[str, object]],
+    command: str,
+    *,
+    check: bool,
     file: str = "manifest.json",
-) -> None:
-    """Copy the artefacts into a build folder, then write its manifest."""
-    build.mkdir(exist_ok=True)
-    # The manifest hashes what is in the build folder, so it comes last.
-    written = list(names)
-    for name in written:
-        shutil.copyfile(made / name, build / name)
+) -> int:
+    """Compile. Write a build folder and its manifest, or compare with it and return 1 where it is stale."""
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name)
+        compile_into(made)
+        if check:
+            stale = [name for name in names if not _same(made / name, build / name)]
+            where = build.relative_to(ROOT)
+            print(f"{where} is stale: {', '.join(stale)}; run {command}" if stale else f"{where} is fresh")
+            return 1 if stale else 0
+        build.mkdir(exist_ok=True)
+        # The manifest hashes what is in the build folder, so it comes last.
+        for name in names:
+            shutil.copyfile(made / name, build / name)
     said = manifest()
     (build / file).write_text(json.dumps(said, indent=2) + "\n")
-    print(f"wrote {', '.join(written)} and {file} with {said['compiler']} {said['version']}")
+    print(f"wrote {', '.join(names)} and {file} with {said['compiler']} {said['version']}")
+    return 0
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -103,7 +103,7 @@ def write_membership(
 def write_file(membership: JobMembership, path: Path) -> None:
     """Write a membership that is made already, as `write_membership`. Raises ControlPlaneError where it cannot be."""
     try:
-        write_atomically(path, format_membership(membership, indent=2) + "\n")
+        write_atomically(path, (format_membership(membership, indent=2) + "\n").encode())
     except OSError as error:
         raise ControlPlaneError(f"membership cannot be written: {error}", hint="make its folder writable") from error
 
@@ -135,19 +135,21 @@ def _wrong(job: Job, what: str, hint: str) -> ControlPlaneError:
     return ControlPlaneError(f"job {job.spec.name!r}: {what}", hint=hint)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file at `path` by `text` (UTF-8). A reader sees the old content or the new, never a part.
+def write_atomically(path: Path, content: bytes, check: Callable[[Path], None] = lambda written: None) -> None:
+    """Replace the file at `path`. A reader sees the old content or the new, never a part.
 
-    The content is on disk before the name points to it. Raises OSError. Then the old file is untouched.
+    The content is on disk before the name points to it. Raises OSError, or what `check` does, which is told the file's
+    name of before. Then the old file is untouched.
     """
     # In the same folder: a rename is atomic within one file system only. mkstemp makes the file with mode 0600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content)
             file.flush()
             # Content before name: after a power failure the name may else point to an empty file.
             os.fsync(file.fileno())
+        check(Path(temporary))
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

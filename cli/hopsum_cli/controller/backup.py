@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from hopsum.errors import HopsumError
@@ -16,6 +13,7 @@ from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.membership_file import write_atomically
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,35 +38,14 @@ def main(arguments: Sequence[str]) -> int:
         # Through the controller, not from its file: a copy of SQLite's file alone may lack the newest commits.
         with operator(options) as client:
             content = client.backup()
-        jobs = write(content, options.file)
+        jobs: list[int] = []
+        # A controller of another version may have sent it: opening it finds that before the old file is lost.
+        write_atomically(options.file, content, lambda written: jobs.append(_jobs_in(written)))
     except (HopsumError, ControlPlaneError, OSError) as error:
         print(f"hopsum controller backup: error: {error}", file=sys.stderr)
         return 1
-    print(f"{options.file}: {jobs} jobs, {len(content)} bytes")
+    print(f"{options.file}: {jobs[0]} jobs, {len(content)} bytes")
     return 0
-
-
-def write(content: bytes, path: Path) -> int:
-    """Write a database to a file, whole or not at all. Return how many jobs it has.
-
-    Raises OSError, or StoreError when it is no database of this version.
-    """
-    # Mode 0600.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            # The file is on disk before it has its name: a crash leaves the old backup or the new one.
-            os.fsync(file.fileno())
-        # A controller of another version may have sent it: opening it finds that before the old file is lost.
-        jobs = _jobs_in(Path(temporary))
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return jobs
 
 
 def _jobs_in(path: Path) -> int:

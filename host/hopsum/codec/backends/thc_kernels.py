@@ -688,44 +688,39 @@ def _widen(sums: Any, wide: Any) -> None:
 _DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
 
 
-@kernel(*_DECODE)
-def decode8(
-    sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
-) -> None:
-    """Decode sums of 8 bits, in blocks of 1024."""
-    spare, lanes, row = np.empty(1024, i16), np.empty(32, u32), np.empty(1024, f32)
-    first, end = take(turns, own, sums.shape[0])
-    while first < end:
-        for block in range(first, end):
-            most = u8(0)
-            for j in range(1024):
-                # The largest lane tells whether the switch had another table: 16-bit stages would overflow then.
-                most = max(most, sums[block, j])
-            peaks[block] = i32(most)
-            sign_lanes(block_key(rotation, block), lanes)
-            _restore(sums[block], i16(counts[block] * g), spare, lanes, factors[block], row, 1024)
-            copy(row, out[block])
+def _make_decode(elements: int) -> Any:
+    """Return the kernel that decodes sums, in blocks of so many elements."""
+    # Of lanes of 8 bits, the first stages fit into 16 bits.
+    lane, number = (u8, i16) if elements == 1024 else (i32, i32)
+
+    @kernel(*_DECODE)
+    def decode(
+        sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
+    ) -> None:
+        wide, spare = np.empty(elements, i32), np.empty(elements, number)
+        lanes, row = np.empty(32, u32), np.empty(elements, f32)
         first, end = take(turns, own, sums.shape[0])
+        while first < end:
+            for block in range(first, end):
+                if elements == 1024:  # a constant: numba compiles one of the two
+                    values = sums[block]
+                else:
+                    _widen(sums[block], wide)
+                    values = wide
+                most = lane(0)
+                for j in range(elements):
+                    # The largest lane tells whether the switch had another table: 16-bit stages would overflow then.
+                    most = max(most, values[j])
+                peaks[block] = i32(most)
+                sign_lanes(block_key(rotation, block), lanes)
+                _restore(values, number(counts[block] * g), spare, lanes, factors[block], row, elements)
+                copy(row, out[block])
+            first, end = take(turns, own, sums.shape[0])
+
+    return decode
 
 
-@kernel(*_DECODE)
-def decode16(
-    sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
-) -> None:
-    """Decode sums of 16 bits, in blocks of 512."""
-    wide, spare, lanes, row = np.empty(512, i32), np.empty(512, i32), np.empty(32, u32), np.empty(512, f32)
-    first, end = take(turns, own, sums.shape[0])
-    while first < end:
-        for block in range(first, end):
-            _widen(sums[block], wide)
-            most = i32(0)
-            for j in range(512):
-                most = max(most, wide[j])
-            peaks[block] = most
-            sign_lanes(block_key(rotation, block), lanes)
-            _restore(wide, i32(counts[block] * g), spare, lanes, factors[block], row, 512)
-            copy(row, out[block])
-        first, end = take(turns, own, sums.shape[0])
+decode8, decode16 = _make_decode(1024), _make_decode(512)
 
 
 @inner
