@@ -3,7 +3,8 @@
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # or a host that comes later waits in vain, with torch 2.13
     torchrun --nnodes=1:4 --nproc-per-node=1 --max-restarts=9 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \\
-        --rdzv-conf=last_call_timeout=3 examples/elastic_digits.py --checkpoint SHARED/FILE
+        --rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5 \\
+        examples/elastic_digits.py --checkpoint SHARED/FILE
 
 Run it on each host, on HOST first. The ranks of a round meet by hosts://, for as many as there are then. The error
 feedback of the ranks before is shared out among them.

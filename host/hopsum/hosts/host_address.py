@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from hopsum.config import ConfigError
+from hopsum.transport.interfaces import interfaces
 
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 MASTER_VARIABLE: Final = "MASTER_ADDR"
-_SIOCGIFADDR: Final = 0x8915
 _IPV4: Final = (
     "datagrams of hopsum are IPv4 alone. Give every host an IPv4 address on the link between them (ip addr add "
     "10.0.0.N/24 dev INTERFACE), and set `ip` (HOPSUM_IP) to it"
@@ -82,18 +80,15 @@ def _of_interface(names: str) -> str:
             f"{INTERFACE_VARIABLE} {names!r}: a list that begins with {names[0]} is for NCCL_SOCKET_IFNAME, gloo takes "
             f"names; {_HINT}"
         )
-    lacking = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        for name in filter(None, (each.strip() for each in names.split(","))):
-            try:
-                answer = fcntl.ioctl(asker.fileno(), _SIOCGIFADDR, struct.pack("16s24x", name.encode()[:15]))
-            except OSError as error:
-                lacking.append(f"{name} ({error.strerror})")
-                continue
-            return socket.inet_ntoa(answer[20:24])
+    # The first address of an interface that has several is the one that gloo takes.
+    addresses = {each.name: each.ip for each in reversed(interfaces())}
+    wanted = [each.strip() for each in names.split(",") if each.strip()]
+    for name in wanted:
+        if name in addresses:
+            return addresses[name]
     there = ", ".join(name for _, name in socket.if_nameindex())
     host = os.uname().nodename
     raise ConfigError(
-        f"{INTERFACE_VARIABLE} {names!r}: no interface with an IPv4 address on {host}: {', '.join(lacking)}; there are "
+        f"{INTERFACE_VARIABLE} {names!r}: no interface with an IPv4 address on {host}: {', '.join(wanted)}; there are "
         f"{there}; {_IPV4}"
     )

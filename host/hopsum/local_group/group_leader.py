@@ -122,7 +122,7 @@ class LocalGroupLeader(LocalRank):
 
     def _queue_end_of_group(self) -> None:
         self._tasks.append(_END_GROUP)
-        self._wakeup.set()
+        self._waker.wake()
 
     # ---- the thread -----------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class LocalGroupLeader(LocalRank):
         failed.__cause__ = error
         if is_over:
             self._end(failed)
-            self._wakeup.set()
+            self._waker.wake()
         task.future.set_exception(failed)
 
     def _leave(self) -> None:
@@ -295,6 +295,6 @@ class LocalGroupLeader(LocalRank):
         for member in self._members.values():
             member.connection.send({"says": "over", "error": told_error(failure or self._closed_error())})
             member.connection.close()
-        self._wakeup.close()
+        self._waker.close()
         self._end_tasks(task for task in self._tasks if task is not _END_GROUP)
         self._tasks.clear()

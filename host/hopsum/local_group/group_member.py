@@ -219,7 +219,7 @@ class LocalGroupMember(LocalRank):
         """Part from the leader; what was not answered ends, and goes back into the error feedback."""
         self._connection.close()
         self._state_is_here.set()
-        self._wakeup.close()
+        self._waker.close()
         left = [call.task for call in self._calls.values()] + list(self._tasks)
         self._calls.clear()
         self._tasks.clear()

@@ -14,7 +14,8 @@ from hopsum.agent import Communicator, CommunicatorClosedError
 from hopsum.agent.task import Task
 from hopsum.codec import Codec
 from hopsum.errors import AllReduceError, HopsumError, name_ranks
-from hopsum.local_group.member_messages import Connection, Wakeup, over
+from hopsum.local_group.member_messages import Connection, over
+from hopsum.transport.link import Waker
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class LocalRank(Communicator):
         self._tasks: deque[Any] = deque()
         """Tasks that were not begun, in order; the leader's ends of groups among them."""
         self._failure: HopsumError | None = None
-        self._wakeup = Wakeup()
+        self._waker = Waker()
 
     @property
     def workers(self) -> int:
@@ -101,25 +102,25 @@ class LocalRank(Communicator):
 
     def _queue_task(self, task: Task) -> None:
         self._tasks.append(task)
-        self._wakeup.set()
+        self._waker.wake()
 
     def _stop(self) -> None:
-        self._wakeup.set()
+        self._waker.wake()
 
     def _why_over(self) -> HopsumError | None:
         return None if self._failure is None else over(self._who, self._failure)
 
     def _serve(self) -> None:
         waiting = select.poll()
-        for descriptor in (self._wakeup.fileno(), *self._by_descriptor):
+        for descriptor in (self._waker.fd, *self._by_descriptor):
             waiting.register(descriptor, select.POLLIN)
         # One thread reads all connections, so calls and ends come in one order.
         while not self._closed and self._failure is None:
             # Whatever fails here ends the group: without this thread all ranks of the host would wait for ever.
             try:
                 for descriptor, _ in waiting.poll(self._patience_ms()):
-                    if descriptor == self._wakeup.fileno():
-                        self._wakeup.clear()
+                    if descriptor == self._waker.fd:
+                        self._waker.clear()
                     elif not self._hear(self._by_descriptor[descriptor]):
                         waiting.unregister(descriptor)
                 self._begin_all()

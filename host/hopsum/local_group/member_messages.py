@@ -161,38 +161,6 @@ class Connection:
         self._end.close()
 
 
-class Wakeup:
-    """A descriptor for poll that any thread can make readable."""
-
-    def __init__(self) -> None:
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._event
-
-    def set(self) -> None:
-        """Make the file descriptor readable, which ends a wait for it. Harmless when it is closed."""
-        # A descriptor that was closed may belong to another file by now: writing to it must be impossible.
-        with self._lock:
-            if not self._is_closed:
-                os.eventfd_write(self._event, 1)
-
-    def clear(self) -> None:
-        """Make the file descriptor no longer readable."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._event)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                os.close(self._event)
-
-
 def told_error(error: BaseException) -> dict[str, Any]:
     """Return an error as a message carries it."""
     name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), AllReduceError.__name__)

@@ -11,14 +11,12 @@ What fails on the way gives everything back: sockets are closed and the rank is 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
 import socket
 import stat
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,6 +32,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient, ShardSource
+from hopsum.transport.interfaces import mac_of
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.control import control_pb2 as pb
@@ -240,33 +239,6 @@ def token_of(config: Config, token_file: str) -> str:
     return found
 
 
-# This machine's interfaces: MAC addresses behind IPv4 addresses, routes out, and TCP ports for peers.
-
-
-_SIOCGIFADDR: Final = 0x8915
-_SIOCGIFHWADDR: Final = 0x8927
-_ARPHRD_ETHER: Final = 1
-_IFREQ: Final = "16s24x"
-"""struct ifreq: the interface's name, and room for the answer, a struct sockaddr."""
-_NAME_BYTES: Final = 16
-
-
-def mac_of(ip: str) -> str | None:
-    """Return the MAC address, aa:bb:cc:dd:ee:ff, of the Ethernet interface that has an IPv4 address.
-
-    None for an address of another kind of interface (loopback), or of none.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        for _, name in socket.if_nameindex():
-            address = _ask(asker, name, _SIOCGIFADDR)
-            if address is None or address[4:8] != socket.inet_aton(ip):
-                continue
-            hardware = _ask(asker, name, _SIOCGIFHWADDR)
-            if hardware is not None and struct.unpack_from("=H", hardware)[0] == _ARPHRD_ETHER:
-                return ":".join(f"{byte:02x}" for byte in hardware[2:8])
-    return None
-
-
 def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
     """Return the IPv4 address that datagrams to `place` come from, bound to `ip` if given. None without a route.
 
@@ -287,11 +259,3 @@ def listen_tcp(ip: str) -> socket.socket:
     Raises OSError for an address that is not this machine's.
     """
     return socket.create_server((ip, 0))
-
-
-def _ask(asker: socket.socket, name: str, request: int) -> bytes | None:
-    try:
-        answer = fcntl.ioctl(asker.fileno(), request, struct.pack(_IFREQ, name.encode()))
-    except OSError:  # an interface without an IPv4 address
-        return None
-    return answer[_NAME_BYTES:]

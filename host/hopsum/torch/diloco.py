@@ -42,6 +42,7 @@ from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
+from hopsum.torch.step_times import ratio
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -529,11 +530,11 @@ class _Counts:
             "elements": self._elements,
             "bytes_up": self._bytes_up,
             "bytes_down": self._bytes_down,
-            "bytes_per_step": _ratio(own_bytes, steps),
+            "bytes_per_step": ratio(own_bytes, steps),
             "ddp_ring_fp32_bytes_per_step": 2 * (comm.workers - 1) / comm.workers * 4 * self._model_elements,
-            "ddp_hopsum_bytes_per_step": _ratio(own_bytes * self._model_elements, self._elements),
+            "ddp_hopsum_bytes_per_step": ratio(own_bytes * self._model_elements, self._elements),
             "wait_s": self._wait_s,
-            "delivered": _ratio(self._own_chunks, self._chunks),
+            "delivered": ratio(self._own_chunks, self._chunks),
         }
 
 
@@ -549,7 +550,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     return [_copied(each) for each in value] if isinstance(value, list) else value
-
-
-def _ratio(dividend: float, divisor: float) -> float:
-    return dividend / divisor if divisor else float("nan")

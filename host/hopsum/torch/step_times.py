@@ -106,13 +106,13 @@ class StepTimes:
     def scalars(self, workers: int) -> dict[str, float]:
         """Return the mean times of a step, and what a ring of as many ranks takes for the same gradients; or NaN."""
         ring_bytes, own_bytes = 2 * (workers - 1) / workers * 4 * self._elements, max(self._bytes_up, self._bytes_down)
-        ring_fp32_s = _ratio(ring_bytes * self._busy_s, own_bytes * self._hopsum_steps)
+        ring_fp32_s = ratio(ring_bytes * self._busy_s, own_bytes * self._hopsum_steps)
         return {
             "step_s": self.step_s,
-            "wait_s": _ratio(self.wait_s, self.waited_steps),
-            "rate_bits_per_s": _ratio(8 * own_bytes, self._busy_s),
-            "bytes_by_ring_fp32": _ratio(own_bytes, ring_bytes),
-            "bytes_by_ring_bf16": _ratio(2 * own_bytes, ring_bytes),
+            "wait_s": ratio(self.wait_s, self.waited_steps),
+            "rate_bits_per_s": ratio(8 * own_bytes, self._busy_s),
+            "bytes_by_ring_fp32": ratio(own_bytes, ring_bytes),
+            "bytes_by_ring_bf16": ratio(2 * own_bytes, ring_bytes),
             "ring_fp32_s": ring_fp32_s,
             "ring_bf16_s": ring_fp32_s / 2,
         }
@@ -145,7 +145,8 @@ class StepTimes:
         )
 
 
-def _ratio(dividend: float, divisor: float) -> float:
+def ratio(dividend: float, divisor: float) -> float:
+    """Return a quotient, NaN where the divisor is 0: nothing was counted yet."""
     return dividend / divisor if divisor else float("nan")
 
 

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 _NET: Final = Path("/proc/thread-self/net")
 # linux/sockios.h, linux/if.h, linux/if_arp.h
-_SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8912, 0x8913, 0x8921
-_IFF_UP: Final = 0x1
+_SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8912, 0x8913, 0x8921, 0x8927
+_IFF_UP, _ARPHRD_ETHER = 0x1, 1
 _IFREQ_BYTES: Final = 40
 _NAME_BYTES: Final = 16
 # linux/netlink.h, linux/rtnetlink.h
@@ -73,16 +73,29 @@ def interfaces() -> list[Interface]:
             name = entries[at : at + _NAME_BYTES].split(b"\0", 1)[0]
             # struct ifreq: 16 bytes of name, then a sockaddr_in whose address begins at byte 4.
             ip = socket.inet_ntoa(entries[at + 20 : at + 24])
-            flags = _of_interface(handle, _SIOCGIFFLAGS, name, "H")
-            mtu_bytes = _of_interface(handle, _SIOCGIFMTU, name, "i")
+            (flags,) = _of_interface(handle, _SIOCGIFFLAGS, name, "H")
+            (mtu_bytes,) = _of_interface(handle, _SIOCGIFMTU, name, "i")
             found.append(Interface(name.decode(), ip, bool(flags & _IFF_UP), mtu_bytes))
         return found
 
 
-def _of_interface(handle: socket.socket, command: int, name: bytes, code: str) -> int:
-    """Ask for one number. Raises OSError when the interface has gone."""
+def _of_interface(handle: socket.socket, command: int, name: bytes, code: str) -> tuple[int, ...]:
+    """Ask for numbers. Raises OSError when the interface has gone."""
     answer = fcntl.ioctl(handle, command, struct.pack("16s24x", name))
-    return int(struct.unpack_from(f"={code}", answer, _NAME_BYTES)[0])
+    return struct.unpack_from(f"={code}", answer, _NAME_BYTES)
+
+
+def mac_of(ip: str) -> str | None:
+    """Return the MAC address, aa:bb:cc:dd:ee:ff, of the Ethernet interface that has an IPv4 address.
+
+    None for an address of another kind of interface (loopback), or of none.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        for name in (each.name.encode() for each in interfaces() if each.ip == ip):
+            kind, *mac = _of_interface(handle, _SIOCGIFHWADDR, name, "H6B")
+            if kind == _ARPHRD_ETHER:
+                return ":".join(f"{byte:02x}" for byte in mac)
+    return None
 
 
 def is_local(ip: str) -> bool:

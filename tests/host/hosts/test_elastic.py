@@ -96,7 +96,9 @@ def agent(star: Star, host: int, folder: Path, name: str) -> Iterator[subprocess
     plain = [shutil.which("setpriv") or "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     where = ["--nnodes=1:3", "--nproc-per-node=1", "--max-restarts=9", f"--local-addr={star.host_ip(host)}"]
     meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={star.host_ip(0)}:29512"]
-    conf = f"--rdzv-conf=last_call_timeout=3,is_host={int(host == 0)}"
+    # With torch's default a killed agent is in the round for 15 s, and the others wait for it.
+    alive = "keep_alive_interval=1,keep_alive_max_attempt=5"
+    conf = f"--rdzv-conf=last_call_timeout=3,{alive},is_host={int(host == 0)}"
     script = [str(EXAMPLE), f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, *meet, conf, *script]
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

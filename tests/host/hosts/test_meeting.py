@@ -235,7 +235,7 @@ def test_the_address_is_the_explicit_one_or_gloos_or_the_one_of_the_way(
     ("ip", "environment", "words"),
     [
         ("192.0.2.1", {}, r"ip '192\.0\.2\.1' is not this host's"),
-        ("", {"GLOO_SOCKET_IFNAME": "nowhere0"}, "no interface with an IPv4 address on .*nowhere0 .*there are .*lo"),
+        ("", {"GLOO_SOCKET_IFNAME": "nowhere0"}, "no interface with an IPv4 address on .*: nowhere0; there are .*lo"),
         (
             "",
             {"GLOO_SOCKET_IFNAME": "^docker0,lo"},
