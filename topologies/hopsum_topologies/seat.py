@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Literal, TypeVar
 
-from hopsum.transport.interfaces import interface_of
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
+from hopsum_wire.interfaces import interface_of
 
 T = TypeVar("T")
 LinkKind = Literal["udp", "scapy"]
