@@ -195,7 +195,7 @@ def _submit(
 ) -> Future[Any]:
     config = settings_of(comm)
     kept = _feedback(comm, name, call) if name is not None and config.error_feedback else None
-    submitted = comm.submit_vector(
+    submitted = comm.submit(
         call.vector(kept),
         step=step,
         tensors=() if name is None else ((name, call.elements),),

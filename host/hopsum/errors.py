@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from typing import Final
 
 from hopsum_wire.errors import HopsumError
 
@@ -17,6 +19,8 @@ __all__ = [
     "ResultLostError",
     "WorkersReplacedError",
 ]
+
+_WHY_CHARACTERS_MAX: Final = 300
 
 
 class AllReduceError(HopsumError):
@@ -66,3 +70,24 @@ def name_ranks(ranks: Iterable[int]) -> str:
     """Return ranks in words: `rank 3`, or `ranks 0, 1, 2`."""
     listed = [str(rank) for rank in ranks]
     return f"rank{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
+
+
+def why_unfinished(error: BaseException | None) -> str:
+    """Return in one line what ended the program, or an empty string for an end that is no failure.
+
+    No failure: no error at all, `sys.exit()` with nothing or 0, a generator that is closed.
+    """
+    # GeneratorExit: a generator that is not used up is closed, which is no failure.
+    if error is None or isinstance(error, GeneratorExit):
+        return ""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return ""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return f"{name}: {text}"[:_WHY_CHARACTERS_MAX] if text else name
+
+
+def unhandled() -> BaseException | None:
+    """Return the exception that nobody handled, which ends the program, or ended a command of an interactive one."""
+    # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
+    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return found

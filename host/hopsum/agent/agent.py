@@ -30,25 +30,18 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine, Ended
-from hopsum.agent.allreduce_results import (
-    AllReduceResult,
-    CommunicatorStatistics,
-    SocketTraffic,
-    Span,
-    unhandled,
-    why_unfinished,
-)
+from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
 from hopsum.agent.communicator import Communicator
 from hopsum.agent.network import ResumeCommand
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.agent.task import Task
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
-from hopsum.errors import HopsumError, WorkersReplacedError
+from hopsum.errors import HopsumError, WorkersReplacedError, unhandled, why_unfinished
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
@@ -116,7 +109,6 @@ class Agent(Communicator):
         policy = RepairPolicy(unproved_least=UNPROVED_LEAST * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
         self._shards = self._transport.shards
-        self._failed = False
         self._ended = False
         """True once somebody ended the agent who knows that nobody needs this worker any more."""
         self._unfinished = ""
@@ -147,7 +139,6 @@ class Agent(Communicator):
 
     @property
     def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far. Traffic is live."""
         found = self._transport.statistics
         return replace(
             self._engine.statistics,
@@ -161,11 +152,9 @@ class Agent(Communicator):
 
     @property
     def is_newcomer(self) -> bool:
-        """True where this worker took another worker's place in a running job."""
         return self._generations.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state of the job's other workers. See `Communicator.fetch_state`."""
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
         until = time.monotonic() + wait_s
@@ -174,7 +163,7 @@ class Agent(Communicator):
                 self._require_open()
                 generation = self._generations.start_generation
             try:
-                data = self._shards[0].fetch_state(generation, max(0.0, until - time.monotonic()), bytes_max)
+                data = self._shards[0].states.fetch(generation, max(0.0, until - time.monotonic()), bytes_max)
             except StateMovedError:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:
@@ -186,7 +175,6 @@ class Agent(Communicator):
             return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers. See `Communicator.resume`."""
         if self._serves_here():
             raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
         super().resume(state)
@@ -196,15 +184,14 @@ class Agent(Communicator):
     def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
         """Let the stream go on where the newcomers begin, of one generation `only`, and let them have the state."""
         with self._lock:
-            answer = self._generations.answer(only)
-            if answer is None:
+            replaced = self._generations.answer(only)
+            if replaced is None:
                 return
-            message, replaced = answer
             self._submitted = replaced.allreduces
             self._followed_by_other = None
-            self._engine.put(message)
+            self._engine.put(replaced)
         if state is not None:
-            self._shards[0].offer_state(state, replaced.start_generation, replaced.newcomers)
+            self._shards[0].states.offer(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
         """End the generation for this agent: all-reduces in progress and later ones fail with the error. Any thread."""
@@ -266,7 +253,7 @@ class Agent(Communicator):
 
         The lock is held.
         """
-        if self._failed:
+        if self._engine.failure is not None:
             return why_unfinished(self._engine.failure)
         under_way = len(self._under_way())
         return f"it was closed with {under_way} all-reduces under way" if under_way else ""
@@ -300,14 +287,13 @@ class Agent(Communicator):
         self._engine.put(CLOSE)
 
     def _why_over(self) -> HopsumError | None:
-        return self._engine.over() if self._failed else None
+        return None if self._engine.failure is None else self._engine.over()
 
     def _note_silence(self) -> None:
         """Hear that nothing comes back, in the thread that serves."""
 
     def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._failed = True
+        """Hear of the error that ends the agent, in the thread that serves."""
         self._shards[0].end_fetch()
 
 
@@ -358,23 +344,6 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
 # A newcomer is KNOWN from the generation in which it begins.
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """Workers whose places others have, and where these begin."""
-
-    newcomers: dict[int, int]
-    """The generation in which each newcomer begins, by rank."""
-    start_generation: int
-    starts: tuple[int, ...]
-    """The starts by shard."""
-    allreduces: int
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that were replaced, ascending."""
-        return tuple(sorted(self.newcomers))
-
-
 class Generations:
     """The generations of one agent, from its first. Not thread-safe.
 
@@ -386,7 +355,7 @@ class Generations:
         resume = membership.resume
         self._job = membership.job
         self._latest = membership.generation
-        self.replaced: Replaced | None = None
+        self.replaced: ResumeCommand | None = None
         """The workers replaced since the program's last answer."""
         self.is_newcomer = resume is not None
         self.start_generation = membership.generation
@@ -411,10 +380,15 @@ class Generations:
         newcomers |= dict.fromkeys(resume.replaced, resume.start_generation)
         self.start_generation = resume.start_generation
         starts = tuple(shard.resume.start or 0 for shard in membership.shards if shard.resume is not None)
-        self.replaced = Replaced(newcomers, resume.start_generation, starts, resume.allreduces)
+        error = WorkersReplacedError(
+            f"ranks {', '.join(map(str, sorted(newcomers)))} of job {self._job!r} have new workers, and the all-reduce "
+            "that this one promised to follow it was not submitted before resume()",
+            tuple(sorted(newcomers)),
+        )
+        self.replaced = ResumeCommand(newcomers, resume.start_generation, starts, resume.allreduces, error)
 
-    def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
-        """Return the command that lets the stream continue with the newcomers, and these; None where nobody is new.
+    def answer(self, only: int | None = None) -> ResumeCommand | None:
+        """Return the command that lets the stream continue with the newcomers, None where nobody is new.
 
         Args:
             only: the generation in which newcomers begin. Others are no matter.
@@ -423,10 +397,4 @@ class Generations:
         if replaced is None or only not in (None, replaced.start_generation):
             return None
         self.replaced = None
-        ranks = ", ".join(map(str, replaced.ranks))
-        error = WorkersReplacedError(
-            f"ranks {ranks} of job {self._job!r} have new workers, and the all-reduce that this one promised to follow "
-            "it was not submitted before resume()",
-            replaced.ranks,
-        )
-        return ResumeCommand(replaced.start_generation, replaced.starts, replaced.allreduces, error), replaced
+        return replaced

@@ -416,7 +416,7 @@ class AllReduceEngine:
                 # The first part carries the signature of the call (see signature.py): MAX32 of equal and of negated
                 # facts tells whether all ranks made the same call.
                 if arrived.part == 0:
-                    self._signer.compare(task.call, arrived.done.results)
+                    self._signer.compare(task, arrived.done.results)
             except MismatchError as error:
                 self._fail(task, error)
                 return
@@ -494,8 +494,7 @@ class AllReduceEngine:
         parts: tuple[CollectivePhase, ...] = (phase,)
         coder = None
         if not task.begun:
-            task.call = replace(task.call, step=task.step)
-            parts = signed(phase, self._signer.sign(task.call))
+            parts = signed(phase, self._signer.sign(task))
         elif task.zeros is None:
             is_streamed = reduction.encoded < len(phase.payloads) or reduction.stream is not None
             # Only a last phase is read early, and only without a follower: the follower would need the sums at once.

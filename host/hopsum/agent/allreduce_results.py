@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,30 +135,3 @@ class Span(NamedTuple):
     """"prepare", "encode" or "decode" in the codec, "network " and the op from submission to the last result."""
     start_s: float
     stop_s: float
-
-
-# Tell whether a program ends before its work is done, and why, in one line.
-
-
-_CHARACTERS_MAX: Final = 300
-
-
-def why_unfinished(error: BaseException | None) -> str:
-    """Return in one line what ended the program, or an empty string for an end that is no failure.
-
-    No failure: no error at all, `sys.exit()` with nothing or 0, a generator that is closed.
-    """
-    # GeneratorExit: a generator that is not used up is closed, which is no failure.
-    if error is None or isinstance(error, GeneratorExit):
-        return ""
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        return ""
-    name, text = type(error).__name__, " ".join(str(error).split())
-    return f"{name}: {text}"[:_CHARACTERS_MAX] if text else name
-
-
-def unhandled() -> BaseException | None:
-    """Return the exception that nobody handled, which ends the program, or ended a command of an interactive one."""
-    # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
-    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return found

@@ -26,17 +26,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.allreduce_results import (
-    AllReduceResult,
-    CommunicatorClosedError,
-    CommunicatorStatistics,
-    why_unfinished,
-)
+from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
 from hopsum.agent.task import Task
 from hopsum.agent.vector import HostVector, Vector, host_vector
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
-from hopsum.errors import HopsumError
+from hopsum.errors import HopsumError, why_unfinished
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
@@ -102,7 +97,7 @@ class Communicator(ABC):
 
     def allreduce(
         self,
-        x: NDArray[np.float32],
+        x: NDArray[np.float32] | Vector,
         *,
         feedback: ErrorFeedback | None = None,
         step: int | None = None,
@@ -111,27 +106,15 @@ class Communicator(ABC):
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
         """Return the mean of x over all workers. Blocks until it is here. See `submit`, also for what it raises."""
-        vector = HostVector(x, feedback, out)
-        return self.allreduce_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite)
-
-    def allreduce_vector(
-        self,
-        vector: Vector,
-        *,
-        step: int | None = None,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-    ) -> AllReduceResult:
-        """Return the mean of a vector that lies anywhere. Blocks until it is here. See `submit_vector`."""
         if self._serves_here():
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
             raise RuntimeError("allreduce in a group would wait for the group's end: use submit")
-        return self._complete(self._submit(vector, step, tensors, on_nonfinite, awaited=True))
+        return self._complete(self._submit(x, feedback, step, tensors, on_nonfinite, out, awaited=True))
 
     def submit(
         self,
-        x: NDArray[np.float32],
+        x: NDArray[np.float32] | Vector,
         *,
         feedback: ErrorFeedback | None = None,
         step: int | None = None,
@@ -142,7 +125,8 @@ class Communicator(ABC):
         """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
 
         Args:
-            x: contiguous float32[elements]. Do not change it before the future is done.
+            x: contiguous float32[elements]. Do not change it before the future is done. Or a `Vector` that lies
+                elsewhere and has its own feedback: the mean is of its kind. Ranks may differ in the kinds.
             feedback: adds what earlier all-reduces left behind, and is committed before the future is done. It has
                 the same length, and nothing else touches it until then. Without one the error is lost.
             step: what randomness follows from, the same on all ranks, counted by default.
@@ -155,45 +139,36 @@ class Communicator(ABC):
 
         Raises:
             GenerationEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a
-            new
-                generation.
+                new generation.
             CommunicatorClosedError: it is closed.
-            CodecError: x is no such vector, or the one before is in the same group and has the same feedback. After any
-                of these nothing was submitted.
+            CodecError: x is no such vector, lies elsewhere where vectors are summed `on_host_only`, or the one before
+                is in the same group and has the same feedback. After any of these nothing was submitted.
                 The future may have AllReduceTimeoutError, ResultLostError or GenerationEndedError from the network,
                 CodecError, CommunicatorClosedError, and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
         """
-        vector = HostVector(x, feedback, out)
-        return self.submit_vector(vector, step=step, tensors=tensors, on_nonfinite=on_nonfinite)
-
-    def submit_vector(
-        self,
-        vector: Vector,
-        *,
-        step: int | None = None,
-        tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "raise",
-    ) -> Future[AllReduceResult]:
-        """Queue an all-reduce of a vector that lies anywhere, as `submit` does for one of numpy.
-
-        The result's mean is of the vector's own kind. Ranks may differ in the kinds: the bytes on the wire do not.
-
-        Raises:
-            CodecError: also where vectors are summed `on_host_only` and this one lies elsewhere.
-        """
-        return self._submit(vector, step, tensors, on_nonfinite, awaited=False).future
+        return self._submit(x, feedback, step, tensors, on_nonfinite, out, awaited=False).future
 
     def _submit(
-        self, vector: Vector, step: int | None, tensors: Tensors, on_nonfinite: OnNonfinite, *, awaited: bool
+        self,
+        x: NDArray[np.float32] | Vector,
+        feedback: ErrorFeedback | None,
+        step: int | None,
+        tensors: Tensors,
+        on_nonfinite: OnNonfinite,
+        out: NDArray[np.float32] | None,
+        *,
+        awaited: bool,
     ) -> Task:
         require_on_nonfinite(on_nonfinite)
+        vector: Vector = HostVector(x, feedback, out) if isinstance(x, np.ndarray) else x
+        if vector is x and not (feedback is None and out is None):
+            raise CodecError("a Vector brings its own feedback and place of the mean: leave out feedback and out")
         if self.on_host_only:
             host_vector(vector)
-        feedback = vector.feedback
         with self._lock:
             self._require_open()
-            if feedback is not None and feedback is self._followed_by_other:
+            if vector.feedback is not None and vector.feedback is self._followed_by_other:
                 raise CodecError(
                     "the all-reduce before is in the same group and has the same error feedback, which serves one at a "
                     "time: use one feedback per vector, or end the group between them"
@@ -201,7 +176,7 @@ class Communicator(ABC):
             task = Task(vector, tensors, on_nonfinite, self._groups > 0, awaited)
             # All ranks submit the same sequence, so the number is taken and the task is queued under one lock.
             task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
-            self._followed_by_other = feedback if task.more else None
+            self._followed_by_other = vector.feedback if task.more else None
             task.number = self._submitted
             task.given_step = step
             task.step = task.number if step is None else step

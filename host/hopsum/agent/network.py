@@ -42,6 +42,8 @@ WATCH_EVERY_S: Final = 0.05
 class ResumeCommand(NamedTuple):
     """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
 
+    newcomers: Mapping[int, int]
+    """The generation in which each newcomer begins, by rank."""
     start_generation: int
     starts: tuple[int, ...]
     """The position of the newcomers' first phase, by shard."""
@@ -59,39 +61,6 @@ class ShardContinuation(NamedTuple):
     rack: tuple[int, ...] | None
     key: bytes
     absent: frozenset[int] = frozenset()
-
-
-class StallDetector:
-    """Detects that nothing comes back while datagrams are sent again."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self.begin()
-
-    def begin(self) -> None:
-        """Count from now."""
-        self._since_s = time.monotonic()
-        self._received, self._retransmits = self._counts()
-
-    @property
-    def lasted_s(self) -> float:
-        """Return the seconds since something came, as `lasts` saw it last."""
-        return time.monotonic() - self._since_s
-
-    def lasts(self) -> bool:
-        """Say whether nothing has come for STALL_S, in spite of retransmissions."""
-        if self._shard.worker.is_idle:
-            self.begin()
-            return False
-        received, retransmits = self._counts()
-        if received != self._received:
-            self.begin()
-        # Without a retransmission nothing was overdue: all ranks may just compute.
-        return retransmits > self._retransmits and time.monotonic() - self._since_s >= STALL_S
-
-    def _counts(self) -> tuple[int, int]:
-        found = self._shard.statistics
-        return found.link.datagrams_received, found.worker.retransmits
 
 
 class Network:
@@ -115,8 +84,7 @@ class Network:
         self._on_stall, self._on_resumed = on_stall, on_resumed
         self._begun = begun
         self._shards = transport.shards
-        self._stalls = [StallDetector(shard) for shard in self._shards]
-        self._progress = [Progress(shard) for shard in self._shards]
+        self._watches = [ShardWatch(shard) for shard in self._shards]
         self._watch_at = 0.0
         self.is_sealed = False
         self._lock = threading.Lock()
@@ -130,12 +98,12 @@ class Network:
     @property
     def stalled_s(self) -> float:
         """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
-        return max(stall.lasted_s for stall in self._stalls)
+        return max(watch.stalled_s for watch in self._watches)
 
     @property
     def stalled_shard(self) -> int:
         """Return the number of the shard that `stalled_s` is about."""
-        return max(range(len(self._stalls)), key=lambda shard: self._stalls[shard].lasted_s)
+        return max(range(len(self._watches)), key=lambda shard: self._watches[shard].stalled_s)
 
     def wake(self) -> None:
         """Let the `move` in progress return at once, or else the next one. Any thread."""
@@ -177,9 +145,8 @@ class Network:
 
     def begin_watch(self) -> None:
         """Count silence from now: the first phase is in progress, or another generation."""
-        for stall, progress in zip(self._stalls, self._progress, strict=True):
-            stall.begin()
-            progress.begin()
+        for watch in self._watches:
+            watch.begin()
 
     def go_on(self, message: ResumeCommand) -> bool:
         """Let what is submitted from now on follow where the newcomers begin. Return False while sealed."""
@@ -228,10 +195,8 @@ class Network:
         self._on_resumed()
 
     def _watch(self) -> None:
-        for progress in self._progress:
-            progress.check()
-        # A list, not a generator: every detector has to see this moment.
-        if any([stall.lasts() for stall in self._stalls]):
+        # A list, not a generator: every watch has to see this moment.
+        if any([watch.check() for watch in self._watches]):
             self._on_stall()
 
 
@@ -247,7 +212,7 @@ ASK_EVERY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Progress:
+class ShardWatch:
     """Looks at a shard between the steps of its transport, in the thread that has it.
 
     Args:
@@ -262,24 +227,49 @@ class Progress:
         self._results = 0
         self._ask_in_s = ASK_S
         self._absent = False
+        self._begin_stall()
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since a datagram came from the switch, or since something is in progress, as `check` saw it last."""
+        return self._clock() - self._since_s
 
     def begin(self) -> None:
         """Count from now: the first phase is in progress, or another generation."""
+        self._begin_stall()
+        self._begin_wait()
+
+    def check(self) -> bool:
+        """Log what is to be said, and ask the switch if it is time.
+
+        Return whether nothing has come for STALL_S, in spite of retransmissions.
+        """
+        self._say_absence()
+        shard, worker, counts = self._shard, self._shard.worker, self._shard.statistics
+        if worker.is_idle:
+            self.begin()
+            return False
+        if counts.worker.results != self._results:
+            self._begin_wait()
+        else:
+            if self._waiting.lasted_s >= self._ask_in_s:
+                self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
+                shard.probe()
+            self._waiting.check(worker.missing_text, worker.left_s(self._clock()))
+        if counts.link.datagrams_received != self._received:
+            self._begin_stall()
+        # Without a retransmission nothing was overdue: all ranks may just compute.
+        return counts.worker.retransmits > self._retransmits and self.stalled_s >= STALL_S
+
+    def _begin_stall(self) -> None:
+        counts = self._shard.statistics
+        self._since_s = self._clock()
+        self._received, self._retransmits = counts.link.datagrams_received, counts.worker.retransmits
+
+    def _begin_wait(self) -> None:
         self._results, self._ask_in_s = self._shard.statistics.worker.results, ASK_S
         self._waiting.over()
         self._say_absence()
-
-    def check(self) -> None:
-        """Say what is to be said, and ask the switch if it is time."""
-        self._say_absence()
-        worker = self._shard.worker
-        if self._shard.statistics.worker.results != self._results or worker.is_idle:
-            self.begin()
-            return
-        if self._waiting.lasted_s >= self._ask_in_s:
-            self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
-            self._shard.probe()
-        self._waiting.check(worker.missing_text, worker.left_s(self._clock()))
 
     def _say_absence(self) -> None:
         absence = self._shard.worker.absence

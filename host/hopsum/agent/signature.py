@@ -15,13 +15,13 @@ tensors, and words. The largest and the smallest are told as they are. Of a dige
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, OnNonfinite, ReductionContext, Tensors
+from hopsum.agent.task import Task
+from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, ReductionContext
 from hopsum_wire import Op
 from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
@@ -40,18 +40,6 @@ class MismatchError(CollectiveError):
     Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again. In
     memory and collectively the next all-reduce can follow, and residuals are as they were before.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class CallSignature:
-    """One all-reduce, as all ranks need to have it."""
-
-    elements: int
-    step: int
-    on_nonfinite: OnNonfinite
-    more: bool
-    """The promise of `submit` that another all-reduce follows."""
-    tensors: Tensors
 
 
 class Signature(NamedTuple):
@@ -90,23 +78,24 @@ class Signer:
         packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
         # Earlier versions had other rotations and scales: their ranks compare digests of this text with ours.
         way = "rotation block, scale block"
-        self._signed: tuple[CallSignature, Signature] | None = None
-        """The last call that was signed: its results are compared with the same signature."""
+        self._signed: tuple[int, Signature] | None = None
+        """The number of the last all-reduce that was signed: its results are compared with the same signature."""
         self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
 
-    def sign(self, call: CallSignature) -> Signature:
+    def sign(self, task: Task) -> Signature:
         """Return the signature of an all-reduce."""
-        if self._signed is not None and self._signed[0] is call:
+        if self._signed is not None and self._signed[0] == task.number:
             return self._signed[1]
+        elements = task.vector.elements
         # The digest is of everything, also of the numbers that are sent as such and cut to 31 bits.
-        digest = digest_of(f"{self._told(call)}, {call.elements} elements, seed {self._seed}, {self._names(call)}")
-        signature = Signature(min(call.elements, MOST), self._codec, self._seed & MOST, digest)
-        self._signed = call, signature
+        digest = digest_of(f"{self._told(task)}, {elements} elements, seed {self._seed}, {self._names(task)}")
+        signature = Signature(min(elements, MOST), self._codec, self._seed & MOST, digest)
+        self._signed = task.number, signature
         return signature
 
-    def compare(self, call: CallSignature, results: NDArray[np.uint8]) -> None:
+    def compare(self, task: Task, results: NDArray[np.uint8]) -> None:
         """Compare the results of the first phase's first chunk. Raises MismatchError."""
-        own = self.sign(call)
+        own = self.sign(task)
         pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
         largest, smallest = Signature(*pairs[:, 0].tolist()), Signature(*(MOST - pairs[:, 1]).tolist())
         # MAX32 of v and of M - v gives the largest and the smallest v: equal if and only if all ranks have the same.
@@ -117,7 +106,7 @@ class Signer:
             for name in ("elements", "codec", "seed")
         ]
         told = [each for each in differing if each] or [
-            f"rank {self._rank} has {self._told(call)}, {self._names(call)[:_MAX_TOLD]}; {self._other} has something "
+            f"rank {self._rank} has {self._told(task)}, {self._names(task)[:_MAX_TOLD]}; {self._other} has something "
             "else of these, or another version of hopsum"
         ]
         raise MismatchError(
@@ -143,12 +132,12 @@ class Signer:
         mine = words.format(self._seed) if name == "seed" else shown(own)
         return f"rank {self._rank} has {mine}, {self._other} has {' or '.join(map(shown, others))}"
 
-    def _told(self, call: CallSignature) -> str:
-        return f"{self._facts}, step {call.step}, on_nonfinite {call.on_nonfinite}, more {call.more}"
+    def _told(self, task: Task) -> str:
+        return f"{self._facts}, step {task.step}, on_nonfinite {task.on_nonfinite}, more {task.promised}"
 
     @staticmethod
-    def _names(call: CallSignature) -> str:
-        return f"names {', '.join(f'{name} ({elements})' for name, elements in call.tensors) or '(none)'}"
+    def _names(task: Task) -> str:
+        return f"names {', '.join(f'{name} ({elements})' for name, elements in task.tensors) or '(none)'}"
 
 
 def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhase, ...]:

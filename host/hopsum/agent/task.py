@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.allreduce_results import AllReduceResult, SocketTraffic
-from hopsum.agent.signature import CallSignature
 from hopsum.agent.vector import Vector, host_vector
 from hopsum.codec.interface import CollectivePhase, OnNonfinite, Reduction, Tensors
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
@@ -25,7 +24,7 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
-    """Another one was promised. It may be taken back. `call` keeps what was submitted."""
+    """Another one was promised, and the promise was not taken back."""
     awaited: bool = False
     """Its caller waits for it, and may help to serve."""
     future: Future[AllReduceResult] = field(default_factory=Future)
@@ -57,11 +56,11 @@ class Task:
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
 
-    call: CallSignature = field(init=False)
-    """The call that all ranks need to have in common. Its step is set when the task begins."""
+    promised: bool = field(init=False)
+    """Another one was promised when this one was submitted, as all ranks need to have it."""
 
     def __post_init__(self) -> None:
-        self.call = CallSignature(self.vector.elements, 0, self.on_nonfinite, self.more, self.tensors)
+        self.promised = self.more
 
     @property
     def feedback(self) -> Any:

@@ -21,7 +21,6 @@ RUNS: Final = 16
 RUN_ELEMENTS: Final = 256
 # Multiples of the golden ratio modulo 1 fill 0 .. 1 evenly for every count of vectors, without a random number.
 _GOLDEN: Final = 0.6180339887498949
-"""Its multiples, without their whole parts, lie evenly in 0 .. 1, whatever number of vectors a step has."""
 
 
 class Vector(Protocol):
@@ -53,7 +52,7 @@ class Vector(Protocol):
 
 
 class HostVector:
-    """A vector of numpy. See `Vector`, and `Communicator.submit` for the arguments.
+    """A `Vector` of numpy. `Communicator.submit` says what the arguments are.
 
     Raises:
         CodecError: x is no vector that a codec takes, or feedback or `out` are not like it.
@@ -73,19 +72,17 @@ class HostVector:
         self._vector_squares = 0.0
 
     def note_number(self, number: int) -> None:
-        """Look at the vector: nobody else has its error feedback any more. See `Vector`."""
         self._number = number
+        # From here on no other vector has this error feedback.
         if self.feedback is not None:
             self._vector_squares = sum_squares(sample(self.x, number), sample(self.feedback.residual, number))
 
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
-        """Begin the all-reduce by the codec itself. See `Vector`."""
         return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
 
     def give_back(self) -> None:
-        """Put the vector into the error feedback. See `Vector`."""
         if self.feedback is None:
             return
         # Whatever the reduction took out of the residual goes back first; then the sum of both is checked.
@@ -94,13 +91,11 @@ class HostVector:
         self.feedback.commit(None) if finite else self.feedback.give_back()
 
     def squares(self) -> tuple[float, float]:
-        """Return the squares of the sample. See `Vector`."""
         if self.feedback is None:
             return 0.0, 0.0
         return sum_squares(sample(self.feedback.residual, self._number)), self._vector_squares
 
     def all_nan(self) -> NDArray[np.float32]:
-        """Return a new vector, all NaN."""
         return np.full(self.elements, np.nan, np.float32)
 
 

@@ -28,9 +28,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from hopsum.agent import Communicator
-from hopsum.agent.allreduce_results import unhandled, why_unfinished
 from hopsum.codec import Codec, job_tables
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.errors import unhandled, why_unfinished
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches

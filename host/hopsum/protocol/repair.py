@@ -31,7 +31,7 @@ from math import inf
 from typing import Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.result_store import ResultStore, StoredResult
+from hopsum.protocol.result_store import EVERYTHING, ResultStore, StoredResult
 from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
 
@@ -232,7 +232,7 @@ class PeerRepair:
             # The value is a position plus one: 0 says that another worker may take this one's place.
             if message.value:
                 self._held_to[message.sender] = message.value - 1
-            self.store.note_left(message.sender)
+            self.store.note_done(message.sender, EVERYTHING)
 
     def has_left_before(self, rank: int, position: int) -> bool:
         """Say whether a worker has finished and left without the result of a position: it never sends its UPDATE."""

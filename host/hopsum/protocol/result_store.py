@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import AllReduce, Membership
 
-_EVERYTHING: Final = (1 << 62) - 1
+EVERYTHING: Final = (1 << 62) - 1
 """A position behind all others."""
 
 
@@ -80,7 +80,7 @@ class ResultStore:
         self._own, self._done = membership, [0] * membership.workers
         # M2: a rank without a worker takes the state of another worker before it takes part again.
         self._out = [rank in membership.absent for rank in range(membership.workers)]
-        self._done[self._own.rank] = _EVERYTHING
+        self._done[self._own.rank] = EVERYTHING
         self._note_said()
         self._kept = [kept._replace(delivered_at=now, named=0) for kept in self._kept]
 
@@ -112,14 +112,10 @@ class ResultStore:
     def note_done(self, rank: int, position: int) -> None:
         """Take a worker's word that it holds everything before a position."""
         if position > self._done[rank]:
-            self._done[rank] = min(position, _EVERYTHING)
+            self._done[rank] = min(position, EVERYTHING)
             self._out[rank] = False
             self._note_said()
         self._drop()
-
-    def note_left(self, rank: int) -> None:
-        """Take a worker's word that it needs nothing more."""
-        self.note_done(rank, _EVERYTHING)
 
     def unproved(self) -> list[int]:
         """The ranks that have not proved to hold the oldest all-reduce that this worker keeps for its peers."""

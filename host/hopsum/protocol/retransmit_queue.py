@@ -111,13 +111,6 @@ NO_POSITION: Final = (1 << 62) - 1
 """The mark of a slot without an open position. It is behind all positions."""
 
 
-class Transmissions(NamedTuple):
-    """Transmissions, in order."""
-
-    positions: NDArray[np.int64]
-    flush: NDArray[np.bool_]
-
-
 class QueueArrays(NamedTuple):
     """The arrays of a queue, [slots] each, for a compiled loop that works on them in its place."""
 
@@ -143,6 +136,7 @@ class RetransmitQueue:
         self._due_at = np.full(slots, inf)
         """The time of its next transmission: the timeout or, before that, FLUSH. It is infinite while the datagram
         waits to be sent."""
+        self.arrays: Final = QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
         self._again: list[int] = []
         """Positions that were due, to be sent again. Some may have their result by now."""
         self.on_the_way = 0
@@ -152,11 +146,6 @@ class RetransmitQueue:
         least_s = timing.retransmit_min_s or timing.retransmit_s
         self.rtt = RttEstimator(timing.retransmit_s, least_s, timing.retransmit_max_s)
         self.congestion = CongestionWindow(slots)
-
-    @property
-    def arrays(self) -> QueueArrays:
-        """Return the queue's own arrays."""
-        return QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
 
     @property
     def sends_again(self) -> bool:
@@ -221,15 +210,15 @@ class RetransmitQueue:
             self.congestion.on_loss(now)
         return late
 
-    def take(self, now: float) -> Transmissions:
-        """Take the transmissions that are due now, and set their timers."""
+    def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Take the positions that are to be sent now, in order, and set their timers. The second: which have FLUSH."""
         positions = self._first_time()
         if self._again:
             again = np.array(self._again, np.int64)
             self._again = []
             # Retransmissions go before first transmissions: others may wait for just these.
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
-        return Transmissions(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
+        return positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_)
 
     def timer(self) -> float:
         """Return the time at which `handle_timer` is due, infinite where nothing waits."""
@@ -281,14 +270,16 @@ class RetransmitQueue:
 # with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
 
 
-def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> Iterator[NDArray[np.uint8]]:
-    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `transmissions`.
+def segments_of(
+    positions: NDArray[np.int64], flush: NDArray[np.bool_], active: Sequence[AllReduce]
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `positions`.
 
     Args:
-        transmissions: at least one, positions of all-reduces in `active`.
+        positions: at least one, of all-reduces in `active`.
+        flush: which of them have FLUSH.
         active: all-reduces in progress, in the order of the stream.
     """
-    positions, flush = transmissions
     first, last = int(positions.min()), int(positions.max())
     reduce = next(each for each in active if first < each.end)
     if last < reduce.end and not flush.any():
@@ -302,15 +293,11 @@ def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> It
 
 
 def _rows(datagrams: NDArray[np.uint8], index: NDArray[np.int64], *, flush: bool) -> NDArray[np.uint8]:
-    if _is_run(index) and not flush:
+    # Consecutive ones are a view of what was stamped.
+    if not flush and index[-1] - index[0] == len(index) - 1 and (index[1:] - index[:-1] == 1).all():
         return datagrams[index[0] : index[-1] + 1]
     rows = datagrams[index]
     if flush:
         rows[:, _FLAGS_AT] |= np.uint8(Flag.FLUSH)
     rows.flags.writeable = False
     return rows
-
-
-def _is_run(positions: NDArray[np.int64]) -> bool:
-    """Say whether positions, at least one, are consecutive."""
-    return bool(positions[-1] - positions[0] == len(positions) - 1 and (positions[1:] - positions[:-1] == 1).all())

@@ -77,7 +77,6 @@ from hopsum.protocol.worker_state import (
     Membership,
     Places,
     Timing,
-    WorkerPhase,
     WorkerStatistics,
     places_for,
 )
@@ -110,7 +109,8 @@ class Worker:
         self.membership = membership
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
-        self.phase = WorkerPhase.RUN
+        self.runs = True
+        """The worker sends, accepts and delivers: its generation is neither sealed nor over."""
         self.stream = Stream(membership.slots, 0 if resume is None else resume.base)
         if resume is not None and resume.start is not None:
             self.stream.end = resume.start
@@ -162,7 +162,7 @@ class Worker:
         """
         self._require_going()
         if self._sealed is None:
-            self.phase = WorkerPhase.SEALED
+            self.runs = False
             # E2: results kept for peers count as held, since this worker can still hand them out.
             kept = [] if self.repair is None else self.repair.store.runs
             self._sealed = sealed_report(self.membership.generation, self.state, kept)
@@ -189,7 +189,7 @@ class Worker:
         membership = replace(self.membership, generation=generation, rack=rack, absent=absent)
         # Everything is checked before anything changes: a refusal leaves the worker sealed.
         decided = require_fitting(resume, self.join_point, self.state)
-        self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
+        self.membership, self._sealed, self.runs = membership, None, True
         # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
@@ -210,7 +210,7 @@ class Worker:
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
         self.join_point.go_on(start_generation, start)
-        if self.phase is WorkerPhase.RUN and self.join_point.skip() and self.repair is not None:
+        if self.runs and self.join_point.skip() and self.repair is not None:
             self.repair.announce(self.state.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Worker:
                 With all of these nothing was submitted.
         """
         self._require_going()
-        if self.phase is WorkerPhase.SEALED:
+        if not self.runs:
             raise GenerationEndedError(
                 f"generation {self.membership.generation} is sealed: submit it when the job has resumed"
             )
@@ -283,7 +283,7 @@ class Worker:
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
-        if self.phase is not WorkerPhase.RUN:
+        if not self.runs:
             return
         self.absence.end()
         try:
@@ -316,23 +316,23 @@ class Worker:
         DONE, LEAVE,         see repair.py                       the same
         PROGRESS_QUERY
         """
-        repair, runs = self.repair, self.phase is WorkerPhase.RUN
+        repair = self.repair
         reason = "no peers" if repair is None else peer_fault(message, self.membership)
         if repair is None or reason:
             self.statistics.peers_ignored[reason] += 1
             return
         if message.kind is PeerKind.FETCH:
             repair.answer(message, self.state.in_progress(self.stream.position(message.slot, message.round)))
-        elif message.kind is PeerKind.FOUND and runs:
+        elif message.kind is PeerKind.FOUND and self.runs:
             self._on_found(message, now)
-        elif message.kind is PeerKind.GONE and runs:
+        elif message.kind is PeerKind.GONE and self.runs:
             position = self.stream.position(message.slot, message.round)
             if repair.note_gone(position, message.sender, now):
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
                 return
         else:
             repair.take(message, now)
-        if runs:
+        if self.runs:
             self.state.release()
             # P4: a sum may wait for just this worker. The switch says so.
             if message.kind is PeerKind.LEAVE:
@@ -343,7 +343,7 @@ class Worker:
         self._ignored_packets.note("'port unreachable'")
         self.absence.note(now)
         # A2, and only while something is in progress: an idle worker does not need its switch.
-        if self.phase is WorkerPhase.RUN and self.state.active and self.absence.is_over_limit:
+        if self.runs and self.state.active and self.absence.is_over_limit:
             self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
 
     def note_failed_send(self, errno_name: str) -> None:
@@ -352,7 +352,7 @@ class Worker:
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
-        if self.phase is not WorkerPhase.RUN:
+        if not self.runs:
             return
         for reduce in self.in_progress:
             # Its payloads follow from the sums of all-reduces before it, which have the time that they have.
@@ -372,7 +372,7 @@ class Worker:
 
     def probe(self) -> None:
         """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
-        if self.phase is WorkerPhase.RUN:
+        if self.runs:
             self._prober.ask()
 
     def missing_text(self) -> str:
@@ -400,14 +400,14 @@ class Worker:
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row. They stay valid and unchanged.
         """
-        if self.phase is not WorkerPhase.RUN:
+        if not self.runs:
             return []
         probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.outgoing]
         self._prober.outgoing.clear()
         self.statistics.probes += len(probes)
         # PROBEs go first: they are small, and the answer words an error that is near.
-        due = self.queue.take(now)
-        return [*probes, *segments_of(due, self.state.active)] if due.positions.size else probes
+        due, flush = self.queue.take(now)
+        return [*probes, *segments_of(due, flush, self.state.active)] if due.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
         """Take the same datagrams as `segments_to_send`, one by one."""
@@ -432,13 +432,13 @@ class Worker:
     @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
-        if self.phase is not WorkerPhase.RUN or self.repair is None:
+        if not self.runs or self.repair is None:
             return False
         return bool(self.repair.asked) or self.state.held_back() is not None
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
-        if self.phase is not WorkerPhase.RUN:
+        if not self.runs:
             return None
         # The oldest all-reduce has the first deadline.
         deadline_at = self.state.active[0].deadline_at if self.state.active else inf
@@ -461,7 +461,7 @@ class Worker:
         """
         state, repair = self.state, self.repair
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
-        if self.phase is not WorkerPhase.RUN or state.decided is not None or state.early:
+        if not self.runs or state.decided is not None or state.early:
             return False
         return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.asked))
 
@@ -587,7 +587,7 @@ class Worker:
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
-        self.phase = WorkerPhase.OVER
+        self.runs = False
         # From now on the worker is OVER: all ranks of the generation must begin a new one.
         self._failure = error
         self.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)

@@ -5,21 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
-
-
-class WorkerPhase(Enum):
-    """The phase of a worker in its generation."""
-
-    RUN = auto()
-    SEALED = auto()
-    OVER = auto()
 
 
 @dataclass(frozen=True, slots=True)

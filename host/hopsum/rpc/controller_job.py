@@ -25,9 +25,9 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final, cast
 
 from hopsum.agent import Agent
-from hopsum.agent.allreduce_results import why_unfinished
 from hopsum.codec import Codec, CodecName
 from hopsum.config import DEFAULT_CODEC, Config, ConfigError, hopsum_version, shared_settings
+from hopsum.errors import why_unfinished
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease

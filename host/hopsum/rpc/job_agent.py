@@ -28,9 +28,8 @@ from functools import partial
 from typing import Any, Final
 
 from hopsum.agent import Agent
-from hopsum.agent.allreduce_results import why_unfinished
 from hopsum.agent.stats_recorder import heartbeat_counts
-from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks
+from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks, why_unfinished
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member_client import MemberClient

@@ -254,7 +254,7 @@ class Sender:
         else:
             held = self.residuals.device_feedback(layout.names, layout.sizes, device) if self.error_feedback else None
             portion.feedback = held
-            future = self.communicator.submit_vector(on_device.vector(x, held, out=x), **call)
+            future = self.communicator.submit(on_device.vector(x, held, out=x), **call)
         portion.submitted = True
 
         def take() -> bool:

@@ -90,7 +90,7 @@ class ReplicaState:
         else:
             vector = on_device.vector(x, self._residuals.device_feedback(*parts, device), out=x)
         tensors = [(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()]
-        result = self.comm.allreduce_vector(vector, tensors=tensors, on_nonfinite=self._on_nonfinite)
+        result = self.comm.allreduce(vector, tensors=tensors, on_nonfinite=self._on_nonfinite)
         self.allreduces += 1
         if result.skipped:
             gradients.fill_(torch.nan)

@@ -25,10 +25,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
-from hopsum.agent.allreduce_results import unhandled
 from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.config import CodecOn
-from hopsum.errors import WorkersReplacedError
+from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, fitting, norm_of, shared_out, tell_lost

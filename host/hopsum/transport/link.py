@@ -16,9 +16,8 @@ from typing import Final, Protocol
 
 from hopsum.protocol.failures import unsent_remedy
 
-# A window of 1,024 results of 1 KiB.
 RECEIVE_BYTES: Final = 1 << 20
-"""The room of one `receive`: a window of results."""
+"""The room of one `receive`: a window of 1,024 results of 1 KiB."""
 BATCH_DATAGRAMS: Final = 1024
 """The most that one `receive` takes, and one GSO buffer more, so that a flood cannot keep a caller from its timers."""
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
@@ -63,7 +62,7 @@ class DatagramLink(Protocol):
         """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Give the sockets back. Harmless when they are closed."""
 
 
 class Waker:

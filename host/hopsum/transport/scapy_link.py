@@ -56,7 +56,7 @@ class PacketView(NamedTuple):
 
 
 class ScapyLink:
-    """One worker's packets to and from its switch. Not thread-safe but for `wake`.
+    """A `DatagramLink` of packets to and from the switch. Not thread-safe but for `wake`.
 
     Args:
         local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
@@ -99,25 +99,21 @@ class ScapyLink:
         self.statistics = carrier.statistics
 
     def send(self, datagram: bytes | memoryview) -> None:
-        """Send one datagram as a packet, or lose it."""
         packet = self._layers.packet_of(self._carrier.path, bytes(datagram))
         self._show(packet, sent=True)
-        self._carrier.send(packet)
+        self._carrier.send_packet(packet)
 
     def receive(self, timeout_s: float) -> list[memoryview]:
-        """Return the datagrams of the packets that have arrived; wait for the first up to `timeout_s`."""
         datagrams = []
-        for packet, inside in self._carrier.receive(timeout_s):
+        for packet, inside in self._carrier.receive_packets(timeout_s):
             self._show(packet, sent=False)
             datagrams += inside
         return datagrams
 
     def wake(self) -> None:
-        """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
         self._carrier.wake()
 
     def close(self) -> None:
-        """Give the sockets and the pcap file back. Harmless when they are closed."""
         self._carrier.close()
         self._close_pcap()
 
@@ -146,27 +142,22 @@ def _load_layers() -> Any:
     return scapy
 
 
-class _UdpCarrier:
+class _UdpCarrier(UdpLink):
     """A UDP socket, which carries the hopsum layer of each packet and its payload."""
 
     def __init__(self, layers: Any, local: tuple[str, int], switch: tuple[str, int]) -> None:
-        self._layers, self._link = layers, UdpLink(local, switch, gso="off")
-        self.local, self.statistics = self._link.local, self._link.statistics
-        self.path = FramePath(0, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
-        self._back = FramePath(0, 0, _number(switch[0]), _number(self.local[0]), switch[1], self.local[1])
+        super().__init__(local, switch, gso="off")
+        self._layers = layers
+        (own_ip, own_port), switch_ip = self.local, _number(switch[0])
+        self.path = FramePath(0, 0, _number(own_ip), switch_ip, own_port, switch[1])
+        self._back = FramePath(0, 0, switch_ip, _number(own_ip), switch[1], own_port)
 
-    def send(self, packet: Any) -> None:
-        self._link.send(bytes(packet[self._layers.UDP].payload))
+    def send_packet(self, packet: Any) -> None:
+        self.send(bytes(packet[self._layers.UDP].payload))
 
-    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
-        packets = [self._layers.packet_of(self._back, bytes(each)) for each in self._link.receive(timeout_s)]
+    def receive_packets(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
+        packets = [self._layers.packet_of(self._back, bytes(each)) for each in self.receive(timeout_s)]
         return [(packet, [memoryview(bytes(packet[self._layers.UDP].payload))]) for packet in packets]
-
-    def wake(self) -> None:
-        self._link.wake()
-
-    def close(self) -> None:
-        self._link.close()
 
 
 class _Layer2Carrier:
@@ -197,7 +188,7 @@ class _Layer2Carrier:
             raise
         self._poll.register(self._waker.fd, select.POLLIN)
 
-    def send(self, packet: Any) -> None:
+    def send_packet(self, packet: Any) -> None:
         payload_bytes = len(packet[self._layers.UDP].payload)
         try:
             self._socket.send(packet)
@@ -208,7 +199,7 @@ class _Layer2Carrier:
         self.statistics.datagrams_sent += 1
         self.statistics.bytes_sent += payload_bytes
 
-    def receive(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
+    def receive_packets(self, timeout_s: float) -> list[tuple[Any, list[memoryview]]]:
         until, unreachable = time.monotonic() + max(timeout_s, 0.0), self.statistics.unreachable
         while True:
             ready = dict(self._poll.poll(max(until - time.monotonic(), 0.0) * 1000))

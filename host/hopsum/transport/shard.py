@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
-from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Membership, Timing, Worker, WorkerStatistics
 from hopsum.transport.link import DatagramLink, LinkStatistics
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
@@ -319,30 +318,11 @@ class Shard:
 
     # ---- the program's state -----------------------------------------------------------------------------
 
-    def offer_state(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
-        """Have the program's state ready for the newcomers of a generation, until they have taken it.
-
-        Args:
-            state: kept, not copied.
-            newcomers: by rank, the generation in which it began, for all that may have no state yet.
-
-        Raises:
-            TypeError: without peers.
-        """
+    @property
+    def states(self) -> StateExchange:
+        """The exchange of the program's state with the other workers. Raises TypeError without peers."""
         self._with_peers()
-        self._states.offer(state, start_generation, newcomers)
-
-    def fetch_state(self, start_generation: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state that a worker offers to the newcomers of a generation. Wait for it up to `wait_s`.
-
-        Raises:
-            HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
-                was called, or its side channel has ended.
-            StateMovedError: there are newcomers of a later generation.
-            TypeError: without peers.
-        """
-        self._with_peers()
-        return self._states.fetch(start_generation, wait_s, bytes_max)
+        return self._states
 
     def end_fetch(self) -> None:
         """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""

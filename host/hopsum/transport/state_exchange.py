@@ -45,14 +45,23 @@ class StateExchange:
         """The reason why no state is waited for any more."""
 
     def offer(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
-        """Have a state ready for newcomers, as `Transport.offer_state`."""
+        """Have a state ready, not copied, for the newcomers of a generation, until they have taken it.
+
+        `newcomers`: by rank, the generation in which the rank began, for all that may have no state yet.
+        """
         # Hashed outside the lock: a state of gigabytes takes seconds, and the step loop needs the lock.
         digest = hashlib.sha256(state).digest()
         with self._changed:
             self._offers.offer(state, digest, start_generation, newcomers)
 
     def fetch(self, start_generation: int, wait_s: float, bytes_max: int) -> bytes:
-        """Return the state that another worker offers, as `Transport.fetch_state`."""
+        """Return the state that another worker offers to the newcomers of a generation. Wait for it up to `wait_s`.
+
+        Raises:
+            HopsumError: the state is not here in time, or longer than `bytes_max`; `end_fetch` was called, or the side
+                channel has ended.
+            StateMovedError: there are newcomers of a later generation.
+        """
         until = time.monotonic() + wait_s
         with self._changed:
             self._fetch = fetch = StateFetch(self._rank, start_generation, self._able(start_generation), bytes_max)

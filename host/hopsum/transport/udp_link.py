@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ordinary UDP socket as a link: many datagrams of one size per system call, plain calls where that does not work.
 
-With UDP_SEGMENT the kernel cuts one buffer into datagrams; with UDP_GRO it hands over a run of equal datagrams of one
-sender in one buffer, and says where to cut. What travels is the same datagrams either way. Towards a switch that takes
-whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send would reach it as one frame of 22 kB.
+Towards a switch that takes whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send (offload.py) would
+reach it as one frame of 22 kB.
 """
 
 from __future__ import annotations
@@ -56,7 +55,9 @@ class SegmentRun(NamedTuple):
 
 
 class UdpLink:
-    """An ordinary UDP socket, connected: datagrams from elsewhere do not come through. Not thread-safe but for `wake`.
+    """A `DatagramLink` over a connected UDP socket: datagrams from elsewhere do not come through.
+
+    Not thread-safe but for `wake`.
 
     Args:
         local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
@@ -136,7 +137,6 @@ class UdpLink:
             )
 
     def send(self, datagram: bytes | memoryview) -> None:
-        """Send one datagram, or lose it."""
         self.send_rows(np.frombuffer(datagram, np.uint8)[None])
 
     def send_rows(self, rows: NDArray[np.uint8]) -> None:
@@ -149,10 +149,6 @@ class UdpLink:
             first = stop
 
     def receive(self, timeout_s: float) -> list[memoryview]:
-        """Return the datagrams that have arrived. Wait up to `timeout_s` for the first one.
-
-        The views are valid until the next call.
-        """
         ready = dict(self._poll.poll(max(timeout_s, 0.0) * 1000))
         if self.waker.fd in ready:
             self.waker.clear()
@@ -199,7 +195,6 @@ class UdpLink:
         return runs
 
     def wake(self) -> None:
-        """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
         self.waker.wake()
 
     def note_failure(self, error: OSError) -> None:
@@ -214,7 +209,6 @@ class UdpLink:
         self._outage.note_sent()
 
     def close(self) -> None:
-        """Give the socket back. Harmless when it is closed."""
         self._socket.close()
         self.waker.close()
 

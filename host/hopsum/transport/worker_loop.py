@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
 from hopsum.codec.interface import address_of
-from hopsum.protocol.retransmit_queue import RetransmitQueue, Transmissions, segments_of
+from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
@@ -177,7 +177,7 @@ class ShardMemory:
         pending = pending[worker.queue.arrays.open[pending % words[at.SLOTS]] == pending]
         if not pending.size:
             return []
-        return list(segments_of(Transmissions(pending, np.zeros(len(pending), np.bool_)), worker.in_progress))
+        return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.in_progress))
 
     def count(self) -> None:
         """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there."""

@@ -54,13 +54,12 @@ def test_replaced_ranks_until_the_program_answers() -> None:
     enter(generations, later(71, 40, 71, (1,)))
     enter(generations, later(72, 40, 71, (1,)))
     assert generations.replaced is not None
-    assert (generations.replaced.ranks, generations.replaced.start_generation) == ((1,), 71)
+    assert (generations.replaced.newcomers, generations.replaced.start_generation) == ({1: 71}, 71)
     enter(generations, later(73, 60, 73, (2,)))
     assert generations.answer(only=71) is None, "these are others"
-    answer = generations.answer(only=73)
-    assert answer is not None
-    message, replaced = answer
-    assert replaced.newcomers == {1: 71, 2: 73}
+    message = generations.answer(only=73)
+    assert message is not None
+    assert message.newcomers == {1: 71, 2: 73}
     assert (message.start_generation, message.starts, message.allreduces) == (73, (60,), 30)
     assert "ranks 1, 2 of job 'ddp' have new workers" in str(message.error)
     assert generations.answer() is None

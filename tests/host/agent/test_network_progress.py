@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hopsum.agent import network
-from hopsum.agent.network import Progress
+from hopsum.agent.network import ShardWatch
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker import Membership, Timing
@@ -67,7 +67,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
         for rank, link in enumerate(cluster.links)
     ]
     first, second = (stack.enter_context(Transport([shard])) for shard in shards)
-    looks, worker = Progress(shards[0], clock=clock), shards[0].worker
+    looks, worker = ShardWatch(shards[0], clock=clock), shards[0].worker
     payloads = np.zeros((1, 1024), np.uint8)
     first.submit(Op.ADD32, payloads)
     looks.begin()

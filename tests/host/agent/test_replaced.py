@@ -13,13 +13,14 @@ import pytest
 
 from hopsum.agent.allreduce_engine import CLOSE, Ended
 from hopsum.agent.allreduce_results import CommunicatorClosedError
-from hopsum.agent.network import ResumeCommand, ShardContinuation, StallDetector
+from hopsum.agent.network import ResumeCommand, ShardContinuation, ShardWatch
 from hopsum.agent.task import Task
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.errors import GenerationEndedError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
+from ...support.clock import FakeClock
 from ...support.processes import await_that
 from .stage_transport import WAIT_S, Stage, StageTransport
 
@@ -33,9 +34,8 @@ def new(start: int, generation: int = 71, allreduces: int = 0) -> Resume:
 
 
 def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
-    return ResumeCommand(
-        generation, (start,), allreduces, WorkersReplacedError("the promised one was not submitted", (1,))
-    )
+    error = WorkersReplacedError("the promised one was not submitted", (1,))
+    return ResumeCommand({1: generation}, generation, (start,), allreduces, error)
 
 
 class Stand(Stage):
@@ -242,21 +242,20 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
                 task.future.result(WAIT_S)
 
 
-def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, transport = [100.0], StageTransport()
-    monkeypatch.setattr("hopsum.agent.network.time.monotonic", lambda: clock[0])
-    silence, counts = StallDetector(transport), transport.counts
-    clock[0] += 5
-    assert not silence.lasts(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"
+def test_silence_lasts_until_something_comes() -> None:
+    clock, transport = FakeClock(), StageTransport()
+    silence, counts = ShardWatch(transport, clock=clock), transport.counts
+    clock.now_s += 5
+    assert not silence.check(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"
     counts.worker.retransmits += 1
-    assert silence.lasts()
+    assert silence.check()
     counts.link.datagrams_received += 1
-    assert not silence.lasts()
+    assert not silence.check()
     counts.worker.retransmits += 1
-    clock[0] += 0.9
-    assert not silence.lasts()
-    clock[0] += 0.2
-    assert silence.lasts()
+    clock.now_s += 0.9
+    assert not silence.check()
+    clock.now_s += 0.2
+    assert silence.check()
 
 
 def test_silence_is_told() -> None:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.agent import Agent
-from hopsum.agent.signature import LANES, MOST, CallSignature, MismatchError, Signer, signed, unsigned
+from hopsum.agent.signature import LANES, MOST, MismatchError, Signer, signed, unsigned
+from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectivePhase, ReductionContext, best_table, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import GenerationEndedError
@@ -25,13 +26,14 @@ from .cluster import Cluster
 CODECS = ("fixed", "lossless", "thc")
 WAIT_S = 600.0
 
-CALLS = st.builds(
-    CallSignature,
-    elements=st.sampled_from([1, 5000, 5001, MOST, MOST + 1, MOST + 7]),
-    step=st.sampled_from([0, 1]),
-    on_nonfinite=st.sampled_from(["raise", "skip"]),
-    more=st.booleans(),
-    tensors=st.sampled_from([(), (("a", 1),), (("b", 1),)]),
+CALLS = st.fixed_dictionaries(
+    {
+        "elements": st.sampled_from([1, 5000, 5001, MOST, MOST + 1, MOST + 7]),
+        "step": st.sampled_from([0, 1]),
+        "on_nonfinite": st.sampled_from(["raise", "skip"]),
+        "more": st.booleans(),
+        "tensors": st.sampled_from([(), (("a", 1),), (("b", 1),)]),
+    }
 )
 SEEDS = st.sampled_from([0, 1, 1 << 31, (1 << 62) + 1])
 RANKS = st.tuples(CALLS, st.sampled_from(CODECS), SEEDS, st.booleans())
@@ -44,6 +46,12 @@ def codec_of(name: str) -> Codec:
 
 def signer(rank: int, codec: str, seed: int, overlap: bool) -> Signer:
     return Signer(codec_of(codec), ReductionContext(seed, 0, rank), overlap=overlap)
+
+
+def call(elements: int, **options: Any) -> Task:
+    """Return a task of a vector that has no memory."""
+    vector: Any = SimpleNamespace(elements=elements, feedback=None)
+    return Task(vector, **{"tensors": (), "on_nonfinite": "raise", "more": False, **options})
 
 
 def phase(lanes: int, seed: int = 0) -> CollectivePhase:
@@ -64,15 +72,16 @@ def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: 
     ranks = [ranks[0]] * 3 if same else ranks
     signers = [signer(rank, *each[1:]) for rank, each in enumerate(ranks)]
     lanes = [1, 1, 1] if same else [1, 601, 1201]
-    parts = [signed(phase(lanes[rank]), signers[rank].sign(each[0])) for rank, each in enumerate(ranks)]
+    calls = [call(**each[0]) for each in ranks]
+    parts = [signed(phase(lanes[rank]), signers[rank].sign(each)) for rank, each in enumerate(calls)]
     results = first_chunks(*parts)
     agree = ranks.count(ranks[0]) == 3
-    for rank, each in enumerate(ranks):
+    for rank, each in enumerate(calls):
         if agree:
-            signers[rank].compare(each[0], results)
+            signers[rank].compare(each, results)
         else:
             with pytest.raises(MismatchError, match=f"rank {rank} has .*another rank has"):
-                signers[rank].compare(each[0], results)
+                signers[rank].compare(each, results)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -80,7 +89,7 @@ def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: 
 def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: int) -> None:
     own = [phase(lanes, rank) for rank in range(ranks)]
     expected, _ = simulate_switch(Op.MAX32, [each.payloads for each in own], None)
-    parts = [signed(each, signer(0, "thc", 7, True).sign(CallSignature(lanes, 0, "raise", False, ()))) for each in own]
+    parts = [signed(each, signer(0, "thc", 7, True).sign(call(lanes))) for each in own]
     assert len(parts[0]) == (1 if lanes + LANES <= 256 else 2)
     assert sum(int(part.counts().sum()) for part in parts[0]) == lanes + LANES
     summed = [simulate_switch(Op.MAX32, [each[n].payloads for each in parts], None)[0] for n in range(len(parts[0]))]
@@ -98,7 +107,7 @@ def test_who_is_in_a_chunk_is_in_all_of_its_lanes() -> None:
 
 
 def test_numbers_that_differ_are_both_told() -> None:
-    calls = [CallSignature(elements, 0, "raise", False, ()) for elements in (5000, 5001, 5000)]
+    calls = [call(elements) for elements in (5000, 5001, 5000)]
     made = [("thc", 0), ("fixed", 1), ("thc", 0)]
     signers = [signer(rank, codec, seed, True) for rank, (codec, seed) in enumerate(made)]
     results = first_chunks(*(signed(phase(5), s.sign(c)) for s, c in zip(signers, calls, strict=True)))
@@ -140,11 +149,9 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
 
 
 def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
-    call = CallSignature(10, 0, "raise", False, ())
     kinds = [make_codec("thc", workers=3, backend="numpy", bits=bits) for bits in (4, 2)]
     tables = {"table": best_table(3, 6), "backend": "numpy"}
     kinds += [make_codec("thc", workers=3, result_bits=bits, **tables) for bits in (6, 8)]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
-    digests = {Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
+    digests = {Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(call(10)).digest for codec in kinds}
     assert len(digests) == 6
-    assert replace(call, more=True) != call

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Worker
-from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 from hopsum_wire.generations import Decided, Resume, Sealed
@@ -221,7 +220,7 @@ class ChangeWorld:
             return True
         return any(
             seat.worker is None
-            or seat.worker.phase is not WorkerPhase.RUN
+            or not seat.worker.runs
             or seat.worker.stream.end < self.plan.positions
             or len(seat.outcomes) < len(seat.handles)
             for seat in self.present
@@ -269,7 +268,7 @@ class ChangeWorld:
 
     def _submit(self, seat: Seat, each: Worker) -> bool:
         """Submit what comes next; say whether the program has still to go on with newcomers."""
-        if each.phase is not WorkerPhase.RUN:
+        if not each.runs:
             return False
         while each.stream.end < self.plan.positions and len(seat.handles) - len(seat.outcomes) < 2:
             first = each.stream.end
@@ -292,7 +291,7 @@ class ChangeWorld:
 
     def _fill(self, seat: Seat, each: Worker) -> bool:
         """Let payloads come that were not there; say whether some are still to come."""
-        if each.phase is WorkerPhase.RUN and seat.unfilled and self.fill_rng.random() < 0.7:
+        if each.runs and seat.unfilled and self.fill_rng.random() < 0.7:
             handle, payloads = seat.unfilled.pop(0)
             chunks = self.fill_rng.randint(1, len(payloads))
             each.fill(handle, payloads[:chunks])

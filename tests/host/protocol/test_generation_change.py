@@ -21,7 +21,7 @@ from hopsum.protocol.generation_change import JoinPoint
 from hopsum.protocol.stream import DecidedRanges
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
-from hopsum.protocol.worker_state import AllReduce, WorkerPhase
+from hopsum.protocol.worker_state import AllReduce
 from hopsum_wire import Header, Kind, Op
 from hopsum_wire.generations import Decided, Sealed
 
@@ -114,7 +114,7 @@ def no_seal(patch: Patch) -> None:
 
     def leak(self: Worker) -> Sealed:
         sealed = seal(self)
-        self.phase = WorkerPhase.RUN
+        self.runs = True
         return sealed
 
     patch.setattr(Worker, "seal", leak)

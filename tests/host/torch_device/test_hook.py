@@ -113,8 +113,7 @@ def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(
     ranks = Ranks(stack, "replaced", [way])
     ranks.step(*drawn(0, 1))
     before, job, state = ranks.residuals(0), ranks.jobs[0], ranks.states[0]
-    name = "submit_vector" if way == "device" else "submit"
-    submit = getattr(job, name)
+    submit = job.submit
     assert any(bool(each.any()) for each in before.values())
 
     def replaced(vector: Any, **rest: Any) -> Any:
@@ -134,7 +133,7 @@ def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(
         return future
 
     with monkeypatch.context() as patched:
-        patched.setattr(job, name, replaced)
+        patched.setattr(job, "submit", replaced)
         with pytest.raises(RuntimeError, match="WorkersReplacedError: rank 1 was replaced"):
             ranks.step(*drawn(5, 1))
     assert isinstance(state.failure, WorkersReplacedError)

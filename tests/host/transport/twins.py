@@ -17,7 +17,6 @@ import numpy as np
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 from hopsum_wire.generations import Decided, Resume
 
@@ -173,7 +172,7 @@ class Twins:
 
     def change(self) -> None:
         """Go on in another generation, sometimes with newcomers; what this worker lacks may be decided or not."""
-        if self.one.repair is None or self.one.phase is not WorkerPhase.RUN:
+        if self.one.repair is None or not self.one.runs:
             return
         self.both("seal")
         self.receive()
@@ -218,7 +217,7 @@ class Twins:
     def compare(self) -> None:
         one, fast = self.one, self.fast
         assert repr(one.statistics) == repr(fast.statistics)
-        assert (one.phase, one.get_timer(), one.waits_for_peers) == (fast.phase, fast.get_timer(), fast.waits_for_peers)
+        assert (one.runs, one.get_timer(), one.waits_for_peers) == (fast.runs, fast.get_timer(), fast.waits_for_peers)
         assert str(one._ignored_packets) == str(fast._ignored_packets)
         assert one.queue.arrays.open.tolist() == fast.queue.arrays.open.tolist()
         assert one.state.open_position.tolist() == fast.state.open_position.tolist()
