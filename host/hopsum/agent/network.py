@@ -164,7 +164,9 @@ class Network:
             events = [] if self.is_sealed else self._transport.step(wait_s)
         if (now := time.monotonic()) >= self._watch_at:
             self._watch_at = now + WATCH_EVERY_S
-            self._watch()
+            # A list, not a generator: every watch has to see this moment.
+            if any([watch.check() for watch in self._watches]):
+                self._on_stall()
         return events
 
     def take_interrupt(self) -> BaseException | None:
@@ -194,11 +196,6 @@ class Network:
             self.is_sealed = False
         self._on_resumed()
 
-    def _watch(self) -> None:
-        # A list, not a generator: every watch has to see this moment.
-        if any([watch.check() for watch in self._watches]):
-            self._on_stall()
-
 
 # The lines that a worker's log has where results do not come: whom they wait for, and a switch that is not there.
 
@@ -221,6 +218,8 @@ class ShardWatch:
 
     def __init__(self, shard: Shard, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._shard, self._clock = shard, clock
+        # The same live objects as long as the shard lives.
+        self._counts = shard.statistics
         own = shard.worker.membership
         self._who, self._switch = f"rank {own.rank}", own.switch
         self._waiting = WaitMonitor(_log, self._who, clock=clock)
@@ -245,7 +244,7 @@ class ShardWatch:
         Return whether nothing has come for STALL_S, in spite of retransmissions.
         """
         self._say_absence()
-        shard, worker, counts = self._shard, self._shard.worker, self._shard.statistics
+        worker, counts = self._shard.worker, self._counts
         if worker.is_idle:
             self.begin()
             return False
@@ -254,7 +253,7 @@ class ShardWatch:
         else:
             if self._waiting.lasted_s >= self._ask_in_s:
                 self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
-                shard.probe()
+                self._shard.probe()
             self._waiting.check(worker.missing_text, worker.left_s(self._clock()))
         if counts.link.datagrams_received != self._received:
             self._begin_stall()
@@ -262,12 +261,11 @@ class ShardWatch:
         return counts.worker.retransmits > self._retransmits and self.stalled_s >= STALL_S
 
     def _begin_stall(self) -> None:
-        counts = self._shard.statistics
         self._since_s = self._clock()
-        self._received, self._retransmits = counts.link.datagrams_received, counts.worker.retransmits
+        self._received, self._retransmits = self._counts.link.datagrams_received, self._counts.worker.retransmits
 
     def _begin_wait(self) -> None:
-        self._results, self._ask_in_s = self._shard.statistics.worker.results, ASK_S
+        self._results, self._ask_in_s = self._counts.worker.results, ASK_S
         self._waiting.over()
         self._say_absence()
 

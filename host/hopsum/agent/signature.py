@@ -15,7 +15,7 @@ tensors, and words. The largest and the smallest are told as they are. Of a dige
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,19 +78,21 @@ class Signer:
         packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
         # Earlier versions had other rotations and scales: their ranks compare digests of this text with ours.
         way = "rotation block, scale block"
-        self._signed: tuple[int, Signature] | None = None
-        """The number of the last all-reduce that was signed: its results are compared with the same signature."""
+        self._signed: tuple[tuple[Any, ...], Signature] | None = None
+        """The facts of the last all-reduce that was signed: its results are compared with the same signature."""
         self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
 
     def sign(self, task: Task) -> Signature:
         """Return the signature of an all-reduce."""
-        if self._signed is not None and self._signed[0] == task.number:
-            return self._signed[1]
         elements = task.vector.elements
+        # Not the number: after a change of generation another all-reduce may have it. Not the task: it has the vector.
+        facts = elements, task.step, task.on_nonfinite, task.promised, task.tensors
+        if self._signed is not None and self._signed[0] == facts:
+            return self._signed[1]
         # The digest is of everything, also of the numbers that are sent as such and cut to 31 bits.
         digest = digest_of(f"{self._told(task)}, {elements} elements, seed {self._seed}, {self._names(task)}")
         signature = Signature(min(elements, MOST), self._codec, self._seed & MOST, digest)
-        self._signed = task.number, signature
+        self._signed = facts, signature
         return signature
 
     def compare(self, task: Task, results: NDArray[np.uint8]) -> None:

@@ -148,9 +148,9 @@ class _UdpCarrier(UdpLink):
     def __init__(self, layers: Any, local: tuple[str, int], switch: tuple[str, int]) -> None:
         super().__init__(local, switch, gso="off")
         self._layers = layers
-        (own_ip, own_port), switch_ip = self.local, _number(switch[0])
-        self.path = FramePath(0, 0, _number(own_ip), switch_ip, own_port, switch[1])
-        self._back = FramePath(0, 0, switch_ip, _number(own_ip), switch[1], own_port)
+        own_ip, own_port = self.local
+        self.path = FramePath(0, 0, _number(own_ip), _number(switch[0]), own_port, switch[1])
+        self._back = FramePath(0, 0, _number(switch[0]), _number(own_ip), switch[1], own_port)
 
     def send_packet(self, packet: Any) -> None:
         self.send(bytes(packet[self._layers.UDP].payload))

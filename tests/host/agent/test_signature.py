@@ -148,6 +148,15 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
             agent.submit(np.ones(2, np.float32))
 
 
+def test_another_call_with_the_same_number_has_another_signature() -> None:
+    """After workers were replaced, numbers are given again: one signer meets both calls."""
+    own = signer(0, "thc", 0, True)
+    calls = [call(5), call(6), call(6, tensors=(("a", 6),))]
+    digests = [own.sign(each).digest for each in calls]
+    assert len(set(digests)) == 3
+    assert own.sign(call(5)).digest == digests[0]
+
+
 def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
     kinds = [make_codec("thc", workers=3, backend="numpy", bits=bits) for bits in (4, 2)]
     tables = {"table": best_table(3, 6), "backend": "numpy"}
