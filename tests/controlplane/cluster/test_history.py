@@ -410,27 +410,17 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
 
 
 @pytest.mark.parametrize("what", ["switch", "database"])
-@pytest.mark.parametrize("scene", SCENES)
-def test_the_next_controller_goes_on(scene: str, what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scene", "tree"), [*((each, False) for each in SCENES), *((each, True) for each in TREE_SCENES)]
+)
+def test_the_next_controller_goes_on(scene: str, tree: bool, what: str, tmp_path: Path) -> None:
     for at in range(1000):
-        mortal, died = die_in(scene, what, at, tmp_path / str(at))
+        mortal, died = die_in(scene, what, at, tmp_path / str(at), tree)
         check_recovery(mortal)
         mortal.cluster.stop()
         if not died:
             break
     assert at > 0 or (scene, what) in (("create", "switch"), ("restart", "database"))
-
-
-@pytest.mark.parametrize("what", ["switch", "database"])
-@pytest.mark.parametrize("scene", TREE_SCENES)
-def test_the_next_controller_goes_on_with_a_tree(scene: str, what: str, tmp_path: Path) -> None:
-    for at in range(1000):
-        mortal, died = die_in(scene, what, at, tmp_path / str(at), tree=True)
-        check_recovery(mortal)
-        mortal.cluster.stop()
-        if not died:
-            break
-    assert at > 0 or (scene, what) == ("restart", "database")
 
 
 def test_a_controller_dies_while_the_next_one_starts(tmp_path: Path) -> None:

@@ -147,11 +147,6 @@ def test_slots_follow_from_the_round_trip(cluster: Cluster, at: list[str], asked
         (["--workers", "200"], "200 workers"),
         (["--workers", "8:2"], "job 'job' of 8:2 workers; MIN is 1 .. MAX"),
         (["--workers", "0:2"], "job 'job' of 0:2 workers; MIN is 1 .. MAX"),
-        (["--workers", "2:65"], "65 workers"),
-        (["--workers", "2:4", "--quorum", "3"], "job 'job' of 2:4 workers: quorum 3; it is at most 2"),
-        (["--workers", "2:4", "--replace", "-1"], "replace_s -1"),
-        (["--workers", "4", "--replace", "5"], "replace_s 5 with a fixed number of workers, 4"),
-        (["--workers", "2:4", "--tree"], "2:4 workers"),
     ],
 )
 def test_a_refusal_has_the_numbers_and_leaves_no_file(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AllReduceResult, HostVector, SocketTraffic
+from hopsum.agent import Agent, AllReduceResult, SocketTraffic
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, job_tables, make_codec
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
@@ -221,14 +221,3 @@ def test_a_codec_must_fit_the_job(stack: ExitStack) -> None:
     cluster.membership = replace(cluster.membership, table=None)
     with pytest.raises(CodecError, match=r"its table is None, the codec's .*hopsum job create NAME --codec thc"):
         cluster.agent(0, "thc")
-
-
-def test_vectors_that_are_none(stack: ExitStack) -> None:
-    agents = Cluster(stack, 1).agents("fixed")
-    with pytest.raises(CodecError, match="contiguous float32"):
-        agents[0].submit(np.zeros(4))  # type: ignore[arg-type]
-    with pytest.raises(CodecError, match="vector of 4 elements with an error feedback of 5"):
-        agents[0].submit(np.zeros(4, np.float32), feedback=ErrorFeedback(5))
-    with pytest.raises(CodecError, match="brings its own feedback and place of the mean"):
-        agents[0].submit(HostVector(np.ones(4, np.float32)), feedback=ErrorFeedback(4))
-    assert agents[0].allreduce(np.ones(4, np.float32)).mean.tolist() == [1.0] * 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -90,24 +89,6 @@ def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
     with pytest.raises(CommunicatorClosedError, match="agent of rank 0 is closed"):
         agent.submit(X)
     agent.close()
-
-
-def test_blocking_in_a_callback_is_refused(stack: ExitStack) -> None:
-    agent = Cluster(stack, 1).agent(0, "fixed")
-    seen: list[BaseException] = []
-    called = threading.Event()
-
-    def block(_: object) -> None:
-        try:
-            agent.allreduce(X)
-        except RuntimeError as refused:
-            seen.append(refused)
-        agent.close()
-        called.set()
-
-    agent.submit(X).add_done_callback(block)
-    assert called.wait(WAIT_S)
-    assert "would wait for itself: use submit" in str(seen[0])
 
 
 def test_no_such_rank_and_no_such_codec(stack: ExitStack) -> None:

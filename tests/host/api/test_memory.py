@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
+from hopsum.agent import AllReduceResult, Communicator, CommunicatorClosedError, HostVector, JoinError, MismatchError
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, make_codec
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, RankLeftError
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
@@ -196,15 +196,20 @@ def test_futures_cannot_be_cancelled_and_callbacks_cannot_block() -> None:
         assert "would wait for itself: use submit" in blocked.result(60)
         wait([queued], 20)
         assert queued.result().mean.tolist() == [1, 1]
+        closed: Future[None] = Future()
+        job.submit(np.ones(2, np.float32)).add_done_callback(lambda _: closed.set_result(job.close()))
+        closed.result(60)
 
 
 def test_submit_refuses_what_is_no_vector() -> None:
     with join("refuses", 0, workers=1) as job:
         for x in (np.ones(2), np.ones((1, 2), np.float32), np.ones(0, np.float32)):
-            with pytest.raises(CodecError):
+            with pytest.raises(CodecError, match="contiguous float32"):
                 job.submit(x)
         with pytest.raises(CodecError, match="vector of 2 elements with an error feedback of 3"):
             job.submit(np.ones(2, np.float32), feedback=ErrorFeedback(3))
+        with pytest.raises(CodecError, match="brings its own feedback and place of the mean"):
+            job.submit(HostVector(np.ones(4, np.float32)), feedback=ErrorFeedback(4))
         with pytest.raises(CodecError, match="on_nonfinite"):
             job.submit(np.ones(2, np.float32), on_nonfinite="zero")  # type: ignore[arg-type]
         assert job.statistics.allreduces == 0
