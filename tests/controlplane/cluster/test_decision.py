@@ -103,18 +103,6 @@ def test_the_first_generation_has_no_newcomers() -> None:
     assert decide({}, {0, 1}, slots=16, generation=10, before=None) is None
 
 
-def test_an_example() -> None:
-    told = {0: Report(7, 35, 90, ((30, 40), (50, 60)), 3), 2: Report(7, 33, 95, ((32, 55),), 4)}
-    assert decide(told, [1], slots=16, generation=9, before=None) == Resume(
-        base=32,
-        start=95,
-        start_generation=9,
-        allreduces=4,
-        replaced=(1,),
-        decided=(Decided(32, 40, (0, 2)), Decided(40, 50, (2,)), Decided(50, 55, (0, 2)), Decided(55, 60, (0,))),
-    )
-
-
 def test_many_runs_are_joined_where_one_worker_holds_them() -> None:
     everything = Report(7, 0, 9000, ((0, 9000),), 0)
     odd = Report(7, 0, 9000, tuple((first, first + 1) for first in range(1, 8001, 2)), 0)

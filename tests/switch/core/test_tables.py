@@ -442,51 +442,6 @@ def lists(made: DigestStore) -> list[tuple[int, tuple[tuple[int, ...], ...]]]:
     return found
 
 
-def test_samples_wait_for_a_full_list_or_their_time() -> None:
-    made = store(max_timeout_ns=5_000, max_list_size=3)
-    for value in range(4):
-        made.learn("pair", (value, 0), 10)
-    assert lists(made) == [(1, ((0, 0), (1, 0), (2, 0)))]
-    assert made.next_due_us() == 15
-    made.expire(14)
-    assert lists(made) == []
-    made.learn("pair", (5, 0), 14)
-    made.expire(15)
-    assert lists(made) == [(2, ((3, 0), (5, 0)))]
-    assert made.next_due_us() is None
-
-
-def test_without_a_time_every_sample_goes_at_once_and_without_a_size_only_time_ends_a_list() -> None:
-    made = store(max_list_size=3)
-    made.learn("pair", (1, 1), 0)
-    assert lists(made) == [(1, ((1, 1),))]
-    made = store(max_timeout_ns=1)
-    for value in range(1000):
-        made.learn("pair", (value, 0), 7)
-    assert lists(made) == []
-    made.expire(8)
-    assert [len(samples) for _, samples in lists(made)] == [1000]
-
-
-def test_equal_samples_are_told_again_after_the_acknowledgement_or_its_time() -> None:
-    made = store(ack_timeout_ns=10_000)
-    for now_us in (0, 3, 9):
-        made.learn("pair", (1, 1), now_us)
-    assert lists(made) == [(1, ((1, 1),))]
-    made.learn("pair", (1, 1), 10)
-    assert lists(made) == [(2, ((1, 1),))]
-    made.acknowledge("pair", 1)
-    made.learn("pair", (1, 1), 11)
-    assert lists(made) == []
-    made.acknowledge("pair", 2)
-    made.learn("pair", (1, 1), 11)
-    assert lists(made) == [(3, ((1, 1),))]
-    made = store()
-    for _ in range(2):
-        made.learn("pair", (1, 1), 0)
-    assert len(lists(made)) == 2, "without a time nothing is remembered"
-
-
 def test_a_sample_that_waits_is_not_taken_twice_and_a_change_keeps_it() -> None:
     made = store(max_timeout_ns=1_000_000, ack_timeout_ns=1_000_000)
     made.learn("pair", (1, 1), 0)
@@ -518,33 +473,32 @@ def test_what_makes_no_sense_changes_nothing(wrong: Any, error: type[TableError]
     assert made.configs() == {"pair": DigestConfig(0, 9, 0)}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_random_histories_lose_nothing_and_tell_nothing_twice(seed: int) -> None:
-    """Every sample is told, and an equal one only after it was acknowledged or its time was over."""
-    rng, made = random.Random(seed), store(max_timeout_ns=20_000, max_list_size=4, ack_timeout_ns=30_000)
-    unacknowledged: dict[tuple[int, ...], int] = {}  # when it was told
-    waiting: set[tuple[int, ...]] = set()
-    numbers: dict[int, tuple[tuple[int, ...], ...]] = {}
+@pytest.mark.parametrize("ack_us", [0, 30])
+@pytest.mark.parametrize("size", [0, 4])
+@pytest.mark.parametrize("timeout_ns", [0, 1, 19_001])
+def test_lists_are_those_of_a_model(timeout_ns: int, size: int, ack_us: int) -> None:
+    """With an ack time an equal sample is told only after it was acknowledged or that time was over."""
+    made = store(max_timeout_ns=timeout_ns, max_list_size=size, ack_timeout_ns=1000 * ack_us)
+    rng, wait_us, since_us, number = random.Random(5), -(-timeout_ns // 1000), 0, 0
+    waiting: list[tuple[int, int]] = []
+    told: dict[int, tuple[int, tuple[tuple[int, int], ...]]] = {}
     for now_us in range(2000):
-        sample = (rng.randrange(12), 0)
-        if rng.random() < 0.4:
-            for old in [old for old, since in unacknowledged.items() if now_us - since >= 30]:
-                del unacknowledged[old]
-            if sample not in unacknowledged:
-                waiting.add(sample)
+        if rng.random() < 0.6:
+            sample = (rng.randrange(12), 0)
+            told = {key: each for key, each in told.items() if now_us - each[0] < ack_us}
+            if not ack_us or sample not in {*waiting, *(old for _, samples in told.values() for old in samples)}:
+                since_us = since_us if waiting else now_us
+                waiting.append(sample)
             made.learn("pair", sample, now_us)
         made.expire(now_us)
-        for number, samples in lists(made):
-            assert len(samples) == len(set(samples)) <= 4
-            assert waiting.issuperset(samples)
-            waiting.difference_update(samples)
-            numbers[number] = samples
-            unacknowledged.update(dict.fromkeys(samples, now_us))
-        if numbers and rng.random() < 0.1:
-            number = rng.choice(list(numbers))
-            made.acknowledge("pair", number)
-            for old in numbers.pop(number):
-                unacknowledged.pop(old, None)
-    made.expire(10**6)
-    assert waiting == {sample for _, samples in lists(made) for sample in samples}
-    assert sorted(numbers) == sorted(set(numbers))
+        expected = []
+        if waiting and (now_us >= since_us + wait_us or 0 < size <= len(waiting)):
+            number += 1
+            told[number] = now_us, tuple(waiting)
+            expected, waiting = [(number, tuple(waiting))], []
+        assert lists(made) == expected
+        assert made.next_due_us() == (since_us + wait_us if waiting else None)
+        if told and rng.random() < 0.1:
+            made.acknowledge("pair", acknowledged := rng.choice(list(told)))
+            del told[acknowledged]
+    assert number > 20
