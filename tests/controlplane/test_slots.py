@@ -90,28 +90,18 @@ def test_no_slots_is_no_range() -> None:
 NOW = 1_700_000_000
 
 
-def test_a_generation_is_above_the_clock_and_the_last() -> None:
-    generations = GenerationAllocator()
-    assert generations.allot(NOW + 0.9) == NOW + 1
-    assert generations.allot(NOW) == NOW + 2
-    assert generations.allot(NOW + 100) == NOW + 101
-
-
 @settings(derandomize=True)
-@given(st.lists(st.integers(0, MAX_GENERATION // 2)))
-def test_generations_rise_whatever_the_clock_does(clock: list[int]) -> None:
-    generations = GenerationAllocator()
-    allotted = [generations.allot(now) for now in clock]
-    assert all(generation > 0 for generation in allotted)
-    assert allotted == sorted(set(allotted))
-
-
-def test_an_observed_generation_is_taken() -> None:
-    generations = GenerationAllocator()
-    generations.observe(NOW + 50)
-    assert generations.allot(NOW) == NOW + 51
-    generations.observe(3)
-    assert generations.last == NOW + 51
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.9]), st.booleans(), st.integers(0, MAX_GENERATION // 2))))
+def test_a_generation_is_above_the_clock_and_all_before(events: list[tuple[float, bool, int]]) -> None:
+    generations, last = GenerationAllocator(), 0
+    for part_of_second, is_observed, number in events:
+        if is_observed:
+            generations.observe(number)
+            last = max(last, number)
+        else:
+            last = max(last, number) + 1
+            assert generations.allot(number + part_of_second) == last
+        assert generations.last == last
 
 
 def test_the_last_generation_is_the_last() -> None:
