@@ -42,7 +42,7 @@ class Trainings:
     seeds: one per repeat, as many as any rate of the course needs.
     placement: place of the switches, one of `bench.placements.PLACEMENTS`.
     done: rate, scheme and repeat of trainings that an earlier call has done.
-    device, threads: as in AccuracyPlan.
+    device, threads, compute_s: as in AccuracyPlan.
     dilate: factor of time dilation, see `bench.dilation`.
     """
 
@@ -53,6 +53,7 @@ class Trainings:
     done: frozenset[tuple[str, str, int]] = frozenset()
     device: str = "cpu"
     threads: int = 1
+    compute_s: float = 0.0
     dilate: float = 1.0
 
     @property
@@ -97,6 +98,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         plan = AccuracyPlan(
             trainings.workers, trainings.course.model, trainings.codecs * (1 + timed), folder, services,
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
+            trainings.dilate * trainings.compute_s,
         )  # fmt: skip
         pool = stack.enter_context(WorkerPool(seats, work, plan, gpus=trainings.device == "cuda"))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.

@@ -11,10 +11,12 @@ timed models     random numbers
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import nan
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +91,45 @@ def load_learning(model: str) -> Learning:
         "bert-base": partial(_timed_text, BERT_BASE, causal=False),
         "gpt2-small": partial(_timed_text, GPT2_SMALL, causal=True),
     }[model]()
+
+
+def paced(learning: Learning, seconds: float) -> Learning:
+    """Let a model's step wait in place of computing, as a program does whose device computes. Gradients are random."""
+
+    def draw(_: np.random.Generator, count: int) -> Batch:
+        return torch.zeros(count, 1), torch.zeros(count, dtype=torch.int64)
+
+    def make(seed: int) -> nn.Module:
+        return _Paced(learning.make_network(seed), seconds)
+
+    # An optimiser of nothing: the device's own takes no time of a processor. Gradients add up, which costs no more.
+    return Learning(make, lambda _: torch.optim.SGD([torch.zeros(1)], 0.0), draw, learning.measure)
+
+
+class _Paced(nn.Module):
+    def __init__(self, network: nn.Module, seconds: float) -> None:
+        super().__init__()
+        self._network, self._seconds = network, seconds
+        self._gradients = [torch.randn_like(each) for each in network.parameters()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Gradients are there when the time is over: nothing of an all-reduce is hidden, whatever the scheme.
+        time.sleep(self._seconds)
+        found: torch.Tensor = _Random.apply(x, self._gradients, *self._network.parameters())  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Random(torch.autograd.Function):
+    """A function of parameters whose derivatives are given tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, gradients: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = gradients
+        return torch.zeros(len(x), 2)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return None, None, *ctx.gradients
 
 
 def loss(network: nn.Module, batch: Batch) -> torch.Tensor:

@@ -119,6 +119,8 @@ class AccuracyPlan:
     """The kind of the devices that compute, "cpu" or "cuda". Workers share GPUs where there are fewer."""
     threads: int = 1
     """torch's threads of a worker."""
+    compute_s: float = 0.0
+    """The seconds that a step waits in place of computing. 0: it computes."""
 
 
 class TrainingOrder(NamedTuple):

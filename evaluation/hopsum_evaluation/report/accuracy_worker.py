@@ -29,7 +29,7 @@ from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
-from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
+from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss, paced
 from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.other_schemes import bf16_hook
 from hopsum_evaluation.torch.gloo_bench import join_gloo
@@ -78,6 +78,8 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         # As people train: on tensor cores.
         torch.set_float32_matmul_precision("high")
     learning = load_learning(plan.model)
+    if plan.compute_s:
+        learning = paced(learning, plan.compute_s)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
         for scheme, codec in BY_RANKS.items():

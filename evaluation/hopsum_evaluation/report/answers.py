@@ -21,7 +21,7 @@ from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
 from hopsum_evaluation.report.time_to_target import Ratio, is_ours, make_ratio, seconds_to_target
-from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate
+from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate, said_time
 
 FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
@@ -146,7 +146,9 @@ def answers_of(result: Result) -> list[Answer]:
         what = f"s to {model.goal}" if model else "s a step"
         for run in document["runs"]:
             bits_per_s = rate_bits_per_s(run["rate"])
+            waits = document.get("compute_s")
             said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
+            said += f", computing {said_time(waits)}" if waits else ""
             answer = found.setdefault((name, bits_per_s), Answer(bits_per_s, said, what))
             seconds = seconds_to_target(model, run) if model else run["step_s"]
             answer.times[run["placement"]][run["scheme"]][run["repeat"]] = seconds

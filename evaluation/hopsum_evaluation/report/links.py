@@ -28,7 +28,8 @@ from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, T
 from hopsum_evaluation.units import figure
 
 WORKERS: Final = 4
-SPARE: Final = 2.0
+SPARE: Final = 1.5
+COMPUTE: Final = "100ms"
 RATES: Final = ("200mbit", "1gbit")
 OURS: Final = ("thc", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4")
@@ -41,7 +42,7 @@ class Case(NamedTuple):
 
     name: of the case and of its files.
     trains: True for a benchmark that keeps its trainings in the file of --output.
-    spare: processors for each that a worker or switch has, where time is dilated.
+    spare: processors of the machine for each that a worker or switch has, where time is dilated.
     """
 
     name: str
@@ -54,36 +55,49 @@ class Case(NamedTuple):
 
 def cases_of(settings: Settings) -> list[Case]:
     """List the cases of a size, those first without which there is no answer."""
-    # A vector as DDP's first bucket, and one in eight buckets.
-    sizes = settings.pick(
-        [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "2")]
-    )
-    rates = settings.pick(RATES[:1], RATES, RATES)
+    rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
-    reduces, trainings = list[Case](), list[Case]()
-    for placement in ("fabric", "hosts"):
-        for rate in rates:
-            # Where the wire does not bind, what the kernel does needs processors beside those of the workers.
-            spare, at = (1.0 if rate == RATES[0] else SPARE), ("--rate", rate)
-            codecs = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], "--codec", OURS[1])
-            for elements, buckets, runs in sizes:
-                size = ("--elements", elements, "--buckets", buckets, "--runs", runs, "--rates", rate, *codecs)
-                name = f"allreduce-{placement}-{elements}-{rate}"
-                reduces.append(Case(name, "allreduce", size, placement, trains=False, spare=spare))
-            # Others need no switch: at the hosts their trainings would be the same again.
-            others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
-            arguments = (*at, "--others", ",".join(others), *lengths)
-            trainings.append(Case(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=spare))
-    found = [Case("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)]
-    found += sorted([*reduces, *trainings], key=lambda case: case.placement)
-    for model, listed in settings.pick((), (), (("resnet50", ",".join(RATES)), ("gpt2-small", RATES[1]))):
-        for placement in ("fabric", "hosts"):
-            schemes = (*OTHERS, *OURS) if placement == "fabric" else OURS
-            arguments = ("--model", model, "--rate", listed, "--schemes", ",".join(schemes))
-            # Two counted steps: none of these takes less than a second.
-            arguments += ("--batch", "1", "--time", "1s", "--device", "cpu")
-            found.append(Case(f"{model}-{placement}", "training", arguments, placement))
-    return found
+    # A vector as DDP's first bucket, and one in eight buckets.
+    reduces = [
+        [_reduce(place, rate, size) for place in places for rate in rates]
+        for size in settings.pick(
+            [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
+        )
+    ]
+    trained = [_train(place, rate, lengths) for place in places for rate in rates]
+    timed = [[_time(place, rate, model) for place in places for rate in listed]
+             for model, listed in settings.pick((), (), (("resnet50", rates), ("gpt2-small", RATES[1:])))]  # fmt: skip
+    plan = Case("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)
+    first, *longer = reduces
+    return [plan, *first, *trained, *(case for cases in (*timed[:1], *longer, *timed[1:]) for case in cases)]
+
+
+def _spare(rate: str) -> float:
+    # Where the wire does not bind, what the kernel does needs processors beside those of the workers.
+    return SPARE if rate != RATES[0] else 1.0
+
+
+def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> Case:
+    elements, buckets, runs = size
+    subjects = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], "--codec", OURS[1])
+    arguments = ("--elements", elements, "--buckets", buckets, "--runs", runs, "--rates", rate, *subjects)
+    name = f"allreduce-{placement}-{elements}-{rate}"
+    return Case(name, "allreduce", arguments, placement, trains=False, spare=_spare(rate))
+
+
+def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> Case:
+    # Others need no switch: at the hosts their trainings would be the same again.
+    others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
+    arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
+    return Case(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
+
+
+def _time(placement: str, rate: str, model: str) -> Case:
+    schemes = (*OTHERS, *OURS) if placement == "fabric" else OURS
+    # Two counted steps are the least, and most of these take longer than the time.
+    length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--device", "cpu")
+    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), *length)
+    return Case(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
 
 
 def run(settings: Settings, tell: Tell) -> Result:

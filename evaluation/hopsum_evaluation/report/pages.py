@@ -77,7 +77,8 @@ def answers_page(report: dict[str, Any]) -> str:
     lines += [
         "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by "
         "seed, with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where "
-        "another scheme is faster. Steps are of one image or window a worker, on the CPU.", "",
+        "another scheme is faster. The CNN trains on the CPU. A step of other models waits for the named time in place "
+        "of computing, as a program does whose GPU computes.", "",
         "## Every figure", "", *_markdown(figure_table(result)),
         "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with "
         "what the all-reduce before left out.", "",

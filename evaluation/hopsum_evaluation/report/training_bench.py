@@ -27,7 +27,7 @@ from hopsum_evaluation.report.accuracy_bench import OTHERS, base_parser, describ
 from hopsum_evaluation.report.accuracy_plan import TIMED, Course
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.report.time_to_target import is_ours
-from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, time_s, whole
+from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
 
 TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=2")
 
@@ -54,6 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--batch", type=whole(1), help="samples of a worker in a step (default: by model and device)")
     parser.add_argument(
+        "--compute", type=time_s, default=0.0, metavar="TIME",
+        help="time that a step waits in place of computing, with random gradients (default: it computes)",
+    )  # fmt: skip
+    parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="device that computes (default: cuda where there is one)"
     )
     parser.add_argument(
@@ -73,21 +77,23 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     # Here, not above: --help needs no torch.
     import torch
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = options.device or ("cuda" if torch.cuda.is_available() and not options.compute else "cpu")
+    if device == "cuda" and options.compute:
+        raise NotRunError("--compute: a step that waits has its gradients on the CPU; take --device cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise NotRunError(f"--device cuda: torch {torch.__version__} finds no GPU; leave the option out, or take cpu")
     batch = options.batch or TIMED[options.model][device == "cuda"]
     document = describe("training", options, options.placement) | {
         "rates_bits_per_s": list(options.rate), "placements": list(options.placement),
         "schemes": list(options.schemes), "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-        "threads": options.threads, "batch": batch, "seconds": options.time,
+        "threads": options.threads, "batch": batch, "seconds": options.time, "compute_s": options.compute,
     }  # fmt: skip
     rates, listed = {_rate(rate): 1 for rate in options.rate}, []
     for placement in options.placement:
         schemes = [name for name in options.schemes if is_ours(name) or placement == options.placement[0]]
         course = Course(options.model, 0, batch, 0, rates, schemes, seconds=options.time)
         placed = Trainings(options.workers, course, (1,), placement, dilate=options.dilate)
-        listed.append(replace(placed, device=device, threads=options.threads))
+        listed.append(replace(placed, device=device, threads=options.threads, compute_s=options.compute))
     train_missing(document, options.output, listed, progress)
     return document
 
@@ -96,11 +102,12 @@ def show(document: dict[str, Any], console: Console) -> None:
     """Print a table for each rate, with a row for each scheme and place of the switches."""
     console.print(document["processors"], highlight=False)
     dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
+    waits = f", computing as a wait of {said_time(document['compute_s'])}" if document["compute_s"] else ""
     for rate in document["rates_bits_per_s"]:
         title = (
             f"{dilated}{document['model']}, {document['parameters'] / 1e6:.1f} M parameters, "
             f"links of {said_rate(rate)}, {document['workers']} workers with {document['batch']} samples each on "
-            f"{document['device']}; parts of a step in ms, MB of a step at a worker's interface"
+            f"{document['device']}{waits}; parts of a step in ms, MB of a step at a worker's interface"
         )
         heads = ("x fp32", "step", "compute", "wait", "encode", "wire", "decode", "MB")
         table = figure_table(title, "samples/s", *heads)

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hopsum_evaluation.report import accuracy_models
-from hopsum_evaluation.report.accuracy_models import load_learning, loss
+from hopsum_evaluation.report.accuracy_models import load_learning, loss, paced
 from hopsum_evaluation.report.accuracy_plan import TIMED, WINDOW
 from hopsum_evaluation.report.published_networks import TextSize, TiedTransformer, make_resnet50, make_vgg16
 
@@ -56,3 +58,15 @@ def test_bert_is_asked_for_masked_words_only() -> None:
     share = float((asked >= 0).double().mean())
     assert 0.1 < share < 0.2
     assert torch.equal(asked[asked >= 0], given.flatten()[asked >= 0])
+
+
+def test_a_paced_step_takes_its_time_and_gives_every_parameter_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    learning = replace(load_learning("gpt2-small"), make_network=lambda _: MADE["gpt2-small"])
+    made = paced(learning, 0.5)
+    network = made.make_network(1)
+    network.zero_grad()
+    loss(network, made.draw(np.random.default_rng(1), 2)).backward()  # type: ignore[no-untyped-call]
+    assert all(each.grad is not None and each.grad.std() > 0.1 for each in network.parameters() if each.numel() > 9)
+    assert slept == [0.5]
