@@ -200,6 +200,46 @@ class PowerSgdMethod:
         return None
 
 
+class Int8RingMethod:
+    """A ring of bytes, as public stacks for DiLoCo have it: every hop rounds the sum so far to 256 levels.
+
+    Levels divide six standard deviations evenly. A receiver takes, for each level, the mean of what was rounded to it,
+    which travels with the bytes. The sum of all is rounded once more, and spread.
+    """
+
+    def __init__(self, workers: int) -> None:
+        """Raise CodecError unless there are two workers at least."""
+        require_two(workers, "int8 ring")
+
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`. Nothing is random."""
+        workers, elements = len(vectors), vectors[0].size
+        parts = [np.array_split(x, workers) for x in vectors]
+        found = []
+        for chunk in range(workers):
+            total = parts[chunk][chunk]
+            for hop in range(1, workers):
+                total = _in_levels(total) + parts[(chunk + hop) % workers][chunk]
+            found.append(_in_levels(total / workers))
+        each = 2 * (workers - 1) * (8 / workers + FLOAT_BITS * _LEVELS / elements)
+        return MethodResult(np.concatenate(found), Bits(each, each))
+
+    def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
+        """See `MeanMethod`: none."""
+        return None
+
+
+_LEVELS: Final = 256
+
+
+def _in_levels(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    width = 6 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) / _LEVELS
+    codes = np.clip(np.rint(x / width if width else x) + _LEVELS // 2, 0, _LEVELS - 1).astype(np.int64)
+    sums = np.bincount(codes, x, _LEVELS) / np.maximum(np.bincount(codes, minlength=_LEVELS), 1)
+    rounded: NDArray[np.float32] = sums.astype(np.float32)[codes]
+    return rounded
+
+
 def require_two(workers: int, name: str) -> None:
     """Raise CodecError where a worker has nobody to exchange with."""
     if workers < 2:
@@ -252,5 +292,6 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _estimator("terngrad", "terngrad"),
     *(_two_shot(bits) for bits in (4, 8)),
     *(_power_sgd(rank) for rank in (2, 8)),
+    MethodCandidate("int8 ring", Int8RingMethod, "int8 ring"),
 )
 """Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""

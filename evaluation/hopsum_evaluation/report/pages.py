@@ -143,6 +143,15 @@ def plan_words(table: ShownTable) -> str:
     return f"{near} of {len(ratios)} are within {MOST_OFF:.0%}. Below 1: the plan is too hopeful."
 
 
+_CODE_OF_OTHERS: Final = (
+    "Code that others wrote: torch's hooks for fp16, bf16 and PowerSGD are run as they are. THC's public worker "
+    "(BytePS_THC) needs CUDA, and was read: it rounds twice without bias, to a grid and then by its table, which makes "
+    "the codes of `thc published` (a test), with one range for each tensor of up to 8 M elements. Bytes were not "
+    "compared. PRIME's all-reduce of bytes for DiLoCo was read too: `int8 ring` of `hopsum "
+    "codec compare` has its levels. No public code of OptiReduce's UHC mode was found."
+)
+
+
 def claims_page(report: dict[str, Any], parts: Parts) -> str:
     """Write the page of claims: a table for each section."""
     lines = [
@@ -152,6 +161,8 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
         "",
         f"Measured: mean over seeds and its {CONFIDENCE:.0%} interval (Student's t). A claim is reproduced if the "
         "whole interval satisfies the condition.",
+        "",
+        _CODE_OF_OTHERS,
         "",
     ]
     for name, (title, _, judged) in parts.items():

@@ -10,8 +10,10 @@ import pytest
 
 from hopsum.codec import CodecError, ErrorFeedback
 from hopsum.codec.interface import blocks_of
+from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
-from hopsum_evaluation.compare.methods import PowerSgdMethod, TwoShotMethod
+from hopsum_evaluation.baselines.thc_published import PUBLISHED, ThcPublished
+from hopsum_evaluation.compare.methods import Int8RingMethod, PowerSgdMethod, TwoShotMethod
 from hopsum_evaluation.report.lossy_training import (
     PARAMETERS,
     Case,
@@ -49,6 +51,33 @@ def test_two_shot_sends_its_codes_and_scales_twice(bits: int) -> None:
     outcome = TwoShotMethod(3, bits).run([normal(3000, rank) for rank in range(3)], 1, 1)
     assert outcome.bits.up == outcome.bits.down == pytest.approx(2 * (2 / 3) * (bits + 32 / 512))
     assert outcome.mean.size == 3000
+
+
+def test_a_ring_of_bytes_rounds_at_every_hop() -> None:
+    x = normal(40_000)
+    alone = np.sum((Int8RingMethod(2).run([x, -x], 1, 1).mean) ** 2) / np.sum(x**2)
+    assert 0 < alone < 1e-4, "what one rank rounds the other does not take away"
+    errors = []
+    for workers in (2, 8):
+        outcome = Int8RingMethod(workers).run([x] * workers, 1, 1)
+        errors.append(float(np.sum((outcome.mean - x) ** 2) / np.sum(x**2)))
+        assert outcome.bits.up == pytest.approx(16 * (workers - 1) / workers, rel=0.35)
+    # The rounding of a step of 6/256, and more of what is beyond three standard deviations.
+    assert all(1e-4 < each < 1e-3 for each in errors)
+    assert Int8RingMethod(2).run([np.zeros(9, np.float32)] * 2, 1, 1).mean.tolist() == [0.0] * 9
+
+
+def test_the_published_worker_makes_the_error_of_our_form_of_it() -> None:
+    """THC's public worker rounds twice without bias: to a grid of 1,001 points, and from there by its table."""
+    rng, bound = np.random.default_rng(5), ThcPublished(1).bound
+    x = rng.standard_normal(1 << 20)
+    place = np.clip(x, -bound, bound) / (2 * bound / 1000)
+    point = np.clip(np.floor(place) + (rng.random(x.size) < place % 1), -500, 500) * 2 * bound / 1000
+    levels = bound * (2 * np.array(PUBLISHED.values) / PUBLISHED.values[-1] - 1)
+    upper = np.clip(np.searchsorted(levels, point), 1, len(levels) - 1)
+    low, high = levels[upper - 1], levels[upper]
+    coded = np.where(rng.random(x.size) < (point - low) / (high - low), high, low)
+    assert np.mean((coded - x) ** 2) == pytest.approx(expected_nmse(PUBLISHED, 1), rel=0.02)
 
 
 def test_one_worker_has_nobody_to_exchange_with() -> None:
