@@ -232,7 +232,7 @@ class Int8RingMethod:
 _LEVELS: Final = 256
 
 
-def _in_levels(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _in_levels(x: NDArray[Any]) -> NDArray[np.float32]:
     width = 6 * float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))) / _LEVELS
     codes = np.clip(np.rint(x / width if width else x) + _LEVELS // 2, 0, _LEVELS - 1).astype(np.int64)
     sums = np.bincount(codes, x, _LEVELS) / np.maximum(np.bincount(codes, minlength=_LEVELS), 1)
