@@ -398,9 +398,9 @@ class AllReduceEngine:
 
     def _note_failed(self, task: Task, error: BaseException) -> None:
         """Take the word of the network that a phase of a task has no results."""
-        if isinstance(error, WorkersReplacedError):
+        # Nobody needs the zeros of a task that is over: a rank that has finished its program puts none into the stream.
+        if isinstance(error, WorkersReplacedError) or task.is_over:
             if task in self._tasks:
-                self._sent_at.pop(task.number, None)
                 self._end(task, error)
         else:
             self._fail(task, error)
@@ -463,7 +463,6 @@ class AllReduceEngine:
         if not self.network.go_on(message):
             return False
         for task in [each for each in self._tasks if not each.sealed]:
-            self._sent_at.pop(task.number, None)
             self._end(task, message.error)
         self._take_behind()
         return True
@@ -507,7 +506,11 @@ class AllReduceEngine:
             # What a task has in the stream already are its ranges.
             taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=self._handles_of(task))
         except Exception as error:
-            self._note_failed(task, error)
+            if task.waiting and isinstance(error, WorkersReplacedError):
+                # Newcomers begin directly behind the ranges, which say whether all ranks skip.
+                task.sealed, task.codes = True, AllReduceFailed(0, error)
+            else:
+                self._note_failed(task, error)
             return True
         finally:
             # Parts that are in the stream already still have events, also of a task that has failed.
@@ -628,6 +631,7 @@ class AllReduceEngine:
     def _leave(self, task: Task) -> None:
         """Remove a task that is over, unless its zeros have yet to enter the stream."""
         task.is_over = True
+        self._sent_at.pop(task.number, None)
         if task.zeros is None:
             self._tasks.remove(task)
 

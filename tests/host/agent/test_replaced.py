@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import CLOSE, Ended
+from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, Ended
 from hopsum.agent.allreduce_results import CommunicatorClosedError
 from hopsum.agent.network import ResumeCommand, ShardContinuation, ShardWatch
 from hopsum.agent.task import Task
 from hopsum.codec import ErrorFeedback, NonFiniteError
-from hopsum.errors import GenerationEndedError, WorkersReplacedError
+from hopsum.errors import GenerationEndedError, RankLeftError, WorkersReplacedError
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
@@ -165,21 +165,53 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
         np.testing.assert_allclose(mean(after), X, atol=1e-4)
 
 
-def test_newcomers_begin_directly_behind_the_ranges_of_a_vector_that_is_skipped() -> None:
-    with opened() as stand:
-        skipped = stand.submit(X * np.float32(np.nan), None, 0)
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("foresees", [False, True])
+def test_newcomers_begin_directly_behind_the_ranges(
+    skips: bool, foresees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the ranges say is the same on all ranks, also where codes were refused before the ranges were here."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    with opened("thc", "numba") as stand:
+        feedback = ErrorFeedback(X.size)
+        task = stand.submit(X + np.float32(np.inf if skips else 0), feedback, 0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(1))
+        stand.engine.put(END_GROUP)
+        await_that(lambda: task.future.done() or task.sealed == foresees)
         stand.transport.do(0)
-        with pytest.raises(NonFiniteError):
-            skipped.future.result(WAIT_S)
+        if skips:
+            with pytest.raises(NonFiniteError):
+                task.future.result(WAIT_S)
+        else:
+            assert replaced(task)
+        np.testing.assert_array_equal(feedback.residual, X * (not skips))
         stand.engine.put(go_on(1, 1))
         after = stand.submit(X, None, 1)
         for handle in (1, 2):
             stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
-        np.testing.assert_allclose(mean(after), X, atol=1e-4)
+        assert mean(after).size
         assert not stand.failures
+
+
+@pytest.mark.parametrize("foresees", [False, True])
+def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks skipped the last all-reduce of their programs, and a rank has closed since."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    with opened("thc", "numba") as stand:
+        task = stand.submit(X * np.float32(np.nan), None, 0)
+        stand.transport.wait_for_phases(1)
+        stand.transport.do(0)
+        with pytest.raises(NonFiniteError):
+            task.future.result(WAIT_S)
+        stand.transport.wait_for_phases(2)
+        stand.transport.void(1, RankLeftError("rank 1 has closed", (1,)))
+        await_that(lambda: not stand.engine._handles and not stand.engine._tasks)
+        assert not stand.failures
+        assert not stand.engine._sent_at
 
 
 @pytest.mark.parametrize("skips", [False, True])
