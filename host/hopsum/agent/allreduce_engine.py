@@ -762,7 +762,8 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
         if task.more:
             if task.follower is None:  # promised, and not there: to send the second phase now would break O1
                 return None, True
-            if not task.follower.begun:
+            # One that is over and has not begun was refused, since newcomers come first.
+            if not task.follower.begun and not task.follower.is_over:
                 return (None if _is_busy(task.follower, tasks[: index + 1]) else task.follower), False
         return task, False
     return None, False

@@ -197,6 +197,24 @@ def test_newcomers_begin_directly_behind_the_ranges(
 
 
 @pytest.mark.parametrize("foresees", [False, True])
+def test_a_refused_follower_is_not_sent_again(foresees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newcomers begin directly behind the ranges of the first vector of a group."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    with opened("thc", "numba") as stand:
+        feedback = [ErrorFeedback(X.size) for _ in range(2)]
+        first = stand.submit(X, feedback[0], 0, more=True)
+        stand.transport.wait_for_phases(1)
+        stand.change(new(1))
+        assert replaced(stand.submit(X, feedback[1], 1))
+        stand.transport.do(0)
+        assert replaced(first)
+        for each in feedback:
+            np.testing.assert_array_equal(each.residual, X)
+        assert not stand.failures
+
+
+@pytest.mark.parametrize("foresees", [False, True])
 def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks skipped the last all-reduce of their programs, and a rank has closed since."""
     pytest.importorskip("numba")
