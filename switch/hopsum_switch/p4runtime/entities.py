@@ -195,14 +195,36 @@ def _require_plain(register: RegisterInfo) -> None:
 # (`port`). A read returns the form that was written.
 
 _PORT_BITS = 9
+_NUMBERS = {"multicast_group_entry": "multicast_group_id", "clone_session_entry": "session_id"}
+"""By the field of a PacketReplicationEngineEntry, the number in its message."""
 
 
 def write_replication(target: RunningPipeline, update: int, message: p4rt.PacketReplicationEngineEntry) -> None:
     """Insert, modify or delete a multicast group or a clone session. Raises P4RuntimeError: nothing changed."""
-    if _replication_kind(message) == "clone_session_entry":
-        _write_session(target, update, message.clone_session_entry)
-    else:
-        _write_group(target, update, message.multicast_group_entry)
+    kind, entry, number, store = _replication(target, message)
+    owner = f"{store.kind} {number}"
+    if update == p4rt.Update.DELETE:
+        with store_refusals():
+            store.delete(number)
+        target.replications[kind].pop(number, None)
+        return
+    settings: tuple[int, ...] = ()
+    if kind == "clone_session_entry":
+        if entry.class_of_service:
+            raise unsupported(f"{owner}: there is one class of service, 0")
+        settings = (entry.packet_length_bytes,)
+    replicas = [_replica(owner, each) for each in entry.replicas]
+    with store_refusals():
+        (store.insert if update == p4rt.Update.INSERT else store.modify)(number, replicas, *settings)
+    # A read answers with each port in the form in which it was written.
+    written = type(entry)()
+    written.CopyFrom(entry)
+    del written.replicas[:]
+    for replica, each in zip(replicas, entry.replicas, strict=True):
+        form = str(each.WhichOneof("port_kind"))
+        port = encode(replica.port) if form == "port" else replica.port
+        written.replicas.add(instance=replica.instance, **{form: port})
+    target.replications[kind][number] = written
 
 
 def read_replication(
@@ -212,83 +234,23 @@ def read_replication(
 
     Raises P4RuntimeError: no such group or session.
     """
-    if _replication_kind(query) == "clone_session_entry":
-        for session in _read_sessions(target, query.clone_session_entry.session_id):
-            yield p4rt.PacketReplicationEngineEntry(clone_session_entry=session)
-    else:
-        for group in _read_groups(target, query.multicast_group_entry.multicast_group_id):
-            yield p4rt.PacketReplicationEngineEntry(multicast_group_entry=group)
+    kind, _, number, store = _replication(target, query)
+    written = target.replications[kind]
+    if number:
+        with store_refusals():
+            store.get(number)
+    for entry in [written[number]] if number else written.values():
+        yield p4rt.PacketReplicationEngineEntry(**{kind: entry})
 
 
-def _replication_kind(message: p4rt.PacketReplicationEngineEntry) -> str:
+def _replication(target: RunningPipeline, message: p4rt.PacketReplicationEngineEntry) -> tuple[str, Any, int, Any]:
+    """Return the field that is set, its message, the number in it, and the store of the engine."""
     kind = message.WhichOneof("type")
     if kind is None:
         raise unsupported("an empty packet_replication_engine_entry names nothing")
-    return str(kind)
-
-
-def _write_group(target: RunningPipeline, update: int, group: p4rt.MulticastGroupEntry) -> None:
-    number, store = group.multicast_group_id, target.engine.multicast
-    if update == p4rt.Update.DELETE:
-        with store_refusals():
-            store.delete(number)
-        target.group_notes.pop(number, None)
-        target.group_forms.pop(number, None)
-        return
-    replicas = _replicas(f"multicast group {number}", group.replicas)
-    with store_refusals():
-        (store.insert if update == p4rt.Update.INSERT else store.modify)(number, replicas)
-    target.group_notes[number] = group.metadata
-    target.group_forms[number] = _forms(group.replicas)
-
-
-def _write_session(target: RunningPipeline, update: int, session: p4rt.CloneSessionEntry) -> None:
-    number, store = session.session_id, target.engine.clones
-    if update == p4rt.Update.DELETE:
-        with store_refusals():
-            store.delete(number)
-        target.clone_forms.pop(number, None)
-        return
-    if session.class_of_service:
-        raise unsupported(f"clone session {number}: there is one class of service, 0")
-    replicas = _replicas(f"clone session {number}", session.replicas)
-    with store_refusals():
-        write = store.insert if update == p4rt.Update.INSERT else store.modify
-        write(number, replicas, session.packet_length_bytes)
-    # A read answers with each port in the form in which it was written.
-    target.clone_forms[number] = _forms(session.replicas)
-
-
-def _read_groups(target: RunningPipeline, number: int) -> Iterator[p4rt.MulticastGroupEntry]:
-    with store_refusals():
-        groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.everything()
-    for number, replicas in groups.items():
-        message = p4rt.MulticastGroupEntry(multicast_group_id=number, metadata=target.group_notes.get(number, b""))
-        message.replicas.extend(_messages(replicas, target.group_forms[number]))
-        yield message
-
-
-def _read_sessions(target: RunningPipeline, number: int) -> Iterator[p4rt.CloneSessionEntry]:
-    with store_refusals():
-        sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.everything()
-    for number, session in sessions.items():
-        message = p4rt.CloneSessionEntry(session_id=number, packet_length_bytes=session.length)
-        message.replicas.extend(_messages(session.replicas, target.clone_forms[number]))
-        yield message
-
-
-def _replicas(owner: str, messages: Iterable[p4rt.Replica]) -> list[PortCopy]:
-    return [_replica(owner, message) for message in messages]
-
-
-def _forms(messages: Iterable[p4rt.Replica]) -> tuple[str, ...]:
-    return tuple(str(message.WhichOneof("port_kind")) for message in messages)
-
-
-def _messages(replicas: Iterable[PortCopy], forms: Iterable[str]) -> Iterator[p4rt.Replica]:
-    for replica, form in zip(replicas, forms, strict=True):
-        port = encode(replica.port) if form == "port" else replica.port
-        yield p4rt.Replica(instance=replica.instance, **{form: port})
+    entry = getattr(message, kind)
+    store = target.engine.clones if kind == "clone_session_entry" else target.engine.multicast
+    return kind, entry, getattr(entry, _NUMBERS[kind]), store
 
 
 def _replica(owner: str, message: p4rt.Replica) -> PortCopy:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import codecs
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
@@ -120,10 +121,8 @@ class RunningPipeline:
     pipeline: CheckedPipeline
     engine: Engine
     table_notes: dict[tuple[str, int | None], Notes] = field(default_factory=dict)  # by table and handle
-    group_notes: dict[int, bytes] = field(default_factory=dict)
-    # How each replica's port was written, by group and by clone session.
-    group_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    clone_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    # Multicast groups and clone sessions as they were written, by the field of their message and their number.
+    replications: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
 
 
 # Of p4.tmp.P4DeviceConfig, whose definition P4Runtime has dropped: `reassign` is number 1, `extras` 2.
