@@ -369,7 +369,7 @@ def _open_ready(m: Any) -> None:
 @inner
 def _hand_out(a: Any, number: Any, made: Any, end: Any) -> None:
     """Put the payloads of a vector's chunks from `made` on into the datagrams of their shards, and open them."""
-    first = memory(a, 0)
+    first = memory(a, i64(0))
     shards, stream = first.job[at.SHARDS], number * at.STREAM_WORDS
     for shard in range(shards):
         m, row = memory(a, shard), first.rows[number * shards + shard]
@@ -412,7 +412,7 @@ def _begin(m: Any, number: Any) -> Any:
 @inner
 def _encode_train(a: Any) -> Any:
     """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
-    m = memory(a, 0)
+    m = memory(a, i64(0))
     job, streams = m.job, m.streams
     for number in range(job[at.STREAMS]):
         stream = number * at.STREAM_WORDS
@@ -532,7 +532,7 @@ def _wait(a: Any) -> None:
 
     Encode or decode a train in the place of waiting.
     """
-    first = memory(a, 0)
+    first = memory(a, i64(0))
     job, polls = first.job, _integers(first.job[at.POLLS_AT])
     limit_at, on_the_way, window = inf, i64(0), i64(0)
     for shard in range(job[at.SHARDS]):
@@ -594,7 +594,7 @@ def _turn(m: Any) -> Any:
 
 @inner
 def _serve(a: Any) -> None:
-    first = memory(a, 0)
+    first = memory(a, i64(0))
     job = first.job
     job[at.STOP] = 0
     for shard in range(job[at.SHARDS]):
@@ -632,7 +632,7 @@ def serve(addresses: Any) -> None:
     Afterwards datagrams of a buffer from REST on are left to the caller or to the next call, and the positions of
     `pending` to the caller: their timers are set, and they are not sent.
     """
-    job = memory(addresses, 0).job
+    job = memory(addresses, i64(0)).job
     # numba's cache does not notice a change of worker_layout.py.
     if job[at.LAYOUT] == at.FINGERPRINT:
         _serve(addresses)

@@ -8,21 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
 
 import numba
-from numba.core import cgutils, compiler_lock
+from numba.core import cgutils, codegen, compiler, compiler_lock
+from numba.np import arrayobj
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
 _compiling: Any = compiler_lock.global_compiler_lock
 types: Any = _numba.types
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
+"""Of all machine code. Python's errors of a division by zero, which there is nowhere, take compile time."""
+
+
+class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
+    """The code of a part, which LLVM optimises and emits in the kernels that have the part, and only there."""
+
+    # numba would do both for each part too, with all that the part calls: a fifth of the compile time.
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        # numba would write the address of Python's globals into the machine code. No part reads them.
+        return SimpleNamespace(set_env=lambda *_: None)
+
+
+class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    """The compiler of parts: their code goes into a `_PartLibrary`."""
+
+    def __init__(self, typing: Any, target: Any, _: Any, *given: Any) -> None:
+        super().__init__(typing, target, _PartLibrary(target.codegen(), "part"), *given)
 
 
 def inner(function: F) -> F:
     """Compile a part of kernels, for whatever types they pass. Python must not call it."""
     # Only kernels call a part. The functions by which Python and C would call it take a fifth of the compile time.
-    compiled: F = _numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _PartCompiler}
+    compiled: F = _numba.njit(**options)(function)
     return compiled
 
 
@@ -47,10 +78,10 @@ class LazyKernel:
         with _compiling:
             if self._compiled is None:
                 try:
-                    self._compiled = _numba.njit(self._signature, nogil=True, cache=True)(self._function)
+                    self._compiled = _numba.njit(self._signature, cache=True, **_OPTIONS)(self._function)
                 except RuntimeError:
                     # numba finds no directory that it may write to: compile anew in each process.
-                    self._compiled = _numba.njit(self._signature, nogil=True)(self._function)
+                    self._compiled = _numba.njit(self._signature, **_OPTIONS)(self._function)
             return self._compiled
 
     @cached_property
@@ -91,6 +122,40 @@ def call_at(_: Any, address: Any, arguments: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(address, arguments), generate
+
+
+def _array(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
+    """Return an array of numba over memory that the array does not own."""
+    array = context.make_array(kind)(context, builder)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    strides = [size] if len(shape) == 1 else [builder.mul(shape[1], size), size]
+    arrayobj.populate_array(array, data, shape, strides, size, None)
+    return array._getvalue()
+
+
+@_numba.extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def scratch(_: Any, count: Any, element: Any) -> Any:
+    """Return an array of a constant number of elements on the stack, not filled, until the kernel returns."""
+
+    # np.empty is compiled anew for every type of elements, and references of its arrays are counted.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        size = count.literal_value
+        data = cgutils.alloca_once(builder, context.get_data_type(element.dtype), size)
+        data.align = 64
+        return _array(context, builder, signature.return_type, data, [context.get_constant(types.intp, size)])
+
+    return filled(element.dtype, 1)(count, element), generate
+
+
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def array_at(_: Any, address: Any, shape: Any, element: Any) -> Any:
+    """Return the array of a shape, a tuple of one or two numbers, that begins at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = builder.inttoptr(arguments[0], context.get_data_type(element.dtype).as_pointer())
+        return _array(context, builder, signature.return_type, data, cgutils.unpack_tuple(builder, arguments[1]))
+
+    return filled(element.dtype, len(shape))(types.int64, types.UniTuple(types.int64, len(shape)), element), generate
 
 
 def pointer(element: Any) -> Any:

@@ -215,8 +215,8 @@ class NumbaKernels(Kernels):
         mean = given.x if given.mean is None else given.mean
         blocks = len(given.own)
         # One array, for one look at its address.
-        room = np.empty(16 * blocks, np.uint8)
-        units, scales, shifts = room[: 8 * blocks], room[8 * blocks : 12 * blocks], room[12 * blocks :]
+        room = np.empty(28 * blocks, np.uint8)
+        units, scales, shifts = room[: 8 * blocks], room[8 * blocks : 12 * blocks], room[12 * blocks : 16 * blocks]
         stream.scales = scales.view(np.float32), shifts.view(np.int32), units.view(np.float64)
         arrays: tuple[NDArray[Any], ...] = (given.x, mean, given.table.values, given.own, room)
         stream.kept = arrays
@@ -227,7 +227,8 @@ class NumbaKernels(Kernels):
         places = (at.X, at.MEAN, at.TABLE, at.OWN, at.UNITS)
         for place, array in zip(places, arrays, strict=True):
             words[place] = address_of(array)
-        words[at.SCALES], words[at.SHIFTS] = words[at.UNITS] + 8 * blocks, words[at.UNITS] + 12 * blocks
+        for place, before in zip((at.SCALES, at.SHIFTS, at.COUNTS, at.FACTORS, at.PEAKS), range(8, 28, 4), strict=True):
+            words[place] = words[at.UNITS] + before * blocks
         words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
         words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
         words[at.GROUP], words[at.GRANULARITY] = _group(given.form), given.table.granularity

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba
 import numpy as np
 
-from hopsum.codec.backends.jit import call_at, inner, kernel, pointer, types
+from hopsum.codec.backends.jit import array_at, call_at, inner, kernel, pointer, scratch, types
 
-_carray: Any = numba.carray
 u8, i32, u32, i64, u64, f32, f64 = np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64
 _I64 = types.int64
 _integers, _bits, _octets = pointer(types.int64), pointer(types.uint64), pointer(types.uint8)
@@ -51,12 +49,20 @@ OWN: Final = 24  # address by block, uint32: the own ranges
 SCALE_UNIT: Final = 25  # float64, see StreamParts
 SUM_UNIT: Final = 26
 LEAST: Final = 27  # float64: a range below it counts as zero
-WORDS: Final = 28
+COUNTS: Final = 28  # addresses by block, of `decode`: int32, float32, int32
+FACTORS: Final = 29
+PEAKS: Final = 30
+WORDS: Final = 31
 
 _RANGE_LANES, _INFINITE = 256, 0x7F800000
 """Lanes of a chunk of ranges, and the bits of +inf."""
 _SUM_BYTES = 1024
-"""Bytes of a RESULT's payload: lanes are not packed here."""
+"""Bytes of a RESULT's payload: lanes are not packed here. An UPDATE's payload has no more."""
+_ELEMENTS_MAX = 1024
+"""Elements of the largest block."""
+_PIECE_CHUNKS = 8
+"""Paired chunks that are put apart at a time: their blocks stay in the first-level cache."""
+_PIECE_BYTES = 2 * _PIECE_CHUNKS * _SUM_BYTES
 
 
 @inner
@@ -75,25 +81,29 @@ def _ones(bitmap: Any) -> Any:
 
 
 @inner
-def _encode_blocks(w: Any, first: Any, x: Any, out: Any) -> None:
-    """Encode the blocks of x, which begin with block `first` of the vector."""
-    blocks = x.shape[0]
-    call_at(
-        w[ENCODE],
-        (
-            x,
-            _carray(_floats(w[SCALES] + 4 * first), (blocks,)),
-            _carray(_shifts(w[SHIFTS] + 4 * first), (blocks,)),
-            _carray(_octets(w[TABLE]), (w[ENTRIES],)),
-            w[IDENTITY] != 0,
-            w[GROUP],
-            u64(w[ROTATION]) + u64(first),
-            u64(w[ROUNDING]) + u64(first),
-            np.zeros(1, i64),
-            i64(0),
-            out,
-        ),
-    )
+def _rows(w: Any, first: Any, end: Any) -> Any:
+    """Return the first block of chunks first .. end - 1, their whole blocks, and 1 if a block follows that is not."""
+    whole, start, stop = w[ELEMENTS] // w[BLOCK], first * w[CHUNK_BLOCKS], end * w[CHUNK_BLOCKS]
+    return start, max(min(stop, whole) - start, 0), 1 if stop > whole and w[ELEMENTS] > whole * w[BLOCK] else 0
+
+
+@inner
+def _piece(w: Any, first: Any, end: Any) -> Any:
+    """Return the end of the chunks to work on: paired codes are put apart in a buffer."""
+    return end if w[CHUNK_BLOCKS] == 1 else min(first + _PIECE_CHUNKS, end)
+
+
+@inner
+def _encode_blocks(w: Any, first: Any, blocks: Any, x_at: Any, out_at: Any) -> None:
+    """Encode the blocks at an address, which begin with block `first` of the vector."""
+    x, out = array_at(x_at, (blocks, w[BLOCK]), f32), array_at(out_at, (blocks, w[UP_BYTES]), u8)
+    scales, shifts = array_at(w[SCALES] + 4 * first, (blocks,), f32), array_at(w[SHIFTS] + 4 * first, (blocks,), i32)
+    table, is_identity = array_at(w[TABLE], (w[ENTRIES],), u8), w[IDENTITY] != 0
+    rotation, rounding = u64(w[ROTATION]) + u64(first), u64(w[ROUNDING]) + u64(first)
+    turns = scratch(1, i64)
+    turns[0] = 0
+    given = (x, scales, shifts, table, is_identity, w[GROUP], rotation, rounding, turns, i64(0), out)
+    call_at(w[ENCODE], given)
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
@@ -139,75 +149,91 @@ def encode(memory: Any, first: Any, end: Any) -> None:
     """Make the payloads of chunks first .. end - 1."""
     w = _integers(memory)
     size, pairs, up_bytes = w[BLOCK], w[CHUNK_BLOCKS], w[UP_BYTES]
-    whole = w[ELEMENTS] // size
-    rest = w[ELEMENTS] - whole * size
-    start, stop = first * pairs, min(end * pairs, whole + (1 if rest else 0))
-    rows = max(min(stop, whole) - start, 0)
-    payloads = _carray(_octets(w[PAYLOADS] + first * up_bytes), (end - first, up_bytes))
-    # Paired codes need room of their own. A block that the last chunk lacks has codes 0.
-    out = payloads if pairs == 1 else np.zeros(((end - first) * pairs, up_bytes), u8)
-    if rows > 0:
-        _encode_blocks(w, start, _carray(_floats(w[X] + 4 * size * start), (rows, size)), out)
-    if stop > whole:
-        row = np.zeros((1, size), f32)
-        _copy(_floats(w[X] + 4 * size * whole), row[0], rest)
-        _encode_blocks(w, whole, row, out[rows:])
-    if pairs > 1:
-        for chunk in range(end - first):
-            for j in range(up_bytes):
-                payloads[chunk, j] = u8(out[2 * chunk, j] << u8(2)) | out[2 * chunk + 1, j]
+    row, codes = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
+    row_at, codes_at = i64(row.ctypes.data), i64(codes.ctypes.data)
+    while first < end:
+        stop = _piece(w, first, end)
+        start, rows, rest = _rows(w, first, stop)
+        payloads = w[PAYLOADS] + first * up_bytes
+        out = payloads if pairs == 1 else codes_at
+        if rows > 0:
+            _encode_blocks(w, start, rows, w[X] + 4 * size * start, out)
+        if rest > 0:
+            last = size * (start + rows)
+            _copy(_floats(w[X] + 4 * last), row, w[ELEMENTS] - last)
+            for j in range(w[ELEMENTS] - last, size):
+                row[j] = f32(0)
+            _encode_blocks(w, start + rows, i64(1), row_at, out + rows * up_bytes)
+        if pairs > 1:
+            # A block that the last chunk lacks has codes 0.
+            for j in range((rows + rest) * up_bytes, 2 * (stop - first) * up_bytes):
+                codes[j] = u8(0)
+            for chunk in range(stop - first):
+                for j in range(up_bytes):
+                    high, low = codes[2 * chunk * up_bytes + j], codes[(2 * chunk + 1) * up_bytes + j]
+                    _octets(payloads)[chunk * up_bytes + j] = u8(high << u8(2)) | low
+        first = stop
 
 
 @inner
-def _decode_blocks(w: Any, first: Any, sums: Any, counts: Any, factors: Any, out: Any, peaks: Any) -> None:
-    """Decode sums, which begin with those of block `first` of the vector."""
-    rotation = u64(w[ROTATION]) + u64(first)
-    given = (sums, counts, factors, w[GRANULARITY], rotation, np.zeros(1, i64), i64(0), out, peaks)
-    call_at(w[DECODE], given)
+def _apart(source: Any, target: Any, blocks: Any, size: Any, bits: Any) -> None:
+    """Put blocks apart of which two share a row: the first one of a row has the upper bits, the second the lower."""
+    mask = u8(0x0F) if bits == 4 else u8(0x33)
+    for block in range(blocks):
+        shift = u8(0) if block % 2 else u8(bits)
+        for j in range(size):
+            target[block * size + j] = (source[block // 2 * size + j] >> shift) & mask
 
 
 @inner
-def _subtract_blocks(w: Any, first: Any, payloads: Any, factors: Any, x: Any) -> None:
+def _decode_blocks(w: Any, first: Any, blocks: Any, sums_at: Any, out_at: Any) -> None:
+    """Decode sums at an address, which begin with those of block `first` of the vector."""
+    sums, out = array_at(sums_at, (blocks, i64(_SUM_BYTES)), u8), array_at(out_at, (blocks, w[BLOCK]), f32)
+    counts, peaks = array_at(w[COUNTS] + 4 * first, (blocks,), i32), array_at(w[PEAKS] + 4 * first, (blocks,), i32)
+    factors, rotation = array_at(w[FACTORS] + 4 * first, (blocks,), f32), u64(w[ROTATION]) + u64(first)
+    turns = scratch(1, i64)
+    turns[0] = 0
+    call_at(w[DECODE], (sums, counts, factors, w[GRANULARITY], rotation, turns, i64(0), out, peaks))
+
+
+@inner
+def _subtract_blocks(w: Any, first: Any, blocks: Any, payloads_at: Any, x_at: Any) -> None:
     """Subtract what payloads decode to from x; both begin with block `first` of the vector."""
-    table, rotation = _carray(_octets(w[TABLE]), (w[ENTRIES],)), u64(w[ROTATION]) + u64(first)
+    payloads, x = array_at(payloads_at, (blocks, w[UP_BYTES]), u8), array_at(x_at, (blocks, w[BLOCK]), f32)
+    table, factors = array_at(w[TABLE], (w[ENTRIES],), u8), array_at(w[FACTORS] + 4 * first, (blocks,), f32)
+    rotation, turns = u64(w[ROTATION]) + u64(first), scratch(1, i64)
+    turns[0] = 0
     # True here; a constant would be of another type than the kernel's argument.
-    turns, subtract = np.zeros(1, i64), w[SETTLES] != 0
+    subtract = w[SETTLES] != 0
     given = (payloads, factors, table, w[IDENTITY] != 0, w[GROUP], rotation, subtract, turns, i64(0), x)
     call_at(w[DEQUANTIZE], given)
 
 
 @inner
-def _settle(w: Any, start: Any, blocks: Any, rows: Any, contributors: Any) -> None:
-    """Subtract from the vector its own contribution to the sums that have it.
-
-    Args:
-        start: the first block.
-        rows: of the blocks, those that are whole. The last block of the vector may not be.
-    """
+def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any, room: Any) -> None:
+    """Subtract from the vector its own contribution to the sums of chunks first .. end - 1 that have it."""
     size, pairs, up_bytes = w[BLOCK], w[CHUNK_BLOCKS], w[UP_BYTES]
-    first, last = start // pairs, start + rows
-    factors, included = np.zeros(blocks, f32), False
-    for block in range(blocks):
-        if contributors[(start + block) // pairs] >> u64(w[RANK]) & u64(1):
-            factors[block] = f32(_doubles(w[UNITS])[start + block])
+    start, rows, rest = _rows(w, first, end)
+    included = False
+    for block in range(start, start + rows + rest):
+        factor = f32(0)
+        if contributors[block // pairs] >> u64(w[RANK]) & u64(1):
+            factor = f32(_doubles(w[UNITS])[block])
             included = True
+        _floats(w[FACTORS])[block] = factor
     if not included:
         return
-    sent = _carray(_octets(w[PAYLOADS] + first * up_bytes), ((blocks + pairs - 1) // pairs, up_bytes))
-    own = sent
+    own = w[PAYLOADS] + first * up_bytes
     if pairs > 1:
-        own = np.empty((blocks, up_bytes), u8)
-        for block in range(blocks):
-            shift = u8(0) if block % 2 else u8(2)
-            for j in range(up_bytes):
-                own[block, j] = (sent[block // 2, j] >> shift) & u8(0x33)
+        _apart(_octets(own), room, rows + rest, up_bytes, i64(2))
+        own = i64(room.ctypes.data)
     if rows > 0:
-        _subtract_blocks(w, start, own[:rows], factors, _carray(_floats(w[X] + 4 * size * start), (rows, size)))
-    if blocks > rows:
-        row, x, rest = np.zeros((1, size), f32), _floats(w[X] + 4 * size * last), w[ELEMENTS] - last * size
-        _copy(x, row[0], rest)
-        _subtract_blocks(w, last, own[rows:], factors[rows:], row)
-        _copy(row[0], x, rest)
+        _subtract_blocks(w, start, rows, own, w[X] + 4 * size * start)
+    if rest > 0:
+        last = size * (start + rows)
+        _copy(_floats(w[X] + 4 * last), row, w[ELEMENTS] - last)
+        _subtract_blocks(w, start + rows, i64(1), own + rows * up_bytes, i64(row.ctypes.data))
+        _copy(row, _floats(w[X] + 4 * last), w[ELEMENTS] - last)
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
@@ -221,37 +247,37 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
     """
     w, contributors = _integers(memory), _bits(contributors_at)
     size, pairs = w[BLOCK], w[CHUNK_BLOCKS]
-    whole = w[ELEMENTS] // size
-    rest = w[ELEMENTS] - whole * size
-    start, stop = first * pairs, min(end * pairs, whole + (1 if rest else 0))
-    rows, blocks = max(min(stop, whole) - start, 0), stop - start
-    counts, factors, peaks = np.empty(blocks, i32), np.empty(blocks, f32), np.empty(blocks, i32)
-    for block in range(blocks):
-        count = _ones(contributors[(start + block) // pairs])
-        counts[block] = i32(count)
-        factors[block] = f32(_doubles(w[UNITS])[start + block] / f64(max(count, 1))) if count else f32(0)
-    lanes = _carray(_octets(results_at + first * _SUM_BYTES), (end - first, _SUM_BYTES))
-    sums = lanes
-    if pairs > 1:
-        sums = np.empty((blocks, _SUM_BYTES), u8)
-        for block in range(blocks):
-            shift = u8(0) if block % 2 else u8(4)
-            for j in range(_SUM_BYTES):
-                sums[block, j] = (lanes[block // 2, j] >> shift) & u8(15)
-    if rows > 0:
-        mean = _carray(_floats(w[MEAN] + 4 * size * start), (rows, size))
-        _decode_blocks(w, start, sums[:rows], counts, factors, mean, peaks)
-    if stop > whole:
-        row = np.empty((1, size), f32)
-        _decode_blocks(w, whole, sums[rows:], counts[rows:], factors[rows:], row, peaks[rows:])
-        _copy(row[0], _floats(w[MEAN] + 4 * size * whole), rest)
+    counts, factors, peaks = _shifts(w[COUNTS]), _floats(w[FACTORS]), _shifts(w[PEAKS])
+    row, room = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
     w[FAULT] = 0
+    at = first
+    while at < end:
+        stop = _piece(w, at, end)
+        start, rows, rest = _rows(w, at, stop)
+        for block in range(start, start + rows + rest):
+            count = _ones(contributors[block // pairs])
+            counts[block] = i32(count)
+            factors[block] = f32(_doubles(w[UNITS])[block] / f64(count)) if count else f32(0)
+        sums = results_at + at * _SUM_BYTES
+        if pairs > 1:
+            _apart(_octets(sums), room, rows + rest, i64(_SUM_BYTES), i64(4))
+            sums = i64(room.ctypes.data)
+        if rows > 0:
+            _decode_blocks(w, start, rows, sums, w[MEAN] + 4 * size * start)
+        if rest > 0:
+            last = size * (start + rows)
+            _decode_blocks(w, start + rows, i64(1), sums + rows * _SUM_BYTES, i64(row.ctypes.data))
+            _copy(row, _floats(w[MEAN] + 4 * last), w[ELEMENTS] - last)
+        for block in range(start, start + rows + rest):
+            if peaks[block] > counts[block] * w[GRANULARITY]:
+                w[FAULT] = 1
+        at = stop
     # Before anything is settled: the caller's reduction words the error, and its vector is whole.
-    for block in range(blocks):
-        if peaks[block] > counts[block] * w[GRANULARITY]:
-            w[FAULT] = 1
-            return
-    if w[SETTLES]:
-        _settle(w, start, blocks, rows, contributors)
+    if w[FAULT] != 0:
+        return
     for chunk in range(first, end):
         _bits(w[TAKEN])[chunk] = contributors[chunk]
+    while w[SETTLES] != 0 and first < end:
+        stop = _piece(w, first, end)
+        _settle(w, first, stop, contributors, row, room)
+        first = stop

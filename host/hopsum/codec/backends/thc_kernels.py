@@ -41,7 +41,7 @@ import numpy as np
 from numba import extending as numba_extending
 from numba.core import cgutils
 
-from hopsum.codec.backends.jit import fetch_add, filled, inner, kernel, read, types
+from hopsum.codec.backends.jit import fetch_add, filled, inner, kernel, read, scratch, types
 from hopsum.codec.backends.vector_code import (
     LOOK_UP_BYTES,
     array_data,
@@ -352,7 +352,8 @@ def _round_block(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 3, 6, 7, 8)}
-        rows = context.make_array(signature.args[6])(context, builder, arguments[6])
+        by_level_ = context.make_array(signature.args[6])(context, builder, arguments[6])
+        rows = builder.udiv(builder.extract_value(by_level_.shape, 0), ir.Constant(ir.IntType(64), LOOK_UP_BYTES))
         half, top, low, high = (splat(builder, arguments[at], _ROUNDED) for at in (1, 2, 4, 5))
         following, gaps = (load(builder, data[7], at, _TABLE) for at in (0, LOOK_UP_BYTES))
         step, half_block = ir.Constant(ir.IntType(64), _ROUNDED), ir.Constant(ir.IntType(64), 256)
@@ -363,7 +364,7 @@ def _round_block(
             below = builder.add(first, builder.and_(first, half_block))
             places = (below, builder.add(below, half_block))
             levels, fractions_ = zip(*(_levels(builder, data[0], at, half, top) for at in places), strict=True)
-            found = _codes_at(builder, levels, data[6], builder.extract_value(rows.shape, 0))
+            found = _codes_at(builder, levels, data[6], rows)
             shares = (bits, builder.lshr(bits, constant(_ROUND32, 16)))
             for at, level, fraction, code, share in zip(places, levels, fractions_, found, shares, strict=True):
                 gap = builder.zext(look_up(builder, gaps, code), _ROUND16)
@@ -382,18 +383,18 @@ def _fill_table(table: Any, by_level: Any, steps: Any) -> None:
     """Fill the forms of a table of up to 16 values in which kernels look up.
 
     Args:
-        by_level: uint8[g // 16 + 1, 16], the code of the highest value at or below each level.
-        steps: uint8[2, 16], by code: the next value (255 behind the last), and its distance (0).
+        by_level: uint8[16 * (g // 16 + 1)], the code of the highest value at or below each level.
+        steps: uint8[32], by code: the next value (255 behind the last), and its distance (0) 16 places further.
     """
     last, code = table.shape[0] - 1, 0
-    for level in range(16 * by_level.shape[0]):
+    for level in range(by_level.shape[0]):
         if code < last and level == i64(table[code + 1]):
             code += 1
-        by_level[level // LOOK_UP_BYTES, level % LOOK_UP_BYTES] = u8(code)
+        by_level[level] = u8(code)
     for code in range(last):
-        steps[0, code], steps[1, code] = table[code + 1], u8(table[code + 1] - table[code])
+        steps[code], steps[LOOK_UP_BYTES + code] = table[code + 1], u8(table[code + 1] - table[code])
     # 255 is beyond every position, so that nothing is rounded up from the last value.
-    steps[0, last], steps[1, last] = u8(255), u8(0)
+    steps[last], steps[LOOK_UP_BYTES + last] = u8(255), u8(0)
 
 
 @inner
@@ -523,11 +524,11 @@ def _make_encode(elements: int) -> Any:
         x: Any, scales: Any, shifts: Any, table: Any, identity: Any, group: Any, rotation: Any, rounding: Any,
         turns: Any, own: Any, out: Any,
     ) -> None:  # fmt: skip
-        a, spare, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
-        row = np.empty(elements, f32)
-        codes, g = np.empty(elements, u8), i64(table[table.shape[0] - 1])
-        lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
-        by_level, steps = np.empty((g // LOOK_UP_BYTES + 1, LOOK_UP_BYTES), u8), np.empty((2, LOOK_UP_BYTES), u8)
+        a, spare, u = scratch(elements, i32), scratch(elements, i32), scratch(elements, i32)
+        row = scratch(elements, f32)
+        codes, g = scratch(elements, u8), i64(table[table.shape[0] - 1])
+        lanes, strides = scratch(32, u32), scratch(elements, u32)
+        by_level, steps = scratch(256, u8)[: (g // LOOK_UP_BYTES + 1) * LOOK_UP_BYTES], scratch(32, u8)
         if not identity:
             _fill_table(table, by_level, steps)
         fill_strides(strides)
@@ -697,8 +698,8 @@ def _make_decode(elements: int) -> Any:
     def decode(
         sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
     ) -> None:
-        wide, spare = np.empty(elements, i32), np.empty(elements, number)
-        lanes, row = np.empty(32, u32), np.empty(elements, f32)
+        wide, spare = scratch(elements, i32), scratch(elements, number)
+        lanes, row = scratch(32, u32), scratch(elements, f32)
         first, end = take(turns, own, sums.shape[0])
         while first < end:
             for block in range(first, end):
@@ -743,12 +744,13 @@ def _make_dequantize(elements: int) -> Any:
         payloads: Any, factors: Any, table: Any, identity: Any, group: Any, rotation: Any, subtract: Any, turns: Any,
         own: Any, out: Any,
     ) -> None:  # fmt: skip
-        spare, lanes, row = np.empty(elements, i16), np.empty(32, u32), np.empty(elements, f32)
-        codes, values, padded = np.empty(elements, u8), np.empty(elements, u8), np.zeros(LOOK_UP_BYTES, u8)
+        spare, lanes, row = scratch(elements, i16), scratch(32, u32), scratch(elements, f32)
+        codes, values, padded = scratch(elements, u8), scratch(elements, u8), scratch(LOOK_UP_BYTES, u8)
         last = table.shape[0] - 1
         g = i64(table[last])
         if not identity:
             copy(table, padded[: last + 1])
+            padded[last + 1 :] = u8(0)
         first, end = take(turns, own, payloads.shape[0])
         while first < end:
             for block in range(first, end):
