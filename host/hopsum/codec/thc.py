@@ -37,9 +37,8 @@ float32 operation here overflows or loses precision to subnormal numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -189,7 +188,7 @@ class LookupTableCodec(RangeCodec):
     def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's root mean square. See `RangeCodec`."""
         require_vector(x)
-        found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
+        found = [self._kernels.root_mean_square(part) for part in padded_rows(x, self.block_elements) if len(part)]
         values = found[0] if len(found) == 1 else np.concatenate(found)
         bits = values.view(np.uint32)
         # Written with `not`, so that NaN is caught as well.
@@ -207,17 +206,23 @@ class LookupTableCodec(RangeCodec):
         require_finite(own)
         # Before the loop: both are needed by every run, and cost passes over all blocks.
         scales, shifts = self._scales(own.view(np.float32), _shared_ranges(shared, blocks))
-        parts = _numbered(padded_rows(x, self.block_elements))
         chunks_in_all = blocks_of(blocks, self.chunk_blocks)
         payloads = np.empty((chunks_in_all, SHAPES[self.op].up_bytes), np.uint8) if out is None else out
         for run in self._runs(blocks):
             chunks = self._chunks(run)
-            codes = payloads[chunks] if self.chunk_blocks == 1 else self._room_for_codes(chunks)
-            for rows, part in _within(parts, run):
-                # Whole blocks are a view of x, the padded last block a part of its own: rows are numbered over both.
-                own_codes = codes[rows.start - run.start : rows.stop - run.start]
-                keys = _keys(context, rows.start)
+            codes = payloads[chunks]
+            if self.chunk_blocks > 1:
+                # Room for blocks before they share chunks. One that the last chunk lacks has codes 0.
+                codes = np.zeros((2 * len(codes), self._form.up_bytes), np.uint8)
+            first = run.start
+            # Whole blocks are a view of x, the padded last block a part of its own: rows are numbered over both.
+            for part in padded_rows(
+                x[first * self.block_elements : run.stop * self.block_elements], self.block_elements
+            ):
+                rows, own_codes = slice(first, first + len(part)), codes[first - run.start :][: len(part)]
+                keys = _keys(context, first)
                 self._kernels.thc_encode(part, scales[rows], shifts[rows], self._table, self._form, keys, own_codes)
+                first = rows.stop
             if self.chunk_blocks > 1:
                 payloads[chunks] = pair_payloads(codes)
         return payloads
@@ -371,10 +376,6 @@ class LookupTableCodec(RangeCodec):
         """Return the rows of these blocks out of those of all blocks of their chunks."""
         first = rows.start % self.chunk_blocks
         return split[first : first + rows.stop - rows.start]
-
-    def _room_for_codes(self, chunks: slice) -> Bytes:
-        """Return room for the codes of blocks before they share chunks. A missing block has codes 0."""
-        return np.zeros(((chunks.stop - chunks.start) * self.chunk_blocks, self._form.up_bytes), np.uint8)
 
     def _scales(self, own: Floats, shared: Doubles) -> tuple[Floats, Ints]:
         """Return the scale of the elements of each block, 0 where the shared range is zero, and the shifts k.
@@ -631,17 +632,3 @@ def _keys(context: ReductionContext, row: int = 0) -> BlockKeys:
     rotation = derive_key(context.seed, context.step, ROTATION)
     rounding = derive_key(context.seed, context.step, ROUNDING, context.rank)
     return BlockKeys(rotation, rounding, context.first_block + row)
-
-
-def _within(parts: list[tuple[int, Floats]], run: slice) -> Iterator[tuple[slice, Floats]]:
-    """Yield the blocks of a run, part by part, with their numbers."""
-    for first, part in parts:
-        start, stop = max(first, run.start), min(first + len(part), run.stop)
-        if start < stop:
-            yield slice(start, stop), part[start - first : stop - first]
-
-
-def _numbered(parts: list[Floats]) -> list[tuple[int, Floats]]:
-    """Pair each part of a vector with the number of its first block. Parts without blocks are left out."""
-    firsts = accumulate((len(part) for part in parts), initial=0)
-    return [(first, part) for first, part in zip(firsts, parts, strict=False) if len(part)]

@@ -49,8 +49,8 @@ def has_settings(comm: Communicator) -> bool:
 def codec_of(config: Config, workers: int) -> Codec:
     """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
     slow = (
-        f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes half a minute, "
-        "once on a machine"
+        f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes some 10 s of a "
+        "processor, once on a machine"
     )
     try:
         with telling(slow):

@@ -244,6 +244,9 @@ class NumbaKernels(Kernels):
         """Call work on as many threads as `array` is worth, each with `turns`, which all share, and its number."""
         # A thread wakes up in 0.1 ms: short arrays are done sooner without.
         threads = max(1, min(self.threads, array.nbytes // MIN_THREAD_BYTES))
+        if threads == 1:
+            work(np.zeros(1, np.int64), 0)
+            return
         # Each thread begins at a run of its own: neighbouring blocks would share cache lines.
         turns = np.array([len(array) * run // threads for run in range(threads)], np.int64)
         run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)
