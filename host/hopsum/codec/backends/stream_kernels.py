@@ -66,12 +66,6 @@ _PIECE_BYTES = 2 * _PIECE_CHUNKS * _SUM_BYTES
 
 
 @inner
-def _copy(source: Any, target: Any, count: Any) -> None:
-    for j in range(count):
-        target[j] = source[j]
-
-
-@inner
 def _ones(bitmap: Any) -> Any:
     """Return the number of ones among 64 bits."""
     value = bitmap - ((bitmap >> u64(1)) & u64(0x5555555555555555))
@@ -94,16 +88,45 @@ def _piece(w: Any, first: Any, end: Any) -> Any:
 
 
 @inner
-def _encode_blocks(w: Any, first: Any, blocks: Any, x_at: Any, out_at: Any) -> None:
-    """Encode the blocks at an address, which begin with block `first` of the vector."""
-    x, out = array_at(x_at, (blocks, w[BLOCK]), f32), array_at(out_at, (blocks, w[UP_BYTES]), u8)
-    scales, shifts = array_at(w[SCALES] + 4 * first, (blocks,), f32), array_at(w[SHIFTS] + 4 * first, (blocks,), i32)
-    table, is_identity = array_at(w[TABLE], (w[ENTRIES],), u8), w[IDENTITY] != 0
-    rotation, rounding = u64(w[ROTATION]) + u64(first), u64(w[ROUNDING]) + u64(first)
+def _call(w: Any, kind: Any, first: Any, blocks: Any, payloads_at: Any, x_at: Any) -> None:
+    """Let a kernel, ENCODE, DECODE or DEQUANTIZE, work on blocks, which begin with block `first` of the vector."""
+    payload_bytes = i64(_SUM_BYTES) if kind == DECODE else w[UP_BYTES]
+    x, payloads = array_at(x_at, (blocks, w[BLOCK]), f32), array_at(payloads_at, (blocks, payload_bytes), u8)
+    factors, table = array_at(w[FACTORS] + 4 * first, (blocks,), f32), array_at(w[TABLE], (w[ENTRIES],), u8)
+    rotation, is_identity, group = u64(w[ROTATION]) + u64(first), w[IDENTITY] != 0, w[GROUP]
     turns = scratch(1, i64)
     turns[0] = 0
-    given = (x, scales, shifts, table, is_identity, w[GROUP], rotation, rounding, turns, i64(0), out)
-    call_at(w[ENCODE], given)
+    if kind == ENCODE:
+        scales, rounding = array_at(w[SCALES] + 4 * first, (blocks,), f32), u64(w[ROUNDING]) + u64(first)
+        shifts = array_at(w[SHIFTS] + 4 * first, (blocks,), i32)
+        given = (x, scales, shifts, table, is_identity, group, rotation, rounding, turns, i64(0), payloads)
+        call_at(w[ENCODE], given)
+    elif kind == DECODE:
+        counts, peaks = array_at(w[COUNTS] + 4 * first, (blocks,), i32), array_at(w[PEAKS] + 4 * first, (blocks,), i32)
+        call_at(w[DECODE], (payloads, counts, factors, w[GRANULARITY], rotation, turns, i64(0), x, peaks))
+    else:
+        # True here; a constant would be of another type than the kernel's argument.
+        subtract = w[SETTLES] != 0
+        call_at(w[DEQUANTIZE], (payloads, factors, table, is_identity, group, rotation, subtract, turns, i64(0), x))
+
+
+@inner
+def _work(w: Any, kind: Any, first: Any, end: Any, payloads_at: Any, vector_at: Any, row: Any) -> None:
+    """Let a kernel work on chunks first .. end - 1 of a vector at an address; `row` has room for a block."""
+    start, rows, rest = _rows(w, first, end)
+    if rows > 0:
+        _call(w, kind, start, rows, payloads_at, vector_at + 4 * w[BLOCK] * start)
+    if rest > 0:
+        # Kernels take whole blocks only.
+        last = w[BLOCK] * (start + rows)
+        count, x = w[ELEMENTS] - last, _floats(vector_at + 4 * last)
+        for j in range(w[BLOCK]):
+            row[j] = x[j] if j < count else f32(0)
+        behind = payloads_at + rows * (i64(_SUM_BYTES) if kind == DECODE else w[UP_BYTES])
+        _call(w, kind, start + rows, i64(1), behind, i64(row.ctypes.data))
+        if kind != ENCODE:
+            for j in range(count):
+                x[j] = row[j]
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
@@ -148,24 +171,15 @@ def begin(memory: Any, sent_at: Any, before: Any, first_at: Any, rest_at: Any) -
 def encode(memory: Any, first: Any, end: Any) -> None:
     """Make the payloads of chunks first .. end - 1."""
     w = _integers(memory)
-    size, pairs, up_bytes = w[BLOCK], w[CHUNK_BLOCKS], w[UP_BYTES]
+    pairs, up_bytes = w[CHUNK_BLOCKS], w[UP_BYTES]
     row, codes = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
-    row_at, codes_at = i64(row.ctypes.data), i64(codes.ctypes.data)
     while first < end:
         stop = _piece(w, first, end)
-        start, rows, rest = _rows(w, first, stop)
         payloads = w[PAYLOADS] + first * up_bytes
-        out = payloads if pairs == 1 else codes_at
-        if rows > 0:
-            _encode_blocks(w, start, rows, w[X] + 4 * size * start, out)
-        if rest > 0:
-            last = size * (start + rows)
-            _copy(_floats(w[X] + 4 * last), row, w[ELEMENTS] - last)
-            for j in range(w[ELEMENTS] - last, size):
-                row[j] = f32(0)
-            _encode_blocks(w, start + rows, i64(1), row_at, out + rows * up_bytes)
+        _work(w, i64(ENCODE), first, stop, payloads if pairs == 1 else i64(codes.ctypes.data), w[X], row)
         if pairs > 1:
             # A block that the last chunk lacks has codes 0.
+            _, rows, rest = _rows(w, first, stop)
             for j in range((rows + rest) * up_bytes, 2 * (stop - first) * up_bytes):
                 codes[j] = u8(0)
             for chunk in range(stop - first):
@@ -186,33 +200,9 @@ def _apart(source: Any, target: Any, blocks: Any, size: Any, bits: Any) -> None:
 
 
 @inner
-def _decode_blocks(w: Any, first: Any, blocks: Any, sums_at: Any, out_at: Any) -> None:
-    """Decode sums at an address, which begin with those of block `first` of the vector."""
-    sums, out = array_at(sums_at, (blocks, i64(_SUM_BYTES)), u8), array_at(out_at, (blocks, w[BLOCK]), f32)
-    counts, peaks = array_at(w[COUNTS] + 4 * first, (blocks,), i32), array_at(w[PEAKS] + 4 * first, (blocks,), i32)
-    factors, rotation = array_at(w[FACTORS] + 4 * first, (blocks,), f32), u64(w[ROTATION]) + u64(first)
-    turns = scratch(1, i64)
-    turns[0] = 0
-    call_at(w[DECODE], (sums, counts, factors, w[GRANULARITY], rotation, turns, i64(0), out, peaks))
-
-
-@inner
-def _subtract_blocks(w: Any, first: Any, blocks: Any, payloads_at: Any, x_at: Any) -> None:
-    """Subtract what payloads decode to from x; both begin with block `first` of the vector."""
-    payloads, x = array_at(payloads_at, (blocks, w[UP_BYTES]), u8), array_at(x_at, (blocks, w[BLOCK]), f32)
-    table, factors = array_at(w[TABLE], (w[ENTRIES],), u8), array_at(w[FACTORS] + 4 * first, (blocks,), f32)
-    rotation, turns = u64(w[ROTATION]) + u64(first), scratch(1, i64)
-    turns[0] = 0
-    # True here; a constant would be of another type than the kernel's argument.
-    subtract = w[SETTLES] != 0
-    given = (payloads, factors, table, w[IDENTITY] != 0, w[GROUP], rotation, subtract, turns, i64(0), x)
-    call_at(w[DEQUANTIZE], given)
-
-
-@inner
 def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any, room: Any) -> None:
     """Subtract from the vector its own contribution to the sums of chunks first .. end - 1 that have it."""
-    size, pairs, up_bytes = w[BLOCK], w[CHUNK_BLOCKS], w[UP_BYTES]
+    pairs, up_bytes = w[CHUNK_BLOCKS], w[UP_BYTES]
     start, rows, rest = _rows(w, first, end)
     included = False
     for block in range(start, start + rows + rest):
@@ -227,13 +217,7 @@ def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any, room: Any
     if pairs > 1:
         _apart(_octets(own), room, rows + rest, up_bytes, i64(2))
         own = i64(room.ctypes.data)
-    if rows > 0:
-        _subtract_blocks(w, start, rows, own, w[X] + 4 * size * start)
-    if rest > 0:
-        last = size * (start + rows)
-        _copy(_floats(w[X] + 4 * last), row, w[ELEMENTS] - last)
-        _subtract_blocks(w, start + rows, i64(1), own + rows * up_bytes, i64(row.ctypes.data))
-        _copy(row, _floats(w[X] + 4 * last), w[ELEMENTS] - last)
+    _work(w, i64(DEQUANTIZE), first, end, own, w[X], row)
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
@@ -246,7 +230,7 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
         contributors_at: address of uint64[chunks].
     """
     w, contributors = _integers(memory), _bits(contributors_at)
-    size, pairs = w[BLOCK], w[CHUNK_BLOCKS]
+    pairs = w[CHUNK_BLOCKS]
     counts, factors, peaks = _shifts(w[COUNTS]), _floats(w[FACTORS]), _shifts(w[PEAKS])
     row, room = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
     w[FAULT] = 0
@@ -262,12 +246,7 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
         if pairs > 1:
             _apart(_octets(sums), room, rows + rest, i64(_SUM_BYTES), i64(4))
             sums = i64(room.ctypes.data)
-        if rows > 0:
-            _decode_blocks(w, start, rows, sums, w[MEAN] + 4 * size * start)
-        if rest > 0:
-            last = size * (start + rows)
-            _decode_blocks(w, start + rows, i64(1), sums + rows * _SUM_BYTES, i64(row.ctypes.data))
-            _copy(row, _floats(w[MEAN] + 4 * last), w[ELEMENTS] - last)
+        _work(w, i64(DECODE), at, stop, sums, w[MEAN], row)
         for block in range(start, start + rows + rest):
             if peaks[block] > counts[block] * w[GRANULARITY]:
                 w[FAULT] = 1
