@@ -262,9 +262,7 @@ class HopsumState:
     @property
     def communicator(self) -> Communicator:
         """Return the communicator that sums. Raises RuntimeError for a state that was unpickled and not attached."""
-        if self._sender is None:
-            raise RuntimeError("this state has no communicator since it was unpickled: attach one")
-        return self._sender.communicator
+        return self._require_sender().communicator
 
     @property
     def facts(self) -> str:

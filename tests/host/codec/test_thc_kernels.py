@@ -170,20 +170,13 @@ def test_the_environment_turns_compiled_kernels_off(monkeypatch: pytest.MonkeyPa
 def test_a_part_is_emitted_in_its_kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """To optimise and emit each part by itself too took a third of the time to compile."""
     emitted: list[str] = []
-    finalize = jit.codegen.JITCodeLibrary._finalize_specific
-    monkeypatch.setattr(
-        jit.codegen.JITCodeLibrary, "_finalize_specific", lambda made: (emitted.append(made.name), finalize(made))
-    )
-
-    def doubled(value: int) -> int:
-        return value + value
-
-    part: Any = jit.inner(doubled)
+    library = jit.codegen.JITCodeLibrary
+    finalize = library._finalize_specific
+    monkeypatch.setattr(library, "_finalize_specific", lambda made: (emitted.append(made.name), finalize(made)))
+    part: Any = jit.inner(lambda value: value + value)
     part.compile((jit.types.int64,))
     assert set(emitted) <= {"nrt"}, "numba's own runtime"
-    # numba's own compiler of a caller, as it is for kernels: the part's code is linked into the caller's.
-    caller = jit.numba.njit("int64(int64)")(lambda value: part(part(value)))
-    assert caller(5) == 20
+    assert jit.numba.njit("int64(int64)")(lambda value: part(part(value)))(5) == 20
 
 
 def test_a_kernel_is_compiled_once_when_threads_call_it(monkeypatch: pytest.MonkeyPatch) -> None:

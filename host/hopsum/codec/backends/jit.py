@@ -36,10 +36,8 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
     def get_pointer_to_function(self, name: str) -> int:
         return 0
 
-    @property
-    def codegen(self) -> Any:
-        # numba would write the address of Python's globals into the machine code. No part reads them.
-        return SimpleNamespace(set_env=lambda *_: None)
+    # numba would write the address of Python's globals into the machine code. No part reads them.
+    codegen = SimpleNamespace(set_env=lambda *_: None)
 
 
 class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
