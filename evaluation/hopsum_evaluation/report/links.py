@@ -104,19 +104,24 @@ def run(settings: Settings, tell: Tell) -> Result:
     """Measure every case that the folder lacks, until there is an interrupt. Raises NotRunError."""
     if reason := unavailable():
         raise NotRunError(reason)
-    cases, documents = cases_of(settings), list[dict[str, Any]]()
+    cases, documents, failed = cases_of(settings), list[dict[str, Any]](), dict[str, str]()
     for number, case in enumerate(cases):
         tell(number / len(cases), case.name)
         document = _kept(case, settings)
         try:
             documents.append(document or measure_apart(_measure, (case, settings)))
+        except NotRunError as problem:
+            # One case more or less: the others are an answer.
+            failed[case.name] = str(problem).splitlines()[0]
+            continue
         except KeyboardInterrupt:
-            # The cases that are done are an answer.
             if not documents:
                 raise
             break
         write_report(documents[-1], _path(case, settings))
-    return {"workers": WORKERS, "documents": documents}
+    if not documents:
+        raise NotRunError("; ".join(failed.values()))
+    return {"workers": WORKERS, "documents": documents, "failed": failed}
 
 
 def _path(case: Case, settings: Settings) -> Path:

@@ -86,6 +86,7 @@ def answers_page(report: dict[str, Any]) -> str:
         "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
         "datagrams and waiting.", "",
         "## What `hopsum plan` predicts", "", *_markdown(predicted), plan_words(predicted), "", *_OPEN,
+        *(f"Failed: {name}, {reason}." for name, reason in result.get("failed", {}).items()), "",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -186,6 +186,21 @@ def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.
     assert [each["benchmark"] for each in again[len(found) :]] == ["again"] * 2
 
 
+def test_a_case_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(_: object, order: tuple[links.Case, Settings]) -> dict[str, Any]:
+        if order[0].benchmark == "accuracy":
+            raise NotRunError("out of memory\nand more")
+        return document(order[0].benchmark, arguments=[])
+
+    monkeypatch.setattr(links, "unavailable", lambda: None)
+    monkeypatch.setattr(links, "measure_apart", fails)
+    found = links.run(Settings(1, Size.SMALL, tmp_path), lambda *_: None)
+    assert len(found["documents"]) == 3
+    assert found["failed"] == dict.fromkeys(("cnn-fabric-200mbit", "cnn-hosts-200mbit"), "out of memory")
+    page = answers_page(report_of({**made_up(), "failed": found["failed"]}))
+    assert "Failed: cnn-hosts-200mbit, out of memory." in page
+
+
 def test_texts_follow_from_the_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (tmp_path / "docs/images").mkdir(parents=True)
