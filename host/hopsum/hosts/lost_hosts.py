@@ -47,7 +47,7 @@ def mind_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int
         owners: by name of each switch the rank on its host.
     """
     over = threading.Event()
-    gone = set[int]()
+    gone, told = set[int](), set[str]()
 
     def look(jobs: JobsClient) -> None:
         # The list has no counters: to read those of a switch that is lost takes seconds.
@@ -74,7 +74,9 @@ def mind_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int
                     look(JobsClient(channel, secret))
                 # Tried again: the controller may be busy, and the store goes with its process.
                 except (ControllerError, RuntimeError, OSError) as error:
-                    _log.warning("rank 0 cannot mind the hosts of its job: %s", error)
+                    if str(error) not in told:
+                        _log.warning("rank 0 cannot mind the hosts of its job: %s", error)
+                    told.add(str(error))
 
     thread = threading.Thread(target=mind, name="hopsum-hosts", daemon=True)
     thread.start()

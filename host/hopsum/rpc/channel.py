@@ -39,6 +39,8 @@ class ControllerUnreachableError(ControllerError):
         self.tls = tls
 
 
+START_AGAIN: Final = "start all ranks again, or with min_workers this one"
+"""What the user of a rank without a place in a job of hosts:// is told."""
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
 MISSED_MAX: Final = 2
@@ -304,7 +306,7 @@ class Channel:
             )
         # The hints behind the semicolon are for jobs in which another worker may take a place.
         if self.address.host_rank is not None:
-            told = f"{told.partition('; ')[0]}; start all ranks again"
+            told = f"{told.partition('; ')[0]}; {START_AGAIN}"
         return ControllerError(f"{where}: {told}", code.name)
 
 

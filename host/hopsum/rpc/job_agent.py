@@ -30,7 +30,7 @@ from typing import Any, Final
 from hopsum.agent import Agent
 from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks, why_unfinished
-from hopsum.rpc.channel import ControllerError, ControllerUnreachableError
+from hopsum.rpc.channel import START_AGAIN, ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member_client import MemberClient
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -185,7 +185,7 @@ class JobAgent(Agent):
         if min(self._stalled_s, lease.silent_s) >= lease.lease_s:
             return (
                 f"{own} is cut off: nothing came from {whose}, and nothing from the controller, for the lease of "
-                f"{lease.lease_s:.3g} s (lease_s). See to the network of the host, and start all ranks again"
+                f"{lease.lease_s:.3g} s (lease_s). See to the network of the host, and {START_AGAIN}"
             )
         return ""
 

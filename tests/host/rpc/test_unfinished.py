@@ -21,6 +21,7 @@ from hopsum.agent import Communicator
 from hopsum.errors import GenerationEndedError
 from hopsum.rpc.channel import (
     MISSED_MAX,
+    START_AGAIN,
     Channel,
     ControllerAddress,
     ControllerError,
@@ -156,7 +157,7 @@ def test_a_controller_that_ended_with_its_rank_is_no_wait() -> None:
             raise UnauthenticatedError("rank 1 was evicted", hint="close, and connect again")
 
         desk.before = evict
-        for host_rank, hint in ((None, "close, and connect again"), (0, "start all ranks again")):
+        for host_rank, hint in ((None, "close, and connect again"), (0, START_AGAIN)):
             address = replace(ControllerAddress.of(service.address), host_rank=host_rank)
             with Channel(address) as channel, pytest.raises(ControllerError, match=f"rank 1 was evicted; {hint}$"):
                 MemberClient(channel, NAME, TOKEN).locate(WAIT_S)
