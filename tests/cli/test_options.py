@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,18 @@ def test_every_option_is_explained(name: str) -> None:
         assert not action.help.endswith("."), (path, shown, action.help)
 
 
-def test_a_spelling_takes_the_same_kind_of_value_everywhere() -> None:
-    kinds: dict[str, dict[tuple[bool, bool], list[str]]] = defaultdict(lambda: defaultdict(list))
+def said_in_two_ways(tell: Callable[[argparse.Action], Any]) -> dict[str, dict[Any, list[str]]]:
+    """Return the spellings of which `tell` says different things, with the commands by what it says."""
+    found: dict[str, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in COMMANDS:
         for path, action in actions_of(parser_of(name), name):
             for spelling in action.option_strings:
-                kinds[spelling][_kind(action)].append(path)
-    two = {spelling: dict(found) for spelling, found in kinds.items() if len(found) > 1}
-    assert not two
+                found[spelling][tell(action)].append(path)
+    return {spelling: dict(said) for spelling, said in found.items() if len(said) > 1}
+
+
+def test_a_spelling_takes_the_same_kind_of_value_everywhere() -> None:
+    assert not said_in_two_ways(_kind)
 
 
 TWO_TYPES = {
@@ -88,12 +92,7 @@ TWO_TYPES = {
 
 
 def test_the_values_of_a_spelling_are_read_alike() -> None:
-    types: dict[str, dict[tuple[str, tuple[str, ...]], list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name in COMMANDS:
-        for path, action in actions_of(parser_of(name), name):
-            for spelling in action.option_strings:
-                types[spelling][_type(action)].append(path)
-    two = {spelling: dict(found) for spelling, found in types.items() if len(found) > 1}
+    two = said_in_two_ways(_type)
     assert set(two) == set(TWO_TYPES), two
 
 

@@ -280,7 +280,6 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     [
         ({"quorum": 3}, "over a tree of switches: quorum 3 of 4 workers; all 4 workers complete a sum there"),
         ({"min_quorum": 2}, "over a tree of switches: min_quorum 2; one that asks closes the sum of its own rack"),
-        ({"workers": 13, "table": TABLE}, "granularity 20 allows 12 workers, 13 workers allow granularity 19"),
     ],
 )
 def test_what_a_tree_cannot_have(tree: Cluster, options: dict[str, Any], why: str) -> None:
