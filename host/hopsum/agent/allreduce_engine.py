@@ -314,7 +314,7 @@ class AllReduceEngine:
         if isinstance(event, AllReduceFailed):
             self._note_failed(task, event.error)
         else:
-            self._arrive(Arrived(task, event, SocketTraffic.of(self.network.statistics), part))
+            self._arrive(Arrived(task, event, self.network.traffic, part))
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Say whether anything was done."""

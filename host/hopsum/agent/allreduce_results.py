@@ -43,15 +43,15 @@ class SocketTraffic(NamedTuple):
         return self.bytes_received + self.datagrams_received * (ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
 
     @classmethod
-    def of(cls, statistics: TransportStatistics) -> SocketTraffic:
-        """Copy the counts of a transport."""
-        link = statistics.link
+    def of(cls, *statistics: TransportStatistics) -> SocketTraffic:
+        """Add up the counts of a transport, or those of its shards."""
+        links = [each.link for each in statistics]
         return cls(
-            link.datagrams_sent,
-            link.datagrams_received,
-            statistics.worker.retransmits,
-            link.bytes_sent,
-            link.bytes_received,
+            sum(link.datagrams_sent for link in links),
+            sum(link.datagrams_received for link in links),
+            sum(each.worker.retransmits for each in statistics),
+            sum(link.bytes_sent for link in links),
+            sum(link.bytes_received for link in links),
         )
 
     def __sub__(self, earlier: SocketTraffic) -> SocketTraffic:

@@ -25,11 +25,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent.allreduce_results import SocketTraffic
 from hopsum.agent.signature import LANES
 from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker_state import AllReduceEvent
-from hopsum.transport.shard import Shard, TransportStatistics
+from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum_wire.generations import Resume, Sealed
 
@@ -91,9 +92,10 @@ class Network:
         """Held by whoever uses the transport, but for `wake`."""
 
     @property
-    def statistics(self) -> TransportStatistics:
-        """Return the counts of the transport."""
-        return self._transport.statistics
+    def traffic(self) -> SocketTraffic:
+        """Return the counts of datagrams so far."""
+        # Not of the transport's statistics: each phase asks, and these count everything of all shards.
+        return SocketTraffic.of(*(shard.statistics for shard in self._shards))
 
     @property
     def stalled_s(self) -> float:

@@ -231,8 +231,7 @@ class Transport:
         with self._locks:
             begun = time.monotonic()
             due = [timer for shard in shards if (timer := shard.begin_step()) is not None]
-            # A thread that wants a worker gets it before the loop waits for the network with it.
-            runs = loop is not None and not self._locks.are_wanted and loop.is_plain(self._workers, self._spreads)
+            runs = is_plain = self._is_plain()
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
             # A vector may have ended in `submit`: its results came early, or it is void.
             if work is not None or any(worker.events for worker in self._workers):
@@ -246,17 +245,20 @@ class Transport:
                 # peers. What is on its way out when `seal` runs counts as sent before the seal.
                 batches = [worker.segments_to_send(begun) for worker in self._workers]
                 due = [timer for worker in self._workers if (timer := worker.get_timer()) is not None]
+                # Where datagrams to be sent again were all that kept the loop away, it takes what comes now: Python
+                # takes a hundred times as long for each.
+                is_plain = self._is_plain()
         for shard, rows in zip(shards, batches, strict=True):
             shard.send(rows)
         arrived: Sequence[Sequence[bytes | memoryview]] = [()] * len(shards)
-        if not runs and not (loop is not None and loop.has_rest):
+        if not is_plain and not (loop is not None and loop.has_rest):
             # Read again: sending may have taken milliseconds, and timers are absolute.
             wait_s = min([wait_s, *(timer - time.monotonic() for timer in due)]) if due else 0.0
             arrived = self._receive(wait_s)
             emptied = [not some for some in arrived]
         with self._locks:
             now = time.monotonic()
-            if loop is not None and not runs and loop.has_rest:
+            if loop is not None and not is_plain and loop.has_rest:
                 loop.take_rest(self._workers, now)
             for shard, some, is_empty in zip(shards, arrived, emptied, strict=True):
                 shard.hand_over(some, now, emptied=is_empty)
@@ -295,6 +297,12 @@ class Transport:
         self.close()
 
     # ---- parts of a step ---------------------------------------------------------------------------------
+
+    def _is_plain(self) -> bool:
+        """Say whether the compiled loop can have the workers now; with the locks."""
+        # A thread that wants a worker gets it before the loop waits for the network with it.
+        loop = self._loop
+        return loop is not None and not self._locks.are_wanted and loop.is_plain(self._workers, self._spreads)
 
     def _receive(self, timeout_s: float) -> list[Sequence[bytes | memoryview]]:
         """Wait for what arrives. Return it by shard."""

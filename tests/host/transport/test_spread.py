@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("numba")
 
 from hopsum.errors import GenerationEndedError
-from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum.protocol.worker_state import AllReduce, places_for
 from hopsum.transport.shard import Shard
 from hopsum.transport.spread import CodecWork, Spread, next_work
@@ -179,6 +179,38 @@ def test_a_vector_whose_coder_failed_has_one_end(
     assert isinstance(ends[0], AllReduceFailed)
     assert isinstance(ends[0].error, MemoryError)
     assert [end.handle for end in ends] == handles[: len(ends)]
+
+
+def test_results_that_come_when_datagrams_are_due_again_are_the_compiled_loops(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes a hundred times as long for each."""
+    timing = Timing(retransmit_s=0.02, deadline_s=WAIT_S)
+    taken: list[Any] = []
+    ends: list[Shard] = []
+    switches = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+    for switch in switches:
+        switch.bind(("127.0.0.1", 0))
+        link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
+        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
+    transport = stack.enter_context(Transport(ends))
+    monkeypatch.setattr(Worker, "receive_datagram", lambda worker, *given: taken.append(given))
+    handle = transport.submit(Op.ADD32, codes_of(2 * SLOTS, 0).source)
+    until = time.monotonic() + WAIT_S
+    while not any(shard.worker.queue.sends_again for shard in transport.shards):
+        assert time.monotonic() < until
+        transport.step(0.1)
+    for switch in switches:
+        for _ in range(SLOTS):
+            update, peer = switch.recvfrom(65535)
+            switch.sendto(result_of(update), peer)
+    events: list[Any] = []
+    while not events:
+        assert time.monotonic() < until
+        events = transport.step(0.1)
+    assert [(type(event), event.handle) for event in events] == [(AllReduceDone, handle)]
+    assert transport.statistics.worker.retransmits
+    assert not taken
 
 
 def test_a_vector_that_one_shard_refuses_is_not_in_progress(stack: ExitStack) -> None:
