@@ -313,4 +313,4 @@ def show(result: Result) -> Shown:
         samples[each.claim.name] = answer.ratios(each.others, _PAIRED, each.place) if answer else []
     reasons = {name: "not trained at this size; --full does" for name, found in samples.items() if not found}
     tables = [figure_table(result), parts_table(result), plan_table(result), check_table(result)]
-    return Shown(tables, samples=samples, reasons=reasons)
+    return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

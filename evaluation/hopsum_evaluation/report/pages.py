@@ -122,7 +122,9 @@ def answer_words(answers: Sequence[Answer]) -> str:
         for others in (["fp32"], None):
             means = [each.ratio(others or each.hooks, each.ours(place), place).mean for each in here]
             spans.append(_span([mean for mean in means if isfinite(mean)]))
-        faster = sum(each.ratio(each.hooks, each.ours(place), place).mean > 1 for each in here)
+        ratios = [each.ratio(each.hooks, each.ours(place), place) for each in here]
+        # The whole interval, where there is one.
+        faster = sum((ratio.mean if ratio.low is None else ratio.low) > 1 for ratio in ratios)
         wins.append(f"{faster} of {len(here)} cases with {words}")
     return (
         f"Through a switch in the middle, training with hopsum is {spans[0]} times as fast as DDP in fp32, and "
