@@ -667,6 +667,8 @@ class AllReduceEngine:
                 return True
             if not self._network_over:
                 return False
+        # Later ones may have codes in the stream, which wait for those of this one.
+        self._network_over = True
         self._end(oldest, oldest.error or self.over())
         return True
 

@@ -19,6 +19,7 @@ from hopsum_wire.membership import MembershipError, format_membership
 
 from ...support.processes import await_that
 from .cluster import GENERATION, HASTY, PATIENT, Cluster
+from .stage_transport import Stage
 
 pytestmark = pytest.mark.system
 WAIT_S = 60
@@ -52,6 +53,25 @@ def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack
     np.testing.assert_array_equal(feedback.residual, 2 * X)
     with pytest.raises(GenerationEndedError, match="Make a new agent with a membership of a new generation"):
         agent.submit(X)
+
+
+def test_codes_behind_those_that_are_missing_end_with_them() -> None:
+    """No deadline ends them: what this rank cannot send has none."""
+    stand = Stage("fixed")
+    feedback = [ErrorFeedback(X.size) for _ in range(2)]
+    first, second = (stand.submit(X, each, number) for number, each in enumerate(feedback))
+    for handle, phases in ((0, 3), (2, 4)):
+        stand.transport.wait_for_phases(handle + 1)
+        stand.transport.do(handle)
+        stand.transport.wait_for_phases(phases)
+    stand.transport.void(1, AllReduceTimeoutError("its codes"))
+    with pytest.raises(AllReduceTimeoutError, match="its codes"):
+        first.future.result(WAIT_S)
+    with pytest.raises(GenerationEndedError, match="its codes"):
+        second.future.result(WAIT_S)
+    for each in feedback:
+        np.testing.assert_array_equal(each.residual, X)
+    stand.stop()
 
 
 @pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "contribution"])
