@@ -200,7 +200,7 @@ class SideChannel:
         self._delivers[shard] = deliver
         if self._thread is not None:
             return
-        self._move(self._members[0], peers)
+        self.move(self._members[0], peers)
         self._thread = threading.Thread(target=self._run, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
 
@@ -210,10 +210,8 @@ class SideChannel:
         Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
         All shards call it, and the first call counts.
         """
-        if key != self._members[0]:
-            self._move(key, peers)
-
-    def _move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
+        if self._thread is not None and key == self._members[0]:
+            return
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
         # Dicts are replaced as a whole: the channel's thread sees the old or the new peers, never half of them.
         self._members = key, {rank: address[0] for rank, address in others.items()}
@@ -223,13 +221,15 @@ class SideChannel:
         self._look_up()
 
     def send(self, rank: int, message: PeerMessage) -> None:
-        """Say something to a peer, sooner or later or never. Raises KeyError for a rank without an address."""
+        """Say something to a peer, sooner or later or never."""
         self.send_all([(rank, message)])
 
     def send_all(self, messages: Sequence[tuple[int, PeerMessage]]) -> None:
         """Say something to several peers: (rank, message) each, as `send`."""
         for rank, message in messages:
-            self._put(self._outgoing[rank], message.pack())
+            # A rank that is lost has no address where another shard has moved first: its message is lost with it.
+            if (out := self._outgoing.get(rank)) is not None:
+                self._put(out, message.pack())
         if messages:
             self._look_up()
 

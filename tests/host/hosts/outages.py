@@ -118,7 +118,6 @@ class Training:
         return self._folder / f"rank{rank}.log"
 
 
-WAYS: Final = ("plain", "hosts", "fall_back")
 Outage = Callable[[Training, float], None]
 """Disturbs a training for some seconds."""
 
@@ -220,33 +219,23 @@ def ends(training: Training, name: str) -> tuple[float, dict[int, str]]:
     return training.fails(began_s, but=[rank])
 
 
-def measure(ways: Sequence[str], hosts: int = 3, seconds: float = 20.0) -> None:
-    """Print the times of all outages in trainings: plain DDP, by hosts, and by hosts that may fall_back."""
+def measure(hosts: int = 3, seconds: float = 20.0) -> None:
+    """Print the times of all outages, in trainings by plain DDP and by hosts://."""
     with tempfile.TemporaryDirectory() as folder:
-        for way in ways:
+        for way in sys.argv[1:] or ("plain", "hosts"):
             with Star(hosts) as star, ExitStack() as stack:
                 training = Training(stack, star, Path(folder) / way, way)
                 for name in OUTAGES:
                     print(f"{way}: {name}: continues after {survives(training, name, seconds):.1f} s", flush=True)
                 training.finish()
             for number, name in enumerate(ENDS):
+                # Plain DDP waits for minutes, until TCP gives up.
+                if way == "plain" and name == "host 1 loses power":
+                    continue
                 with Star(hosts) as star, ExitStack() as stack:
                     training = Training(stack, star, Path(folder) / f"{way}{number}", way)
-                    try:
-                        print(f"{way}: {name}: error after %.1f s: %s" % ends(training, name), flush=True)
-                    except AssertionError as error:
-                        print(f"{way}: {name}: {error}", flush=True)
-            with Star(hosts) as star, ExitStack() as stack:
-                training = Training(stack, star, Path(folder) / f"{way}-udp", way)
-                began_s = time.monotonic()
-                loses_udp(training.star)
-                if way == "hosts":
-                    print(f"{way}: UDP is lost for ever: error after %.1f s: %s" % training.fails(began_s), flush=True)
-                else:
-                    time.sleep(1)
-                    after_s = training.continues(began_s + 1) + 1
-                    print(f"{way}: UDP is lost for ever: continues after {after_s:.1f} s", flush=True)
+                    print(f"{way}: {name}: error after %.1f s: %s" % ends(training, name), flush=True)
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1:] or WAYS)
+    measure()
