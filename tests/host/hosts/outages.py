@@ -70,11 +70,13 @@ class Training:
             self.continues(0.0)
 
     def lines(self, rank: int) -> list[Line]:
-        text = self._log(rank).read_text(errors="replace")
-        return [Line(word, float(at_s), rest) for word, at_s, rest in LINE.findall(text)]
+        return [Line(word, float(at_s), rest) for word, at_s, rest in LINE.findall(self.text(rank))]
+
+    def text(self, rank: int) -> str:
+        return self._log(rank).read_text(errors="replace")
 
     def tail(self, rank: int) -> str:
-        return self._log(rank).read_text(errors="replace")[-3000:]
+        return self.text(rank)[-3000:]
 
     def continues(self, since_s: float) -> float:
         """Wait until each rank has done a step after a time and five more. Return the seconds to the first step."""
@@ -156,9 +158,9 @@ def loses_udp(star: Star) -> None:
     star.hosts[1].ip("rule", "add", "from", star.host_ip(2), "ipproto", "udp", "pref", "0", "blackhole")
 
 
-def narrows(star: Star) -> None:
-    """Let the MTU of host 1 fall to 900, for good."""
-    star.hosts[1].ip("link", "set", "dev", "eth0", "mtu", "900")
+def narrows(star: Star, host: int = 1) -> None:
+    """Let the MTU of a host fall to 900, for good."""
+    star.hosts[host].ip("link", "set", "dev", "eth0", "mtu", "900")
 
 
 def slows(training: Training, seconds: float) -> None:

@@ -31,7 +31,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         def begin(hosts: int, way: str = "hosts", *settings: dict[str, str], mtu: bool = False) -> Training:
             star = stack.enter_context(Star(hosts))
             if mtu:
-                narrows(star)
+                for host in range(hosts):
+                    narrows(star, host)
             return Training(stack, star, tmp_path / way, way, settings=settings)
 
         yield begin
@@ -66,10 +67,10 @@ def test_datagrams_that_are_lost_for_ever_are_an_error_or_the_end_of_hopsum(star
     training.finish()
 
 
-def test_an_mtu_that_is_small_from_the_start(start: Start) -> None:
+def test_an_mtu_that_is_small_on_all_hosts_from_the_start(start: Start) -> None:
     training = start(3, mtu=True)
     training.finish()
-    assert "the MTU of the way is 900" in training.tail(1)
+    assert "the MTU of the way is 900" in training.text(1)
 
 
 @pytest.mark.parametrize(
