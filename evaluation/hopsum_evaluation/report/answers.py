@@ -88,7 +88,7 @@ Times = dict[str, dict[int, float]]
 
 
 @dataclass(slots=True)
-class Answer:
+class LinkAnswer:
     """What was measured of a model, or of an all-reduce, on links of one rate.
 
     what: quantity of `times`, in words.
@@ -137,9 +137,9 @@ class Answer:
         return found
 
 
-def answers_of(result: Result) -> list[Answer]:
+def answers_of(result: Result) -> list[LinkAnswer]:
     """Group the trainings of a result of section `links` by links and model, smaller models first."""
-    found: dict[tuple[str, float], Answer] = {}
+    found: dict[tuple[str, float], LinkAnswer] = {}
     for document in _documents(result, "accuracy", "training"):
         name = document["model"]
         model = MODELS.get(name)
@@ -149,20 +149,20 @@ def answers_of(result: Result) -> list[Answer]:
             waits = document.get("compute_s")
             said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
             said += f", computing {said_time(waits)}" if waits else ""
-            answer = found.setdefault((name, bits_per_s), Answer(bits_per_s, said, what))
+            answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, said, what))
             seconds = seconds_to_target(model, run) if model else run["step_s"]
             answer.times[run["placement"]][run["scheme"]][run["repeat"]] = seconds
     return list(found.values())
 
 
-def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any], Answer]]:
+def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any], LinkAnswer]]:
     """List documents and entries of all-reduces, each with its seconds."""
-    found: dict[tuple[int, float], Answer] = {}
+    found: dict[tuple[int, float], LinkAnswer] = {}
     listed = []
     for document in _documents(result, "allreduce"):
         for entry in document["rates"]:
             key = entry["elements"], rate_bits_per_s(entry["rate"])
-            answer = found.setdefault(key, Answer(key[1], f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
+            answer = found.setdefault(key, LinkAnswer(key[1], f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
             for name, subject in entry["subjects"].items():
                 answer.times[document["placement"]][name.removeprefix("gloo-")][0] = subject["seconds"]
             listed.append((document, entry, answer))
@@ -173,13 +173,13 @@ def _documents(result: Result, *benchmarks: str) -> list[dict[str, Any]]:
     return [each for each in result.get("documents", ()) if each["benchmark"] in benchmarks]
 
 
-def answer_table(answers: Sequence[Answer]) -> ShownTable:
+def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
     """Tabulate the scheme to use: a row for links and model, a column for each place of the switches."""
     rows = [[each.links, each.model, *(_use(each, place) for place in PLACES)] for each in answers]
     return ShownTable("answers", ("links", "model", *PLACES.values()), rows)
 
 
-def _use(answer: Answer, place: str) -> str:
+def _use(answer: LinkAnswer, place: str) -> str:
     """Name the fastest scheme, and say how many times as fast it is as fp32 and as the best of the others."""
     ours, hook = answer.ours(place), answer.best(answer.hooks)
     if ours is None or hook is None:
@@ -225,7 +225,7 @@ def _label(place: str, name: str) -> str:
     return f"`{name}`{', hosts' if place == HOSTS else ''}"
 
 
-def _mean_cell(answer: Answer, place: str, name: str, unit: float) -> str:
+def _mean_cell(answer: LinkAnswer, place: str, name: str, unit: float) -> str:
     if name not in answer.times[place]:
         return "-"
     mean = answer.mean(name, place)
@@ -280,7 +280,7 @@ def check_table(result: Result) -> ShownTable:
     return ShownTable("check", ("16 processors / dilated, ms", *next(iter(REAL.values()))), rows)
 
 
-def speed_bars(answers: Sequence[Answer]) -> BarChart | None:
+def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
     """Chart how many times as fast as fp32 each side is, a group for links and model. None without a ratio."""
     kept = [each for each in answers if "fp32" in each.times[FABRIC]]
     if not kept:
@@ -295,7 +295,7 @@ def speed_bars(answers: Sequence[Answer]) -> BarChart | None:
     return BarChart("report-ratio", "Times as fast as DDP in fp32", groups, "times as fast", series, 1.0, "fp32")
 
 
-def _sides(answer: Answer) -> dict[str, tuple[str | None, str]]:
+def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
     """Name the scheme of each bar of a group, and the place of its switches."""
     return {
         "the best of torch's other hooks": (answer.best(set(answer.hooks) - {"fp32"}), FABRIC),

@@ -37,7 +37,7 @@ _CODECS: Final = ("--codec", OURS[0], "--codec", OURS[1])
 _ALONE: Final = ("--only", "gloo-fp32", "--only", "gloo-fp16", "--only", "two-shot:bits=4")
 
 
-class Case(NamedTuple):
+class LinkCase(NamedTuple):
     """A call of a benchmark, in a process of its own.
 
     name: of the case and of its files.
@@ -53,7 +53,7 @@ class Case(NamedTuple):
     spare: float = 1.0
 
 
-def cases_of(settings: Settings) -> list[Case]:
+def cases_of(settings: Settings) -> list[LinkCase]:
     """List the cases of a size, those first without which there is no answer."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
@@ -67,7 +67,7 @@ def cases_of(settings: Settings) -> list[Case]:
     trained = [_train(place, rate, lengths) for place in places for rate in rates]
     timed = [[_time(place, rate, model) for place in places for rate in listed]
              for model, listed in settings.pick((), (), (("resnet50", rates), ("gpt2-small", RATES[1:])))]  # fmt: skip
-    plan = Case("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)
+    plan = LinkCase("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)
     first, *longer = reduces
     return [plan, *first, *trained, *(case for cases in (*timed[:1], *longer, *timed[1:]) for case in cases)]
 
@@ -77,27 +77,27 @@ def _spare(rate: str) -> float:
     return SPARE if rate != RATES[0] else 1.0
 
 
-def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> Case:
+def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> LinkCase:
     elements, buckets, runs = size
     subjects = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], "--codec", OURS[1])
     arguments = ("--elements", elements, "--buckets", buckets, "--runs", runs, "--rates", rate, *subjects)
     name = f"allreduce-{placement}-{elements}-{rate}"
-    return Case(name, "allreduce", arguments, placement, trains=False, spare=_spare(rate))
+    return LinkCase(name, "allreduce", arguments, placement, trains=False, spare=_spare(rate))
 
 
-def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> Case:
+def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> LinkCase:
     # Others need no switch: at the hosts their trainings would be the same again.
     others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
     arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
-    return Case(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
+    return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
 
 
-def _time(placement: str, rate: str, model: str) -> Case:
+def _time(placement: str, rate: str, model: str) -> LinkCase:
     schemes = (*OTHERS, *OURS) if placement == "fabric" else OURS
     # Two counted steps are the least, and most of these take longer than the time.
     length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--device", "cpu")
     arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), *length)
-    return Case(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
+    return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
 
 
 def run(settings: Settings, tell: Tell) -> Result:
@@ -124,11 +124,11 @@ def run(settings: Settings, tell: Tell) -> Result:
     return {"workers": WORKERS, "documents": documents, "failed": failed}
 
 
-def _path(case: Case, settings: Settings) -> Path:
+def _path(case: LinkCase, settings: Settings) -> Path:
     return settings.folder / f"links-{case.name}.json"
 
 
-def _kept(case: Case, settings: Settings) -> dict[str, Any] | None:
+def _kept(case: LinkCase, settings: Settings) -> dict[str, Any] | None:
     """Read the object of a case that an earlier call has measured with the same arguments at the same commit."""
     path = _path(case, settings)
     if not path.exists():
@@ -138,7 +138,7 @@ def _kept(case: Case, settings: Settings) -> dict[str, Any] | None:
     return found if same else None
 
 
-def arguments_of(case: Case, dilate: bool, cores: int) -> list[str]:
+def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     """Complete the arguments of a case for a machine with so many processors.
 
     Workers and switches that have no two processors each get one each where time is to be dilated, of `spare` for each.
@@ -150,7 +150,7 @@ def arguments_of(case: Case, dilate: bool, cores: int) -> list[str]:
     return arguments
 
 
-def _measure(order: tuple[Case, Settings]) -> dict[str, Any]:
+def _measure(order: tuple[LinkCase, Settings]) -> dict[str, Any]:
     case, settings = order
     parser, measure = _BENCHMARKS[case.benchmark]
     arguments = arguments_of(case, settings.dilate, machine()["cores"])

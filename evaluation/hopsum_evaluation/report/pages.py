@@ -16,7 +16,7 @@ from hopsum_evaluation.charts import BarChart, Plot, write_chart
 from hopsum_evaluation.report.answers import (
     MOST_OFF,
     PLACES,
-    Answer,
+    LinkAnswer,
     answer_table,
     answers_of,
     check_table,
@@ -114,7 +114,7 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
     return [*lines, f"Measured{dilated}: {stamp(report, LINKS)}; {more}.", ""]
 
 
-def answer_words(answers: Sequence[Answer]) -> str:
+def answer_words(answers: Sequence[LinkAnswer]) -> str:
     """Say in three sentences how many times as fast hopsum is, and where it is not faster."""
     spans, wins = [], []
     for place, words in PLACES.items():

@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
     )
     parser.add_argument(
-        "--dilate", action="store_true",
+        "--dilated", dest="dilate", action="store_true",
         help="give workers and switches of section links a processor each, by time dilation where there are fewer",
     )  # fmt: skip
     parser.add_argument("--seed", type=whole(0), default=1, help="seed of everything random (default %(default)s)")

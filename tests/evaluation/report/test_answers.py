@@ -167,7 +167,7 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def stopped(_: object, order: tuple[links.Case, Settings]) -> dict[str, Any]:
+    def stopped(_: object, order: tuple[links.LinkCase, Settings]) -> dict[str, Any]:
         if order[0].benchmark == "accuracy":
             raise KeyboardInterrupt
         return document(order[0].benchmark, arguments=links.arguments_of(order[0], True, 2), commit="c")
@@ -187,7 +187,7 @@ def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.
 
 
 def test_a_case_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(_: object, order: tuple[links.Case, Settings]) -> dict[str, Any]:
+    def fails(_: object, order: tuple[links.LinkCase, Settings]) -> dict[str, Any]:
         if order[0].benchmark == "accuracy":
             raise NotRunError("out of memory\nand more")
         return document(order[0].benchmark, arguments=[])
