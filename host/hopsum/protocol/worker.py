@@ -266,6 +266,8 @@ class Worker:
         self._handles += 1
         # E4: positions before a newcomer's start that are not decided are void on all ranks.
         if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self.state.decided):
+            # A rank that lacks void phases of others has longer ones in their place: those end where newcomers begin.
+            self.stream.end = min(self.stream.end, self.join_point.start)
             self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
         places = places or places_for(op, len(payloads))

@@ -193,6 +193,23 @@ def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
     assert worker.stream.end == 9
 
 
+def test_a_void_all_reduce_takes_no_position_of_the_newcomers() -> None:
+    """Others had a shorter one there, or the zeros of an all-reduce that is void here."""
+    worker = make()
+    submit(worker, 2)
+    worker.seal()
+    worker.resume(8, resume(0, start=5, start_generation=8), 1.0)
+    error_of(worker, WorkersReplacedError)
+    submit(worker, 4)
+    error_of(worker, WorkersReplacedError)
+    assert worker.stream.end == 5
+    with pytest.raises(WorkersReplacedError):
+        submit(worker, 1)
+    worker.go_on(8, 5)
+    submit(worker, 1)
+    assert worker.stream.end == 6
+
+
 def test_an_answer_to_older_newcomers() -> None:
     worker = make()
     worker.seal()
