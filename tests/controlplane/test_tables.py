@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from operator import xor
 
@@ -30,12 +31,6 @@ def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, obse
     tables = {"table16": TABLE16, "table6": TABLE6}
     spec = make_spec(workers=3, quorum=2, min_quorum=1, observers=(observer,), **tables)
     return Job(spec, switch_endpoint, GENERATION, 5, SlotRange(32, 16), group=6, window=16)
-
-
-def test_address(job: Job) -> None:
-    assert address.switch_address(job.switch) == TableEntry(
-        "switch_address", {"address": 0x0A0000FE}, "set_switch_mac", {"mac": 0x0200000000AA}
-    )
 
 
 def test_admit(job: Job) -> None:
@@ -100,20 +95,10 @@ def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str,
         assert reduce(xor, terms).to_bytes(256, "big") == lanes(table[code])
 
 
-def test_a_job_without_a_table_has_no_lookup(
-    make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
-) -> None:
-    job = Job(make_spec(table=None), switch_endpoint, GENERATION, 0, SlotRange(0, 16), group=1, window=16)
-    assert lookup.lookup(job) == []
-
-
-@pytest.mark.parametrize(("table", "op"), [("table", 1), ("table16", 2), ("table6", 8)])
-def test_a_job_has_the_lookup_of_its_table_alone(
-    make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, table: str, op: int
-) -> None:
-    spec = make_spec(**{"table": None, table: TABLE16 if table == "table16" else tuple(range(16))})
-    (entry,) = lookup.lookup(Job(spec, switch_endpoint, GENERATION, 0, SlotRange(0, 16), group=1, window=16))
-    assert entry.match["op"] == op
+@pytest.mark.parametrize(("tables", "ops"), [({}, []), ({"table16": TABLE16}, [2]), ({"table6": TABLE6}, [8])])
+def test_a_job_has_the_lookup_of_its_table_alone(job: Job, tables: dict[str, tuple[int, ...]], ops: list[int]) -> None:
+    spec = replace(job.spec, **{"table": None, "table16": None, "table6": None, **tables})
+    assert [entry.match["op"] for entry in lookup.lookup(replace(job, spec=spec))] == ops
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from hopsum_controlplane.errors import ClusterConfigError
 from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 from hopsum_wire import HOPSUM_UDP_PORT
 
+from ...support.pages import DOCS, blocks
+
 WHOLE = """
 [controller]
 database = "/var/lib/state.sqlite"
@@ -170,7 +172,7 @@ def test_no_file_no_switch_one_name_twice(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_is_right(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
+    page = (DOCS / "operating.md").read_text(encoding="utf-8")
     text = page.partition("```toml\n")[2].partition("```")[0]
     assert load(tmp_path, text).switches[0].name == "leaf1"
 
@@ -196,16 +198,16 @@ ip = "10.0.0.25{number}"
         ]
     )
 )
-LINK1 = '[[link]]\nleaf = "leaf1"\nleaf_port = 9\nspine = "spine"\nspine_port = 1\n'
-LINK2 = '[[link]]\nleaf = "leaf2"\nleaf_port = 8\nspine = "spine"\nspine_port = 2\n'
+(LINKS,) = blocks("operating", "Trees of switches", "text")
+LINK1, LINK2 = re.findall(r"(?:.+\n)+", LINKS.replace('2"\nleaf_port = 9', '2"\nleaf_port = 8'))
 
 
-def test_links_make_a_tree(tmp_path: Path) -> None:
-    found = load(tmp_path, TREE + LINK1 + LINK2)
+def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
+    found = load(tmp_path, TREE + LINKS)
     assert found.spines == ("spine",)
     assert [str(link) for link in found.below("spine")] == [
         "leaf1 port 9 to spine port 1",
-        "leaf2 port 8 to spine port 2",
+        "leaf2 port 9 to spine port 2",
     ]
     assert found.below("leaf1") == ()
     assert found.switch("spine").ports == ()
@@ -246,7 +248,6 @@ def test_one_network_below_two_leaves(tmp_path: Path) -> None:
     assert len(load(tmp_path, behind).links) == 2
 
 
-DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
 PARTS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 LABELS = {
     PREFIX + name + part: {*labels, *(["le"] if part == "_bucket" else [])}
@@ -258,7 +259,7 @@ KINDS = {PREFIX + name + part: kind for name, kind, *_ in FAMILIES for part in P
 
 @pytest.fixture(scope="module")
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    found: dict[str, Any] = json.loads((DOCS / "grafana" / "hopsum.json").read_text())
     return found
 
 
@@ -306,7 +307,6 @@ def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
 
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "reference" / "configuration.md").read_text()
 
 

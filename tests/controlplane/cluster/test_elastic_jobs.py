@@ -97,16 +97,9 @@ def test_the_first_generation_waits_for_all_and_then_begins_with_those_who_are_t
     assert view.health_reason.endswith("it is evicted in 2.0 s; its generation began without ranks 0, 2")
 
 
-def test_all_who_are_there_begin_at_once(cluster: Cluster) -> None:
-    crew = crew_of(cluster)
-    (first, *_) = started(cluster, crew, 4)
-    assert seats(first) == ([0, 1, 2, 3], 4, 4, frozenset())
-    assert parse_membership(format_membership(first)) == first
-
-
 def test_a_lost_worker_is_waited_for_and_then_the_job_goes_on_without(cluster: Cluster) -> None:
     crew = crew_of(cluster)
-    started(cluster, crew, 4)
+    assert seats(started(cluster, crew, 4)[0]) == ([0, 1, 2, 3], 4, 4, frozenset()), "all begin at once"
     crew[2].leave("killed")
     for worker in (crew[0], crew[1], crew[3]):
         worker.join()

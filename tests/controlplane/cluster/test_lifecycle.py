@@ -664,17 +664,10 @@ class Chain:
             assert not (held and voided), f"position {position} is void for some and summed for others"
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_any_chain_of_generations(seed: int) -> None:
-    chain = Chain(random.Random(seed))
-    for _ in range(25):
-        chain.play()
-    assert chain.sums > 0
-
-
-def test_chains_have_some_that_come_too_late() -> None:
-    chains = [Chain(random.Random(seed)) for seed in range(20)]
+def test_any_chain_of_generations() -> None:
+    chains = [Chain(random.Random(seed)) for seed in range(40)]
     for chain in chains:
         for _ in range(25):
             chain.play()
-    assert sum(chain.expelled for chain in chains) > 5
+        assert chain.sums > 0
+    assert sum(chain.expelled for chain in chains) > 5, "some come too late"

@@ -503,22 +503,6 @@ def test_a_decision_against_it_removes_nothing(cluster: Cluster, device: FakeDev
     other.stop()
 
 
-def test_a_backup_is_a_database_of_its_own(cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    cluster.run("train")
-    path = tmp_path / "copy.sqlite"
-    path.touch(0o600)
-    path.write_bytes(cluster.controller.backup())
-    store = StateStore(path)
-    assert store.load() == cluster.store.load()
-    store.close()
-    assert [each.name for each in tmp_path.glob("copy*")] == ["copy.sqlite"]
-    path.write_bytes(path.read_bytes()[:4096])
-    with pytest.raises(StoreError):
-        StateStore(path)
-    cluster.stop()
-
-
 def test_a_controller_that_hears_no_worker_ends_no_lease(cluster: Cluster, device: FakeDevice, tmp_path: Path) -> None:
     """Workers call the controller that they know: one on a backup has the switch, and may not judge them."""
     crew, others = cluster.run("train"), cluster.run("other")

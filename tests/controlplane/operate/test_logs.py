@@ -21,6 +21,7 @@ from hopsum_controlplane.service.log_format import log_to
 from hopsum_wire.log_writer import LINES_MAX
 
 from ...support.processes import run_hopsum
+from .test_controller import NOBODY, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("quiet")]
 _log = logging.getLogger("hopsum_controlplane.of_a_test")
@@ -89,12 +90,8 @@ def test_what_a_thread_and_python_have_to_say_is_json_too(stream: TextIO) -> Non
 def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
     """Of one whose port is taken, about which gRPC's core has something to say of its own."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        config = tmp_path / "cluster.toml"
-        config.write_text(
-            f'[controller]\ndatabase = "{tmp_path}/state.sqlite"\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n'
-            '[[switch]]\nname = "leaf1"\ndriver = "native"\naddress = "127.0.0.1:1"\nmac = "02:00:00:00:00:fe"\n'
-            'ip = "10.0.0.254"\nports = [{port = 1, network = "127.0.0.0/8"}]\n'
-        )
+        config = write_config(tmp_path, NOBODY)
+        config.write_text(config.read_text().replace(':0"', f':{taken.getsockname()[1]}"', 1))
         clean = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
         done = run_hopsum("controller", "--config", str(config), "--log", "json", env=clean)
     assert done.returncode == 1

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from hopsum_cli.job.job_command import main
-from hopsum_controlplane.cluster import load_config
 from hopsum_topologies.process import ManagedProcess
 
 from ...support.pages import blocks
@@ -23,15 +22,6 @@ from ...support.reader import PATIENCE_S, Reader, await_end, end
 from ..cluster.world import Cluster
 
 pytestmark = pytest.mark.system
-LEAF = """
-[[switch]]
-name = "{name}"
-driver = "native"
-address = "127.0.0.1:{port}"
-mac = "02:00:00:00:00:{number:02x}"
-ip = "10.0.0.{number}"
-ports = [{ports}]
-"""
 
 
 @pytest.fixture
@@ -54,17 +44,6 @@ def test_shards_are_made_and_moved(cluster: Cluster, at: list[str], capsys: pyte
     assert main(["create", "train", "--workers", "2", "--switch", "s2", *at]) == 0
     assert main([*of_one, *at]) == 0
     assert cluster.controller.job("train").switches != ("s2",)
-
-
-def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
-    (links,) = blocks("operating", "Trees of switches", "text")
-    text = '[controller]\ndatabase = "state.sqlite"\n'
-    for number, name in enumerate(("leaf1", "leaf2", "spine"), 1):
-        ports = "" if name == "spine" else f'{{port = 1, network = "10.0.{number}.0/24"}}'
-        text += LEAF.format(name=name, port=9558 + number, number=number, ports=ports)
-    (tmp_path / "cluster.toml").write_text(text + links)
-    config = load_config(tmp_path / "cluster.toml")
-    assert [link.leaf for link in config.below("spine")] == ["leaf1", "leaf2"]
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tutorial-two-jobs.md").read_text()

@@ -406,11 +406,6 @@ def test_another_controller_has_the_switch(chip: BfRuntime, device: TofinoDevice
         assert other.read_table(half_word(other).table) == [half_word(other)]
 
 
-def test_nobody_answers() -> None:
-    with pytest.raises(SessionLostError, match=r"no BF Runtime server answered in 0\.2 s"):
-        TofinoDevice("127.0.0.1:1", DEVICE_ID, connect_timeout_s=0.2)
-
-
 def test_a_foreign_program_is_pushed_over(chip: BfRuntime, tofino_pipeline: TofinoPipeline) -> None:
     """A switch whose software started a program of its own has no cookie."""
     with TofinoDevice(chip.address, DEVICE_ID) as device:

@@ -11,9 +11,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ProgramError, TableError
 from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.copies import MAX_GROUP_ID, MulticastStore, PortCopy
-from hopsum_switch.state.entry_lookup import Exact
 
-from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
+from .builder import Json, assign, build, expression, field, hexstr, primitive
 
 FRAME = b"\x03\x04payload"
 REGISTER = {"type": "register_array", "value": "r"}
@@ -202,15 +201,6 @@ def test_writes_to_an_invalid_header_stay_with_the_packet_unseen() -> None:
     assert builder.run(FRAME) == b"\xab\x04payload"
 
 
-def test_changing_one_operation_of_the_json_changes_the_result() -> None:
-    results = set()
-    for op in ("+", "-", "&", "|", "^", "*"):
-        builder: ProgramBuilder = build()
-        builder.primitives.append(assign(field("h", "a"), expression(op, field("h", "a"), field("h", "b"))))
-        results.add(builder.run(b"\x2d\x17"))
-    assert len(results) == 6
-
-
 def test_log_messages_go_to_the_log_of_programs(caplog: pytest.LogCaptureFixture) -> None:
     def message(text: str, *values: Json) -> Json:
         vector = {"type": "parameters_vector", "value": list(values)}
@@ -263,18 +253,6 @@ REFUSED: list[tuple[Callable[[Engine], object], type[TableError], str]] = [
 def test_refusals(engine: Engine, access: Callable[[Engine], object], error: type[TableError], message: str) -> None:
     with pytest.raises(error, match=message):
         access(engine)
-
-
-def test_direct_counters_are_written() -> None:
-    builder = build()
-    builder.ingress["tables"][0].update(
-        key=[{"match_type": "exact", "target": ["h", "a"], "mask": None}], with_counters=True
-    )
-    engine = builder.engine()
-    handle = engine.tables["tbl_in"].insert([Exact(1)], "act", [])
-    engine.counters.write_direct("tbl_in", handle, PacketByteCount(10, 20))
-    engine.process(0, b"\1\2")
-    assert engine.counters.read_direct("tbl_in", handle) == (11, 22)
 
 
 def test_groups_are_inserted_modified_and_deleted() -> None:

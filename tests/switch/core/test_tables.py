@@ -23,6 +23,7 @@ from hopsum_switch.errors import (
     UnsupportedError,
 )
 from hopsum_switch.observe.trace import Trace
+from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.digest_store import DigestConfig, DigestStore
 from hopsum_switch.state.entry_lookup import Exact, Lpm, Match, Optional, Range, Ternary
 from hopsum_switch.state.table_store import TableState
@@ -325,6 +326,9 @@ def test_direct_counters_count_hits_only_and_go_with_their_entries() -> None:
     assert engine.counters.read_direct("t", handle) == (2, 7)
     engine.tables["t"].modify(handle, "set", [8])
     assert engine.counters.read_direct("t", handle) == (2, 7)
+    engine.counters.write_direct("t", handle, PacketByteCount(10, 20))
+    engine.process(0, b"\x01\x00")
+    assert engine.counters.read_direct("t", handle) == (11, 22)
     engine.tables["t"].delete(handle)
     again = engine.tables["t"].insert([Exact(1)], "set", [9])
     assert engine.counters.read_direct("t", again) == (0, 0)
