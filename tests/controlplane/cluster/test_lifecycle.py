@@ -17,7 +17,7 @@ from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.resource_allocator import SlotRange
-from hopsum_wire.generations import Decided, Resume
+from hopsum_wire.generations import Resume
 
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 
@@ -123,14 +123,6 @@ def test_a_member_that_is_lost_ends_the_generation_and_all_join_again() -> None:
         with pytest.raises(UnauthenticatedError, match=r"evicted: it was silent for its lease; close, connect again"):
             back(now, 1, what)
     assert lifecycle.join(now, member(1, life=1)).ready
-
-
-def test_what_was_not_told_need_not_join_again() -> None:
-    now = lifecycle.end_generation(installing(), "the switch refused")
-    assert phases(now) == {0: MemberPhase.WAITING, 1: MemberPhase.WAITING}
-    again = lifecycle.on_removed(now)
-    assert again is not None
-    assert again.ready
 
 
 def test_a_rank_that_was_started_again_ends_the_generation() -> None:
@@ -322,31 +314,6 @@ def test_all_new_begins_at_nothing() -> None:
     now = over(lifecycle.join(lifecycle.join(now, member(0, life=1)), member(1, life=2)))
     now = begun(now, 11)
     assert (now.resume, now.newcomers) == (None, None)
-
-
-def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
-    now = over(running())
-    now = back(back(now, 0, report(7, 9, (0, 5))), 1, report(7, 9, (3, 9)))
-    now = lifecycle.start_generation(now, job_of(now, 9))
-    assert now.job is not None
-    now = lifecycle.mark_notified(lifecycle.on_installed(now, now.job), 0)
-    now = over(now)
-    assert phases(now) == {0: MemberPhase.OVER, 1: MemberPhase.WAITING}
-    now = begun(back(now, 0, report(9, 9, (0, 9))), 11)
-    assert now.resume == Resume(0, None, 0, None, (), (Decided(0, 3, (0,)), Decided(3, 9, (0, 1))))
-
-
-def test_who_missed_the_newcomers_hears_of_them_later() -> None:
-    now = over(lifecycle.join(running(forming_three()), member(2, life=1)))
-    now = back(back(now, 0, report(7, 30, allreduces=2)), 1, report(7, 33, allreduces=3))
-    now = lifecycle.start_generation(now, job_of(now, 9))
-    assert now.job is not None
-    now = lifecycle.on_installed(now, now.job)
-    now = over(lifecycle.mark_notified(lifecycle.mark_notified(now, 0), 2))
-    now = begun(back(back(now, 0, report(9, 40, allreduces=4)), 2, report(9, 40, allreduces=4), life=1), 11)
-    assert now.resume == Resume(0, 33, 9, 3, (2,), ())
-    now = back(back(back(over(now), 0, report(11, 50)), 1, report(11, 50)), 2, report(11, 50), life=1)
-    assert begun(now, 13).resume == Resume(0, None, 0, None, (), ())  # nobody is left who missed it
 
 
 def test_newcomers_that_never_ran_are_forgotten() -> None:

@@ -94,50 +94,34 @@ def test_equal_samples_are_a_point_and_few_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relation", "margin", "samples", "verdict"),
+    ("relation", "margin", "samples", "verdict", "undecided"),
     [
-        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], Verdict.REPRODUCED),
-        (Relation.AT_MOST, 0, [10.0, 10.0], Verdict.REPRODUCED),
-        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], Verdict.NOT_REPRODUCED),
-        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], Verdict.NOT_REPRODUCED),  # its mean would do
-        (Relation.AT_LEAST, 0, [11.0, 11.1, 11.2], Verdict.REPRODUCED),
-        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], Verdict.NOT_REPRODUCED),
-        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], Verdict.NOT_REPRODUCED),
-        (Relation.WITHIN, 1, [9.9, 10.0, 10.1], Verdict.REPRODUCED),
-        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], Verdict.NOT_REPRODUCED),
-        (Relation.WITHIN, 1, [8.4, 8.5, 8.6], Verdict.NOT_REPRODUCED),
-        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], Verdict.NOT_REPRODUCED),
-        (Relation.AT_MOST, 0, [1.0], Verdict.NOT_RUN),
-        (Relation.AT_MOST, 0, [], Verdict.NOT_RUN),
-        (Relation.AT_MOST, 0, [1.0, -math.inf], Verdict.NOT_REPRODUCED),
+        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], Verdict.REPRODUCED, False),
+        (Relation.AT_MOST, 0, [10.0, 10.0], Verdict.REPRODUCED, False),
+        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], Verdict.NOT_REPRODUCED, False),
+        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], Verdict.NOT_REPRODUCED, True),  # its mean would do
+        (Relation.AT_MOST, 0, [9.0, 12.0, 12.5], Verdict.NOT_REPRODUCED, True),  # its lower end would do
+        (Relation.AT_LEAST, 0, [11.0, 11.1, 11.2], Verdict.REPRODUCED, False),
+        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], Verdict.NOT_REPRODUCED, False),
+        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], Verdict.NOT_REPRODUCED, True),
+        (Relation.WITHIN, 1, [9.9, 10.0, 10.1], Verdict.REPRODUCED, False),
+        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], Verdict.NOT_REPRODUCED, False),
+        (Relation.WITHIN, 1, [8.4, 8.5, 8.6], Verdict.NOT_REPRODUCED, False),
+        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], Verdict.NOT_REPRODUCED, True),
+        # All of what would do lies between its mean and an end.
+        (Relation.WITHIN, 0.01, [8.0, 9.0, 12.0], Verdict.NOT_REPRODUCED, True),
+        (Relation.AT_MOST, 0, [1.0], Verdict.NOT_RUN, False),
+        (Relation.AT_MOST, 0, [], Verdict.NOT_RUN, False),
+        (Relation.AT_MOST, 0, [1.0, -math.inf], Verdict.NOT_REPRODUCED, False),
     ],
 )
-def test_a_verdict_needs_the_whole_interval(
-    relation: Relation, margin: float, samples: list[float], verdict: Verdict
+def test_a_verdict_needs_the_whole_interval_and_too_few_samples_are_told(
+    relation: Relation, margin: float, samples: list[float], verdict: Verdict, undecided: bool
 ) -> None:
     judged = judge(claim(relation, margin=margin), samples)
     assert judged.verdict is verdict
     assert judged.ours is not None or judged.reason
-
-
-@pytest.mark.parametrize(
-    ("relation", "margin", "samples", "undecided"),
-    [
-        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], True),
-        (Relation.AT_MOST, 0, [9.0, 12.0, 12.5], True),  # its lower end would do
-        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], False),
-        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], True),
-        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], False),
-        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], True),
-        (Relation.WITHIN, 0.01, [8.0, 9.0, 12.0], True),  # all of what would do lies between its mean and an end
-        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], False),
-        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], False),  # reproduced
-    ],
-)
-def test_too_few_samples_are_told_from_a_claim_that_fails(
-    relation: Relation, margin: float, samples: list[float], undecided: bool
-) -> None:
-    assert (judge(claim(relation, margin=margin), samples).reason == UNDECIDED) == undecided
+    assert (judged.reason == UNDECIDED) == undecided
 
 
 def test_what_was_not_run_says_why() -> None:
