@@ -51,7 +51,7 @@ _HOOKS_SAID: Final = "the fastest of torch's hooks"
 
 
 class _Claimed(NamedTuple):
-    """The trainings of the CNN that a claim compares: seconds to the target of the fastest of `others` over ours."""
+    """A claim about trainings of the CNN: the fastest of `others` takes at least `least` times our seconds."""
 
     name: str
     rate: str

@@ -54,7 +54,7 @@ class LinkCase(NamedTuple):
 
 
 def cases_of(settings: Settings) -> list[LinkCase]:
-    """List the cases of a size, those first without which there is no answer."""
+    """List the cases of a report of this size, those first without which it has no answer."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
     # A vector as DDP's first bucket, and one in eight buckets.

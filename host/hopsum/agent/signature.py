@@ -37,8 +37,8 @@ _MAX_TOLD: Final = 400
 class MismatchError(CollectiveError):
     """The ranks are not at the same all-reduce, or have different settings. Every rank of that sum has this error.
 
-    Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again. In
-    memory and collectively the next all-reduce can follow, and residuals are as they were before.
+    Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again.
+    Over memory:// and collective:// the next all-reduce can follow, and residuals are as they were before.
     """
 
 

@@ -35,7 +35,7 @@ class KeyValueStore(Protocol):
         """Return a value, None if there is none yet, without waiting."""
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let these ranks, which were started again, find what was told in the meeting that is over."""
+        """Let these ranks, which were started again, find the name of this call, unless another call has begun."""
 
 
 @contextmanager
@@ -154,7 +154,7 @@ class Meeting:
             return self.store.find(self._key(topic, rank)) is not None
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let these ranks, which were started again, find what was told here, unless more ranks than these have to."""
+        """Let these ranks, which were started again, find what was told, where all of the store's ranks meet here."""
         if self._has_all:
             self.store.admit(ranks)
 

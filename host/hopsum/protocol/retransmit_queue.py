@@ -211,7 +211,10 @@ class RetransmitQueue:
         return late
 
     def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Take the positions that are to be sent now, in order, and set their timers. The second: which have FLUSH."""
+        """Take the positions to send now, and set their timers. The second array says which of them have FLUSH.
+
+        Those to send again come first, in the order in which they fell due, then new ones in the order of the stream.
+        """
         positions = self._first_time()
         if self._again:
             again = np.array(self._again, np.int64)
