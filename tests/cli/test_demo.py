@@ -107,12 +107,6 @@ def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]
     assert "nowhere.json cannot be read" in capsys.readouterr().err
 
 
-def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> DemoReport:
-    report = DemoReport("native", "thc", workers, 20, "digits", 1, **more)
-    training_demo.run(training_demo.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
-    return report
-
-
 def test_without_namespaces_it_is_said_that_no_gain_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(hosts: int) -> None:
         raise TopologyError("no namespaces today")
@@ -166,7 +160,8 @@ def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: p
     import impostors
 
     monkeypatch.setattr(training_demo, "work", impostors.quiet_gloo)
-    report = in_process(tmp_path)
+    report = DemoReport("native", "thc", 2, 20, "digits", 1)
+    training_demo.run(training_demo.make_plan(report, tmp_path), report, Console(stderr=True))
     assert report.replicas_equal
     assert report.interfaces.bytes_up == 0
     assert not report.all_through_switch

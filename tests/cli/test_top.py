@@ -24,7 +24,7 @@ from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
-from ..controlplane.cluster.world import LEASE_S, Cluster, device_of
+from ..controlplane.cluster.world import LEASE_S, Cluster, device_of, time_passes
 
 pytestmark = pytest.mark.system
 
@@ -181,11 +181,7 @@ def test_what_is_wrong_is_told_below(cluster: Cluster, address: str) -> None:
 
 def test_a_job_that_continues_without_a_rank(cluster: Cluster, address: str) -> None:
     crew = cluster.run("train", 3, quorum=2)
-    for _ in range(3):
-        cluster.clock.sleep(LEASE_S / 3 + 0.1)
-        for worker in crew[1:]:
-            worker.beat()
-        cluster.controller.tick()
+    time_passes(cluster, LEASE_S + 0.1, *crew[1:])
     now = look(cluster, address)
     text = shown(document(now, now))
     assert "running, degraded" in text

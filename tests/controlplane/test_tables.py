@@ -188,11 +188,6 @@ def installed_entries(device: FakeDevice) -> dict[tuple[str, int], int]:
     return {(entry.table, entry.match["port"]): entry.params["threshold"] for entry in entries}
 
 
-def test_off_until_it_is_set(device: FakeDevice, controller: SwitchController) -> None:
-    assert installed_entries(device) == {}
-    assert controller.loss_counters() == {}
-
-
 def test_both_directions_of_several_ports(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5, 0.25)
     controller.set_loss(4, egress_probability=1)

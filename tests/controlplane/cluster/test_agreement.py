@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_ptf.fake_device import FakeDevice
 
-from .world import LEASE_S, Cluster, enter, phase_of, state_of, switch_config
+from .world import LEASE_S, Cluster, enter, phase_of, state_of, switch_config, time_passes
 
 SEED_0 = {"codec": "thc()", "seed": "0"}
 SEED_1 = {"codec": "thc()", "seed": "1"}
@@ -71,10 +71,7 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
 def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None:
     crew = cluster.make()
     enter(crew, settings=SEED_0)
-    cluster.clock.sleep(LEASE_S - 1)
-    crew[0].beat()
-    cluster.clock.sleep(2)
-    cluster.controller.tick()  # rank 1 is lost
+    time_passes(cluster, LEASE_S + 1, crew[0])  # rank 1 is lost
     crew[0].join(settings=SEED_0)
     crew[1].lives += 1
     crew[1].generation = 0

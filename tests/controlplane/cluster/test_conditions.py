@@ -21,7 +21,7 @@ from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.control import control_pb2 as pb
 
 from .conftest import MakeCluster
-from .world import LEASE_S, Cluster, beat_of, device_of, state_of
+from .world import LEASE_S, Cluster, beat_of, device_of, state_of, time_passes
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -34,11 +34,7 @@ def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog:
     if restart:
         cluster.start(may_remove=lambda name, what: True)
     else:
-        cluster.clock.sleep(LEASE_S - 1)
-        for worker in (*crew, *other):
-            worker.beat()
-        cluster.clock.sleep(1)
-        cluster.controller.tick()
+        time_passes(cluster, LEASE_S, *crew, *other)
         view = cluster.controller.switches()[0]
         assert (view.audits, view.entries_repaired) == (1, 2)
         assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]

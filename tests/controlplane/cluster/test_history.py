@@ -22,7 +22,7 @@ from hopsum_controlplane.errors import UnknownJobError
 from hopsum_ptf.fake_device import Failure
 
 from .watched import FOREIGN_GENERATION, Fuse, Intents, Killed, WatchedDevice, WatchedStore
-from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, state_of, switch_config, tree_configs
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, state_of, switch_config, time_passes, tree_configs
 
 pytestmark = pytest.mark.system
 MEMORY = Path("/dev/shm")
@@ -279,11 +279,7 @@ def join(mortal: Mortal) -> None:
 
 
 def expire(mortal: Mortal) -> None:
-    mortal.cluster.clock.sleep(LEASE_S / 2)
-    for worker in (*mortal.other, *mortal.crew[:-1]):
-        worker.beat()
-    mortal.cluster.clock.sleep(LEASE_S / 2)
-    mortal.cluster.controller.tick()
+    time_passes(mortal.cluster, LEASE_S, *mortal.other, *mortal.crew[:-1])
 
 
 def replaced(mortal: Mortal) -> None:
@@ -304,11 +300,7 @@ def forgotten(mortal: Mortal, switch: str = "s1") -> None:
     for key, entity in list(entities.items()):
         if f"generation={mortal.crew[0].generation}" in str(entity):
             del entities[key]
-    mortal.cluster.clock.sleep(LEASE_S / 2)
-    for worker in (*mortal.other, *mortal.crew):
-        worker.beat()
-    mortal.cluster.clock.sleep(LEASE_S / 2)
-    mortal.cluster.controller.tick()
+    time_passes(mortal.cluster, LEASE_S, *mortal.other, *mortal.crew)
 
 
 def forgotten_by_the_spine(mortal: Mortal) -> None:

@@ -18,7 +18,7 @@ from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import state, tone
 
-from .world import LEASE_S, Cluster, Worker, device_of, enter
+from .world import LEASE_S, Cluster, device_of, enter, time_passes
 
 
 def events(cluster: Cluster) -> list[str]:
@@ -160,15 +160,6 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     assert {sample.labels["health"]: sample.value for sample in family.samples} == {
         each.value: int(each is health) for each in Health
     }
-
-
-def time_passes(cluster: Cluster, seconds: float, *heard: Worker) -> None:
-    """Let time pass in which only these workers are heard."""
-    for _ in range(4):
-        cluster.clock.sleep(seconds / 4)
-        for worker in heard:
-            worker.beat()
-    cluster.controller.tick()
 
 
 def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:

@@ -33,6 +33,7 @@ from .world import (
     phase_of,
     state_of,
     switch_config,
+    time_passes,
 )
 
 
@@ -271,19 +272,11 @@ def document_of(worker: Worker) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found)))
 
 
-def pass_a_lease(cluster: Cluster, *heard: Worker) -> None:
-    for _ in range(4):
-        cluster.clock.sleep(LEASE_S / 4)
-        for worker in heard:
-            worker.beat()
-    cluster.controller.tick()
-
-
 def forget(cluster: Cluster, crew: list[Worker]) -> None:
     """Let the switch forget its entries, and the controller see that."""
     device = device_of(cluster)
     device.entities.clear()
-    pass_a_lease(cluster, *crew)
+    time_passes(cluster, LEASE_S, *crew)
     assert state_of(cluster.controller.job(crew[0].job)) is JobState.FORMING
 
 
@@ -315,7 +308,7 @@ def test_a_report_that_makes_no_sense_is_refused_by_the_name_of_its_field(cluste
 def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     generation, actual = first.generation, cluster.installed_entries()
-    pass_a_lease(cluster, first, third)
+    time_passes(cluster, LEASE_S, first, third)
     assert first.beat() == beat_of(JobState.RUNNING, generation, "", (1,))
     why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
     assert second.beat() == beat_of(JobState.RUNNING, 0, why)

@@ -33,6 +33,7 @@ from .world import (
     device_of,
     state_of,
     switch_config,
+    time_passes,
     tree_configs,
 )
 
@@ -131,11 +132,7 @@ def test_a_switch_that_restarts_ends_the_generation_of_all(tree: Cluster, name: 
     crew = tree.run("train", 4, 16)
     first = crew[0].generation
     device(tree, name).entities.clear()
-    tree.clock.sleep(11.0 - LEASE_S / 2)
-    for worker in crew:
-        worker.beat()
-    tree.clock.sleep(LEASE_S / 2)
-    tree.controller.tick()
+    time_passes(tree, 11.0, *crew)
     assert state_of(tree.controller.job("train")) is JobState.FORMING
     assert f"switch {name} lost entries" in crew[3].beat().reason
     tree.check()
@@ -388,11 +385,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
     device = device_of(cluster)
     stranger, moved = forward.l2({"02:00:00:00:08:01": 7, MACS[0]: 9})
     device.write([Insert(stranger), Modify(moved), Delete(forward.l2({MACS[1]: 2})[0])])
-    cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
-    for worker in crew:
-        worker.beat()
-    cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
-    cluster.controller.tick()
+    time_passes(cluster, cluster.config.reconcile_interval_s, *crew)
     assert same(cluster, stations())
     assert crew[0].beat().generation == crew[0].generation
     device.entities.clear()

@@ -230,6 +230,15 @@ def enter(crew: list[Worker], **changes: Any) -> None:
         assert not isinstance(worker.membership(), Pending)
 
 
+def time_passes(cluster: Cluster, seconds: float, *heard: Worker) -> None:
+    """Let time pass in which only these workers are heard."""
+    for _ in range(4):
+        cluster.clock.sleep(seconds / 4)
+        for worker in heard:
+            worker.beat()
+    cluster.controller.tick()
+
+
 EVERYBODY = "10.0.1.0/24"
 """The network of all workers."""
 
