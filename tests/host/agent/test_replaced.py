@@ -45,6 +45,12 @@ class Stand(Stage):
         self.engine.network.resume(generation, [ShardContinuation(PEERS, resume, None, bytes(32))])
         return begun
 
+    def do(self, *handles: int) -> None:
+        """Let exchanges end, once they are in the stream."""
+        for handle in handles:
+            self.transport.wait_for_phases(handle + 1)
+            self.transport.do(handle)
+
 
 @contextmanager
 def opened(codec: str = "fixed", backend: str = "numpy") -> Iterator[Stand]:
@@ -66,8 +72,7 @@ def replaced(task: Task) -> bool:
 def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
     with opened() as stand:
         first = stand.submit(X, None, 0)
-        stand.transport.wait_for_phases(1)
-        stand.transport.do(0)
+        stand.do(0)
         stand.transport.wait_for_phases(2)
         sealed, begun = stand.engine.network.seal()
         assert (sealed.submitted_to, begun) == (2, 1)
@@ -78,9 +83,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"
         stand.engine.network.resume(71, [ShardContinuation(PEERS, SAME, None, bytes(32))])
-        for handle in (2, 3):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
+        stand.do(2, 3)
         np.testing.assert_allclose(mean(first), X, atol=1e-4)
         np.testing.assert_allclose(mean(second), X, atol=1e-4)
         assert not stand.failures
@@ -102,9 +105,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
             np.testing.assert_array_equal(each.residual, X)
         stand.engine.put(go_on(2, 2))
         again = stand.submit(X, feedback[3], 2)
-        for handle in (2, 3):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
+        stand.do(2, 3)
         np.testing.assert_allclose(mean(again), X, atol=1e-4)
         assert stand.transport.calls[-1] == ("go_on", 71, 2)
         assert not stand.failures
@@ -124,44 +125,28 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
         stand.transport.wait(lambda: stand.transport.calls[-1] == ("go_on", 71, 2))
         stand.transport.do(1)
         np.testing.assert_allclose(mean(older), X, atol=1e-4)
-        for handle in (2, 3):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
+        stand.do(2, 3)
         np.testing.assert_allclose(mean(newer), X, atol=1e-3)
 
 
-def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
+@pytest.mark.parametrize(("ends", "start"), [("decided before", 2), ("decided after", 1), ("void after", 1)])
+def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on(ends: str, start: int) -> None:
+    """Also where the promised exchange ends later."""
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
         alone = stand.submit(X, feedback, 0, more=True)
         stand.transport.wait_for_phases(1)
-        stand.change(new(2))
-        stand.transport.do(0)
-        stand.engine.put(go_on(2, 1))
+        stand.change(new(start))
+        if ends == "decided before":
+            stand.transport.do(0)
+        stand.engine.put(go_on(start, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_array_equal(feedback.residual, X)
+        if ends != "decided before":
+            stand.transport.do(0) if ends == "decided after" else stand.transport.void(0)
         after = stand.submit(X, None, 1)
-        for handle in (1, 2):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
-        np.testing.assert_allclose(mean(after), X, atol=1e-4)
-
-
-@pytest.mark.parametrize("decided", [False, True])
-def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
-    with opened() as stand:
-        alone = stand.submit(X, None, 0, more=True)
-        stand.transport.wait_for_phases(1)
-        stand.change(new(1))
-        stand.engine.put(go_on(1, 1))
-        with pytest.raises(WorkersReplacedError, match="promised one"):
-            alone.future.result(WAIT_S)
-        stand.transport.do(0) if decided else stand.transport.void(0)
-        after = stand.submit(X, None, 1)
-        for handle in (1, 2):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
+        stand.do(1, 2)
         np.testing.assert_allclose(mean(after), X, atol=1e-4)
 
 
@@ -189,9 +174,7 @@ def test_newcomers_begin_directly_behind_the_ranges(
         np.testing.assert_array_equal(feedback.residual, X * (not skips))
         stand.engine.put(go_on(1, 1))
         after = stand.submit(X, None, 1)
-        for handle in (1, 2):
-            stand.transport.wait_for_phases(handle + 1)
-            stand.transport.do(handle)
+        stand.do(1, 2)
         assert mean(after).size
         assert not stand.failures
 
@@ -221,8 +204,7 @@ def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monk
     monkeypatch.setattr(StageTransport, "has_loop", foresees)
     with opened("thc", "numba") as stand:
         task = stand.submit(X * np.float32(np.nan), None, 0)
-        stand.transport.wait_for_phases(1)
-        stand.transport.do(0)
+        stand.do(0)
         with pytest.raises(NonFiniteError):
             task.future.result(WAIT_S)
         stand.transport.wait_for_phases(2)

@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,9 +22,10 @@ from hopsum_topologies.star import Star
 from ...support.printed import parse_printed
 from ...support.processes import await_that
 from ...support.targets import require_namespaces
+from .host_process import HostProcess, kill
 from .test_meeting import Store
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "elastic_digits.py"
+EXAMPLE = str(Path(__file__).parents[3] / "examples" / "elastic_digits.py")
 HOSTS, STEPS = 3, 6000
 ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
 
@@ -90,35 +85,16 @@ def test_a_rank_that_is_started_again_finds_its_round_and_no_other(monkeypatch: 
     assert values.find("hopsum/round") == '["another call"]'
 
 
-@contextmanager
-def agent(star: Star, host: int, folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an agent of torchrun on a host, without capabilities, until all that runs there is killed."""
-    plain = [shutil.which("setpriv") or "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+def start_agent(stack: ExitStack, star: Star, host: int, folder: Path, name: str) -> HostProcess:
+    """Start an agent of torchrun on a host."""
     where = ["--nnodes=1:3", "--nproc-per-node=1", "--max-restarts=9", f"--local-addr={star.host_ip(host)}"]
     meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={star.host_ip(0)}:29512"]
     # With torch's default a killed agent is in the round for 15 s, and the others wait for it.
     alive = "keep_alive_interval=1,keep_alive_max_attempt=5"
     conf = f"--rdzv-conf=last_call_timeout=3,{alive},is_host={int(host == 0)}"
-    script = [str(EXAMPLE), f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, *meet, conf, *script]
-    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", star.hosts[host].name, *plain, *command],
-            env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    with process:
-        try:
-            yield process
-        finally:
-            kill(star, host)
-
-
-def kill(star: Star, host: int) -> None:
-    """Kill the agent of a host, its rank and that one's switch, as a power cut does."""
-    listed = subprocess.run(["ip", "netns", "pids", star.hosts[host].name], capture_output=True, text=True, check=True)
-    for pid in listed.stdout.split():
-        os.kill(int(pid), signal.SIGKILL)
+    script = [EXAMPLE, f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
+    command = ["-m", "torch.distributed.run", *where, *meet, conf, *script]
+    return HostProcess(stack, star, host, folder / f"{name}.log", *command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
 
 @pytest.mark.system
@@ -130,7 +106,7 @@ def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None
     def rounds() -> list[tuple[int, int]]:
         """Return ranks and first step of the rounds that have begun, in the order of steps."""
         time.sleep(0.2)  # it is asked without a pause
-        told = [ROUND.findall(log.read_text(errors="replace")) for log in tmp_path.glob("*.log")]
+        told = [ROUND.findall(each.text) for each in agents]
         return sorted(((int(ranks), int(step)) for each in told for ranks, step in each), key=lambda each: each[1])
 
     def saved() -> int:
@@ -138,7 +114,7 @@ def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None
         return len(torch.load(tmp_path / "checkpoint")["losses"]) if (tmp_path / "checkpoint").exists() else 0
 
     with Star(HOSTS) as star, ExitStack() as stack:
-        agents = [stack.enter_context(agent(star, host, tmp_path, f"host{host}")) for host in range(HOSTS)]
+        agents = [start_agent(stack, star, host, tmp_path, f"host{host}") for host in range(HOSTS)]
         killed_s = time.monotonic()
         for ranks in (HOSTS, HOSTS - 1, HOSTS):
             await_that(lambda ranks=ranks: rounds()[-1:] and rounds()[-1][0] == ranks, f"round of {ranks}")
@@ -151,14 +127,13 @@ def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None
             if len(agents) == HOSTS and ranks == HOSTS:
                 kill(star, HOSTS - 1)
             elif ranks < HOSTS:
-                agents.append(stack.enter_context(agent(star, HOSTS - 1, tmp_path, "again")))
-        assert [agents[number].wait(600) for number in (0, 1, 3)] == [0, 0, 0]
-    logs = "".join(log.read_text(errors="replace") for log in tmp_path.glob("*.log"))
-    (log,) = [log for log in tmp_path.glob("*.log") if "parameters_sha256" in log.read_text(errors="replace")]
-    ended = parse_printed(log.read_text(errors="replace"))
+                agents.append(start_agent(stack, star, HOSTS - 1, tmp_path, "again"))
+        assert [agents[number].process.wait(600) for number in (0, 1, 3)] == [0, 0, 0]
+    (text,) = [each.text for each in agents if "parameters_sha256" in each.text]
+    ended = parse_printed(text)
     assert [rank["workers"] for rank in ended] == [HOSTS] * HOSTS
     assert len({rank["parameters_sha256"] for rank in ended}) == 1
-    assert "are lost" not in logs, "the checkpoint has the residuals of all ranks"
+    assert not any("are lost" in each.text for each in agents), "the checkpoint has the residuals of all ranks"
     losses = ended[0]["losses"]
     assert len(losses) == STEPS
     for _, step in rounds()[-2:]:

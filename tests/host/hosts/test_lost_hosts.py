@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,9 +22,8 @@ from hopsum_topologies.star import Star
 
 from ...support.processes import await_that
 from ...support.targets import require_namespaces
-from .test_elastic import kill
+from .host_process import JOB, HostProcess, kill
 
-SCRIPT = Path(__file__).with_name("plain_script.py")
 HOSTS = 4
 
 
@@ -54,42 +50,22 @@ def test_any_hosts_that_are_left_have_a_switch_for_each_shard() -> None:
             assert fewest * (1 + spare) >= hosts > fewest * spare
 
 
-class Rank:
-    """A process of the script, with the lines that it has printed."""
+def sums(rank: HostProcess) -> list[tuple[float, str, str]]:
+    """Return time, workers and digest of all sums of a rank so far."""
+    return [(line.at_s, *line.text.split()) for line in rank.lines("step")]  # type: ignore[misc]
 
-    def __init__(self, star: Star, rank: int, folder: Path, way: str, codec: str) -> None:
-        self.log, self.at_s = folder / f"{rank}-{time.monotonic()}.log", time.time()
-        variables = {
-            "RANK": str(rank), "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": star.host_ip(0), "MASTER_PORT": "29513",
-            "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                ["ip", "netns", "exec", star.hosts[rank].name, sys.executable, SCRIPT, way, codec, folder / "stop"],
-                env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
 
-    @property
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
+def await_workers(rank: HostProcess, workers: int) -> float:
+    """Wait for some sums of so many workers. Return the time of the first one."""
+    before = len(sums(rank))
 
-    @property
-    def sums(self) -> list[tuple[float, int, str]]:
-        """Time, workers and digest of all sums so far."""
-        found = [line.split() for line in self.text.splitlines() if line[:1].isdigit()]
-        return [(float(each[0]), int(each[2]), each[3]) for each in found if len(each) == 4]
+    def found() -> list[float]:
+        assert not rank.has_ended, rank.tail
+        time.sleep(0.1)
+        return [at_s for at_s, those, _ in sums(rank)[before:] if those == str(workers)]
 
-    def await_workers(self, workers: int) -> float:
-        """Wait for some sums of so many workers. Return the time of the first one."""
-        before = len(self.sums)
-
-        def sums() -> list[float]:
-            assert self.process.poll() is None, self.text[-3000:]
-            time.sleep(0.1)
-            return [at_s for at_s, those, _ in self.sums[before:] if those == workers]
-
-        await_that(lambda: len(sums()) >= 10, f"sums of {workers} workers")
-        return sums()[0]
+    await_that(lambda: len(found()) >= 10, f"sums of {workers} workers")
+    return found()[0]
 
 
 @pytest.mark.system
@@ -103,25 +79,23 @@ def test_plain_processes_go_on_without_lost_hosts_and_with_one_that_comes_back(t
     require_namespaces()
     with Star(HOSTS) as star, ExitStack() as stack:
 
-        def start(number: int) -> Rank:
-            rank = Rank(star, number, tmp_path, way, "thc")
-            stack.enter_context(rank.process)
-            stack.callback(kill, star, number)
-            return rank
+        def start(number: int) -> HostProcess:
+            log = tmp_path / f"{number}-{time.monotonic()}.log"
+            return HostProcess(stack, star, number, log, JOB, str(tmp_path), way)
 
         ranks = [start(number) for number in range(HOSTS)]
         first = ranks[0]
-        first.await_workers(4)
+        await_workers(first, 4)
         for lost in ((3,), (2, 3)):
-            killed_s = time.time()
+            killed_s = time.monotonic()
             for host in lost:
                 kill(star, host)
-            took_s = first.await_workers(HOSTS - len(lost)) - killed_s
+            took_s = await_workers(first, HOSTS - len(lost)) - killed_s
             print(f"{took_s:.1f} s from SIGKILL of hosts {lost} to the first all-reduce without them; lease 10 s")
             if len(lost) == 1:
                 again = start(3)
-                first.await_workers(HOSTS)
-                assert "newcomer" in again.text
+                await_workers(first, HOSTS)
+                assert again.lines("newcomer")
                 alike(first, again)
         if way == "diloco":
             kill(star, 1)
@@ -129,13 +103,13 @@ def test_plain_processes_go_on_without_lost_hosts_and_with_one_that_comes_back(t
             assert "the connection of rank 1 ended" in first.text
             assert "MembershipError: no other worker is waited for (replacement_wait_s is 0)" in first.text, first.text
             return
-        (tmp_path / "stop").touch()
-        assert [each.process.wait(300) for each in ranks[:2]] == [0, 0], first.text[-3000:]
-        assert first.sums[-1][1:] == ranks[1].sums[-1][1:]
+        (tmp_path / "goal").touch()
+        assert [each.process.wait(300) for each in ranks[:2]] == [0, 0], first.tail
+        assert sums(first)[-1][1:] == sums(ranks[1])[-1][1:]
         assert "Error" not in first.text + ranks[1].text
 
 
-def alike(one: Rank, other: Rank) -> None:
+def alike(one: HostProcess, other: HostProcess) -> None:
     """Compare the parameters of two replicas after the same sums."""
-    digests = {digest for _, _, digest in one.sums} & {digest for _, _, digest in other.sums}
-    assert len(digests) >= len(other.sums) - 2, "sums that are not on the other's log yet"
+    digests = {digest for _, _, digest in sums(one)} & {digest for _, _, digest in sums(other)}
+    assert len(digests) >= len(sums(other)) - 2, "sums that are not on the other's log yet"

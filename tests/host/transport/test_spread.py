@@ -7,7 +7,6 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -67,12 +66,6 @@ class EchoSwitch:
         self.socket.close()
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def transport_of(stack: ExitStack, shards: int, seed: str, storm: float, timing: Timing | None = None) -> Transport:
     timing = timing or Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=WAIT_S)
     ends = []
@@ -82,6 +75,18 @@ def transport_of(stack: ExitStack, shards: int, seed: str, storm: float, timing:
         link = UdpLink(("127.0.0.1", 0), switch.address, gso="off" if number % 2 else "auto")
         ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
     return stack.enter_context(Transport(ends))
+
+
+def played(stack: ExitStack, shards: int = 1, retransmit_s: float = WAIT_S) -> tuple[Transport, list[socket.socket]]:
+    """Return a transport, and the sockets of its switches, which the test plays."""
+    ends = []
+    switches = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(shards)]
+    timing = Timing(retransmit_s=retransmit_s, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
+    for switch in switches:
+        switch.bind(("127.0.0.1", 0))
+        link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
+        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
+    return stack.enter_context(Transport(ends)), switches
 
 
 def codes_of(chunks: int, seed: int) -> Codes:
@@ -185,15 +190,8 @@ def test_results_that_come_when_datagrams_are_due_again_are_the_compiled_loops(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python takes a hundred times as long for each."""
-    timing = Timing(retransmit_s=0.02, deadline_s=WAIT_S)
     taken: list[Any] = []
-    ends: list[Shard] = []
-    switches = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
-    for switch in switches:
-        switch.bind(("127.0.0.1", 0))
-        link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
-        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
-    transport = stack.enter_context(Transport(ends))
+    transport, switches = played(stack, 2, retransmit_s=0.02)
     monkeypatch.setattr(Worker, "receive_datagram", lambda worker, *given: taken.append(given))
     handle = transport.submit(Op.ADD32, codes_of(2 * SLOTS, 0).source)
     until = time.monotonic() + WAIT_S
@@ -225,16 +223,12 @@ def test_a_vector_that_one_shard_refuses_is_not_in_progress(stack: ExitStack) ->
 
 def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -> None:
     """The other ranks are ahead: its result comes before it is submitted. An earlier vector is still in progress."""
-    switch = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    switch.bind(("127.0.0.1", 0))
-    link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
-    timing = Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
-    transport = stack.enter_context(Transport([Shard(link, Membership(7, 0, 1, SLOTS), timing)]))
+    transport, (switch,) = played(stack)
     source = codes_of(1, 1).source
     transport.submit(Op.ADD32, source)
     transport.step(0.0)
-    update = switch.recv(65535)
-    switch.sendto(replace(Header.unpack(result_of(update)), slot=1).pack() + update[HOPSUM_BYTES:], link.local)
+    update, peer = switch.recvfrom(65535)
+    switch.sendto(replace(Header.unpack(result_of(update)), slot=1).pack() + update[HOPSUM_BYTES:], peer)
     while not transport.shards[0].worker.state.early:
         assert transport.step(0.1) == []
     second = transport.submit(Op.ADD32, source)
@@ -251,19 +245,15 @@ def test_sums_that_come_before_codes_begin_are_not_read(
     """A quorum has them without this rank, whose sum of ranges was lost."""
     monkeypatch.setenv("HOPSUM_COMPILED", compiled)
     monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 1)
-    switch = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    switch.bind(("127.0.0.1", 0))
-    link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
-    timing = Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
-    transport = stack.enter_context(Transport([Shard(link, Membership(7, 0, 1, SLOTS), timing)]))
+    transport, (switch,) = played(stack)
     sums = np.zeros((1, RANGE_BYTES), np.uint8)
     codes: Any = Codes(codes_of(2, 1).source, Op.ADD32, sums)
     ranges = transport.submit(Op.MAX32, sums)
     transport.submit(Op.ADD32, np.zeros_like(codes.source), coder=codes, ranges=(ranges,), lanes_before=8)
     transport.step(0.0)
-    update = switch.recv(65535)
+    update, peer = switch.recvfrom(65535)
     early = replace(Header.unpack(result_of(update)), op=Op.ADD32, slot=1)
-    switch.sendto(early.pack() + update[HOPSUM_BYTES:], link.local)
+    switch.sendto(early.pack() + update[HOPSUM_BYTES:], peer)
     while not transport.statistics.worker.results:
         assert transport.step(0.1) == []
     assert transport.step(0.1) == []
