@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training by hosts:// survives what plain DDP survives. What ends it is an error on all ranks, with its cause.
 
-`HOPSUM_TEST_OUTAGE_S=20 pytest -s` on this file prints the times of outages at their full length, and with
-`HOPSUM_TEST_OUTAGE_WAY=plain` those of the same script in plain DDP.
+`OUTAGE_S=20 pytest -s` on this file prints the times of outages at their full length, and with
+`OUTAGE_WAY=plain` those of the same script in plain DDP.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ...support.targets import require_namespaces
 from .host_process import JOB, HostProcess, Line
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
-WAY: Final = os.environ.get("HOPSUM_TEST_OUTAGE_WAY", "raise")
-OUTAGE_S: Final = float(os.environ.get("HOPSUM_TEST_OUTAGE_S", "2"))
+WAY: Final = os.environ.get("OUTAGE_WAY", "raise")
+OUTAGE_S: Final = float(os.environ.get("OUTAGE_S", "2"))
 GOAL_STEPS: Final = 60
 """Steps from the moment at which the goal is written: ranks are never so far apart, nor wait so long to read it."""
 
