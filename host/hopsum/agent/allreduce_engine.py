@@ -398,7 +398,7 @@ class AllReduceEngine:
 
     def _note_failed(self, task: Task, error: BaseException) -> None:
         """Take the word of the network that a phase of a task has no results."""
-        # Nobody needs the zeros of a task that is over: a rank that has finished its program puts none into the stream.
+        # Nobody needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
         if isinstance(error, WorkersReplacedError) or task.is_over:
             if task in self._tasks:
                 self._end(task, error)

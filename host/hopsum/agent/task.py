@@ -50,7 +50,7 @@ class Task:
     """The end of its codes, where that came before its ranges were here."""
     error: BaseException | None = None
     is_over: bool = False
-    """Its future is done, and its zeros have yet to enter the stream."""
+    """Its future is done. It is among the tasks only while its zeros have yet to enter the stream."""
     zeros: CollectivePhase | None = None
     """The phase that is in the stream in the place of codes that all ranks skip (O5)."""
     follower: Task | None = None

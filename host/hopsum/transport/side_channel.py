@@ -182,7 +182,7 @@ class SideChannel:
         self._speakers: list[asyncio.Task[None]] = []
         self._thread: threading.Thread | None = None
         self._delivers: dict[int, Callable[[PeerMessage], None]] = {}
-        """The listener of each shard."""
+        """By shard, the function that gets the messages about it."""
 
     @property
     def address(self) -> Address:
