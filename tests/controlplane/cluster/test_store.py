@@ -95,16 +95,17 @@ def test_a_copy_has_another_owner_number(store: StateStore, path: Path) -> None:
     again = reopened(store)
     assert again.owner == store.owner
     assert 0 < store.owner < 1 << 32
-    twin, backup = path.with_name("twin.sqlite"), path.with_name("backup.sqlite")
-    backup.write_bytes(again.backup())
+    twin, moved = path.with_name("twin.sqlite"), path.with_name("moved.sqlite")
+    backup = again.backup()
     again.close()
     shutil.copy(path, twin)
-    path.rename(path.with_name("moved.sqlite"))
+    path.rename(moved)
     owners = []
-    for each in (path.with_name("moved.sqlite"), twin, backup):
+    for each in (moved, twin, moved):
         found = StateStore(each)
         owners.append(found.owner)
         found.close()
+        moved.write_bytes(backup)  # in place: a backup may have the inode of the first file
     assert owners[0] == store.owner
     assert len(set(owners)) == 3
 

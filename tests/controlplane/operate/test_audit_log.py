@@ -26,7 +26,7 @@ from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.token_files import AdminToken
+from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks, type_in
@@ -51,10 +51,13 @@ def test_every_change_has_a_line(
 ) -> None:
     monkeypatch.setattr(jobs_service, "STRANGERS_S", 3600.0)
     path = tmp_path / "audit.jsonl"
+    admin, rotate, *_ = blocks("administration", "Tokens and certificates")
+    type_in(tmp_path, admin.splitlines()[0])
+    tokens = (*read_admin_tokens(tmp_path / "admin.token"), TOKENS[1])
     with Service(
-        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=TOKENS), audit=AuditLog(path)
+        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=tokens), audit=AuditLog(path)
     ) as service:
-        alice, other, stranger = (client(stack, service, each) for each in (TOKENS[0].token, TOKENS[1].token, "wrong"))
+        alice, other, stranger = (client(stack, service, each) for each in (tokens[0].token, tokens[1].token, "wrong"))
         crew = cluster.run("train")
         alice.create("vectors", 2, 16)
         with pytest.raises(ControllerError, match="exists"):
@@ -63,8 +66,7 @@ def test_every_change_has_a_line(
             with pytest.raises(ControllerError, match="another token"):
                 stranger.delete("train")
         alice.jobs()  # changes nothing, and has no line
-        new = alice.rotate_token("vectors", "v" * 43)
-        alice.revoke_earlier_token("vectors")
+        type_in(tmp_path, rotate.replace("digits", "vectors"), HOPSUM_CONTROLLER=service.address)
         alice.delete("train")
         other.backup()
         with pytest.raises(UnknownJobError, match=r"the job was deleted by alice at ipv4:127\.0\.0\.1:\d+ at 20"):
@@ -79,13 +81,13 @@ def test_every_change_has_a_line(
     assert "exists" in refused["refused"]
     assert (strange["identity"], strange["action"]) == ("unknown", "DeleteJob")
     assert [each["action"] for each in (rotated, revoked)] == ["RotateJobToken", "RevokeEarlierToken"]
-    assert new not in path.read_text()
+    assert (tmp_path / "vectors-2.token").read_text().strip() not in path.read_text()
     assert (deleted["identity"], deleted["before"]["state"], deleted["after"]) == ("alice", "running", None)
     assert deleted["before"]["generation"] == crew[0].generation
     assert (copied["action"], copied["identity"]) == ("Backup", "administrator")
     assert copied["bytes"] > 0
     assert stopped["action"] == "Stop"
-    assert all(each.token not in path.read_text() for each in TOKENS)
+    assert all(each.token not in path.read_text() for each in tokens)
 
 
 def test_calls_of_strangers_cannot_fill_the_disk(
@@ -159,6 +161,7 @@ def test_backup_the_commands_on_the_page(cluster: Cluster, tmp_path: Path) -> No
         for block in (taking.replace("--admin", f"--controller {service.address} --admin"), restoring):
             type_in(tmp_path, block)
     assert stat.S_IMODE((tmp_path / "state-backup.sqlite").stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir() if "backup" in each.name] == ["state-backup.sqlite"]
     store = StateStore(tmp_path / "state.sqlite")
     assert cluster.store is not None
     assert store.load() == cluster.store.load()
