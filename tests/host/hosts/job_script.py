@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
+from hopsum.agent import Communicator
 from hopsum.torch import DiLoCo, StateDictRecovery, register_comm_hook
 
 EVERY = 3
@@ -74,7 +75,7 @@ def train(goal: Path, way: str) -> None:
 class Elastic:
     """A parameter that is trained towards a rank's own values, by means of gradients or by DiLoCo."""
 
-    def __init__(self, comm: hopsum.communicator.Communicator, way: str) -> None:
+    def __init__(self, comm: Communicator, way: str) -> None:
         self.comm, self.step = comm, 0
         torch.manual_seed(5)
         self.model = torch.nn.Linear(400, 100, bias=False)
