@@ -138,8 +138,8 @@ def _wrong(job: Job, what: str, hint: str) -> ControlPlaneError:
 def write_atomically(path: Path, content: bytes, check: Callable[[Path], None] = lambda written: None) -> None:
     """Replace the file at `path`. A reader sees the old content or the new, never a part.
 
-    The content is on disk before the name points to it. Raises OSError, or what `check` does, which is told the file's
-    name of before. Then the old file is untouched.
+    The content is on disk before the name points to it. `check` is called before that, with the path of the content.
+    Raises OSError, or what `check` raises. Then the old file is untouched.
     """
     # In the same folder: a rename is atomic within one file system only. mkstemp makes the file with mode 0600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -110,7 +110,7 @@ def is_local(ip: str) -> bool:
 
 
 def interface_of(ip: str) -> Interface | None:
-    """Return the interface with an address, loopback for all that is local without standing on one."""
+    """Return the interface with an address: loopback for a local address that no interface lists."""
     found = interfaces()
     exact = [each for each in found if each.ip == ip]
     loopback = [each for each in found if each.ip == "127.0.0.1"] if is_local(ip) else []

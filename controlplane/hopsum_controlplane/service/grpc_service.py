@@ -150,7 +150,7 @@ class Service:
             tls and credentials and (tls.client_ca is None) != (credentials.files.client_ca is None)
         ):
             raise ControlPlaneError(
-                "the service cannot begin or end TLS, or to ask clients for certificates, while it runs "
+                "the service cannot begin or end TLS, or its demand for clients' certificates, while it runs "
                 "(tls_certificate, tls_key, tls_client_ca)",
                 hint="start the controller again: jobs continue meanwhile",
             )
