@@ -155,3 +155,31 @@ def test_workers_see_no_gpu_unless_they_are_to(tmp_path: Path, own: str | None) 
         environment["CUDA_VISIBLE_DEVICES"] = own
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str([[("",)] * 2, [(own,)] * 2, own])
+
+
+INTERRUPTED = """
+import os
+import signal
+from hopsum_topologies.worker_pool import WorkerPool
+
+def work(seat, plan, pipe):
+    pipe.send(("ready",))
+    pipe.recv()
+
+if __name__ == "__main__":
+    with WorkerPool([0, 1], work, None) as pool:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # While workers import, and while they work.
+        os.killpg(0, signal.SIGINT)
+        pool.gather("ready")
+        os.killpg(0, signal.SIGINT)
+        pool.send(None)
+        pool.gather("finished")
+"""
+
+
+def test_an_interrupt_of_all_processes_is_for_the_parent_of_workers(tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(INTERRUPTED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, start_new_session=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -3,16 +3,18 @@
 
 A worker runs `main(seat, plan, pipe)`. Its messages to the parent are tuples that begin with a word. "failed" (with a
 traceback) and "finished" are sent by this module. A worker ends with its parent. Workers compute on processors: they
-see no GPU.
+see no GPU, and no Ctrl-C.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -48,7 +50,7 @@ class WorkerPool:
         for seat in seats:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
-            with nullcontext() if gpus else _hidden_gpus():
+            with nullcontext() if gpus else _hidden_gpus(), interrupts_held():
                 process.start()
             # With our copy of the other end open, the end of the worker would not be EOF here.
             theirs.close()
@@ -119,6 +121,18 @@ class WorkerPool:
 
 
 @contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let processes that are started meanwhile begin with SIGINT blocked. Here it waits for the end of the block."""
+    # The tracker, which the first process would start, unblocks SIGINT.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _hidden_gpus() -> Iterator[None]:
     """Let processes that are started meanwhile see no GPU: CUDA and ROCm read the list of visible devices."""
     # torch behaves otherwise where it sees a GPU, also with tensors of the host: its PowerSGD hook then synchronises
@@ -143,4 +157,6 @@ def _run(main: WorkerMain, seat: Any, plan: Any, parent_pid: int, pipe: Connecti
         # The parent has ended. _exit, since threads of the library may wait for a network that is gone.
         os._exit(1)
     except BaseException:
-        pipe.send(("failed", traceback.format_exc()))
+        # The parent may have closed the pipe, as after Ctrl-C.
+        with suppress(BrokenPipeError):
+            pipe.send(("failed", traceback.format_exc()))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -26,7 +28,7 @@ from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.charts import Plot
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.worker_pool import WorkerDiedError
+from hopsum_topologies.worker_pool import WorkerDiedError, interrupts_held
 
 _T = TypeVar("_T")
 _END_S: Final = 20.0
@@ -115,7 +117,9 @@ def measure_apart(measure: Callable[..., _T], argument: Any, *calls: Callable[..
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run_apart, args=(measure, argument, len(calls), theirs))
-    process.start()
+    # Else a Ctrl-C while it imports would be a traceback.
+    with interrupts_held():
+        process.start()
     # Only the child holds its end now, so that its death reads as EOFError here.
     theirs.close()
     try:
@@ -142,10 +146,13 @@ def _run_apart(measure: Callable[..., Any], argument: Any, calls: int, pipe: Con
         pipe.send((number, *arguments))
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         pipe.send(("found", measure(argument, *(partial(forward, number) for number in range(calls)))))
     # As text: not every error can be pickled for the parent.
     except (NotRunError, ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
-        pipe.send(("failed", str(error) if isinstance(error, NotRunError) else f"{type(error).__name__}: {error}"))
+        # The parent may have closed the pipe, as after Ctrl-C.
+        with suppress(BrokenPipeError):
+            pipe.send(("failed", str(error) if isinstance(error, NotRunError) else f"{type(error).__name__}: {error}"))
     except KeyboardInterrupt:
         # Ctrl-C reaches both processes. The parent says what became of the measurement.
         pass

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from hopsum_evaluation.report.accuracy import Trainings, train_all, turned
 from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.experiment import NotRunError, measure_apart
-from hopsum_evaluation.report.time_to_target import to_target
+from hopsum_evaluation.report.time_to_target import seconds_to_target
 
 
 @pytest.mark.parametrize(("model", "better", "worse"), [("cnn", 0.91, 0.89), ("transformer", 6.9, 7.1)])
@@ -19,7 +23,7 @@ def test_a_target_has_a_direction(model: str, better: float, worse: float) -> No
     assert not plan.reached(worse)
     assert not plan.reached(float("nan"))
     points = [[1, 0.5, worse], [2, 1.0, None], [3, 1.5, better], [4, 2.0, worse]]
-    assert to_target(plan, {"points": points}) == (3.0, 1.5)
+    assert seconds_to_target(plan, {"points": points}) == 1.5
 
 
 @pytest.mark.system
@@ -27,6 +31,31 @@ def test_what_fails_in_the_other_process_is_told_here() -> None:
     trainings = Trainings(0, Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)), (1,))
     with pytest.raises(NotRunError, match="0 workers"):
         measure_apart(train_all, trainings, lambda *_: None)
+
+
+INTERRUPTED = """
+import os
+import signal
+import threading
+import time
+from hopsum_evaluation.report.experiment import measure_apart
+
+if __name__ == "__main__":
+    threading.Timer(SECONDS, os.killpg, (0, signal.SIGINT)).start()
+    try:
+        measure_apart(time.sleep, 600)
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("seconds", ["0.1", "3"])
+def test_an_interrupt_ends_the_other_process_without_a_word(seconds: str, tmp_path: Path) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(INTERRUPTED.replace("SECONDS", seconds))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, start_new_session=True)
+    assert (done.stdout, done.stderr) == ("stopped\n", "")
 
 
 def test_another_scheme_begins_with_each_seed() -> None:
