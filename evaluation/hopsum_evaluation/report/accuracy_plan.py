@@ -34,10 +34,6 @@ class AccuracyModel:
         # Comparisons with not-a-number are false, so a training that diverged never reaches its target.
         return value >= self.target if self.rises else value <= self.target
 
-    def shown(self, value: float) -> float:
-        """Convert the measure to the unit of plots."""
-        return 100 * value if self.percent else value
-
     @property
     def goal(self) -> str:
         """The target in words."""
@@ -159,6 +155,8 @@ class TrainingRun(NamedTuple):
     """The seconds in which rank 0 encodes in a step without overlap of codec and network. None: not timed."""
     decode_s: float | None = None
     """The same for decoding."""
+    retransmits: float = 0.0
+    """The datagrams that rank 0 sent again in a step, mean of all steps."""
 
     def undilated(self, factor: float) -> TrainingRun:
         """Divide the times by a factor of time dilation. Processor time is the same."""

@@ -127,7 +127,7 @@ def _train(
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
     steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(SETTLING_STEPS)][-1], order.seconds)
-    began_bytes = _interface_bytes()
+    began_bytes, began_again = _interface_bytes(), _retransmits(order, reducers)
     for step in range(1, steps + 1):
         batch = draw()
         used_s = time.process_time()
@@ -139,6 +139,7 @@ def _train(
                 pipe.send(("step", step))
             dist.barrier()
     moved = max(now - then for now, then in zip(_interface_bytes(), began_bytes, strict=True))
+    again = (_retransmits(order, reducers) - began_again) / steps
     compute_s = _compute(ddp, optimiser, batch)
     reduce_s = _reduce(order, network, plan, reducers) if order.steps else None
     encode_s = decode_s = None
@@ -150,7 +151,11 @@ def _train(
             _step(ddp, optimiser, batch)
         encode_s, decode_s = (_seconds_in(reducers.spans, *stages) for stages in (("prepare", "encode"), ("decode",)))
     step_s, step_cpu_s = float(np.mean(took[1:])), float(np.mean(used[1:]))
-    return TrainingRun(points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s)
+    return TrainingRun(points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s, again)
+
+
+def _retransmits(order: TrainingOrder, reducers: Reducers) -> int:
+    return reducers.sums[order.scheme].statistics.traffic.retransmits if order.scheme in reducers.sums else 0
 
 
 def _settle(last_s: float, seconds: float) -> int:
