@@ -216,7 +216,7 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
 
 
 def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> list[MethodPlan]:
-    """Return a row for each method: arithmetic on the costs, which nothing of is measured here."""
+    """Return a row for each method: arithmetic on the costs, without measuring."""
     workers, rows = options.workers, list[MethodPlan]()
 
     def add(method: str, traffic: StepTraffic) -> None:

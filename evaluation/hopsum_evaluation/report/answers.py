@@ -11,7 +11,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
 from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
-from hopsum_evaluation.report.time_to_target import Ratio, is_ours, make_ratio, seconds_to_target
+from hopsum_evaluation.report.time_to_target import Ratio, is_ours, make_ratio, seconds_ratio, seconds_to_target
 from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate, said_time
 
 FABRIC, HOSTS = "fabric", "hosts"
@@ -129,12 +129,9 @@ class LinkAnswer:
 
     def ratios(self, others: Sequence[str], ours: str | None, place: str) -> list[float]:
         """Return the ratio of each seed. nan: a training missed the target."""
-        theirs, found = self.times[FABRIC], []
-        for seed, ours_s in self.times[place].get(ours or "", {}).items():
-            other_s = min((theirs[name][seed] for name in others if seed in theirs.get(name, {})), default=inf)
-            # Infinity over infinity is no ratio, and a missed target is no number to average.
-            found.append(other_s / ours_s if max(other_s, ours_s) < inf else nan)
-        return found
+        theirs = [self.times[FABRIC].get(name, {}) for name in others]
+        mine = self.times[place].get(ours or "", {})
+        return [seconds_ratio([each[seed] for each in theirs if seed in each], s) for seed, s in mine.items()]
 
 
 def answers_of(result: Result) -> list[LinkAnswer]:
@@ -183,7 +180,7 @@ def _use(answer: LinkAnswer, place: str) -> str:
     """Name the fastest scheme, and say how many times as fast it is as fp32 and as the best of the others."""
     ours, hook = answer.ours(place), answer.best(answer.hooks)
     if ours is None or hook is None:
-        return "not measured" if not answer.times[place] else "a scheme missed the target"
+        return "not measured" if not answer.times[place] or not answer.hooks else "a scheme missed the target"
     best, where = ours, place
     for rival in (SWITCHLESS, hook):
         if rival in answer.times[FABRIC] and answer.mean(rival) < answer.mean(best, where):
@@ -253,13 +250,15 @@ def plan_table(result: Result) -> ShownTable:
     """Tabulate the seconds that `hopsum plan` predicts over those that were measured, for every all-reduce."""
     costs = next((PlanCosts(**each["costs"]) for each in _documents(result, "plan")), None)
     rows: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for document, entry, answer in all_reduces_of(result) if costs else ():
+    if costs is None:
+        return ShownTable("plan", (), ())
+    for document, entry, answer in all_reduces_of(result):
         place, elements = document["placement"], entry["elements"]
         options = argparse.Namespace(
             workers=document["workers"], rate=answer.bits_per_s, buckets=document["buckets"], placement=place,
             window=document["window"], overlap=0.0, compute=0.0, density=1.0,
         )  # fmt: skip
-        for row in plan_step(options, elements, costs) if costs else ():
+        for row in plan_step(options, elements, costs):
             name = row.method.removeprefix("ring ")
             if name in answer.times[place]:
                 ratio = row.allreduce_s / answer.mean(name, place)

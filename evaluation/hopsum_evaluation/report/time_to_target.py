@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, nan
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -19,17 +19,9 @@ Run = Mapping[str, Any]
 """Figures of one training, as `accuracy.train_all` makes them: TrainingRun with model, rate, scheme, repeat (seed)."""
 
 
-def to_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
-    """Return steps and seconds of a training until the target is measured first. Infinity where it never is."""
-    reached = (
-        (float(step), float(s)) for step, s, value in run["points"] if value is not None and model.reached(value)
-    )
-    return next(reached, (inf, inf))
-
-
 def seconds_to_target(model: AccuracyModel, run: Run) -> float:
     """Return the seconds of a training until the target is measured first, infinity if it never is."""
-    return to_target(model, run)[1]
+    return next((float(s) for _, s, value in run["points"] if value is not None and model.reached(value)), inf)
 
 
 class Ratio(NamedTuple):
@@ -52,16 +44,14 @@ def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[st
 
     A scheme that missed the target with a seed has no number. BEST takes, for each seed, the schemes that reached it.
     """
-    pairs = runs_by_seed(runs, ours)
+    pairs = [{name: seconds_to_target(model, run) for name, run in pair.items()} for pair in runs_by_seed(runs, ours)]
     others = dict.fromkeys(scheme for pair in pairs for scheme in pair if scheme != ours)
     found = {}
     for scheme in others:
-        both = [pair for pair in pairs if scheme in pair]
-        found[scheme] = make_ratio([seconds_ratio(model, (pair[scheme],), pair[ours]) for pair in both])
+        found[scheme] = make_ratio([seconds_ratio([pair[scheme]], pair[ours]) for pair in pairs if scheme in pair])
     if others:
-        rivals = [[run for name, run in pair.items() if name != ours] for pair in pairs]
-        best = [seconds_ratio(model, them, pair[ours]) for them, pair in zip(rivals, pairs, strict=True)]
-        found[BEST] = make_ratio(best)
+        rivals = ([s for name, s in pair.items() if name != ours] for pair in pairs)
+        found[BEST] = make_ratio([seconds_ratio(them, pair[ours]) for them, pair in zip(rivals, pairs, strict=True)])
     return found
 
 
@@ -82,19 +72,18 @@ def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
     return f"missed by {missed} of {len(runs)}" if missed else figure(fmean(seconds))
 
 
-def runs_by_seed(runs: Sequence[Run], ours: str = "") -> list[dict[str, Run]]:
+def runs_by_seed(runs: Sequence[Run], ours: str) -> list[dict[str, Run]]:
     """Group trainings by seed, each group by scheme. Seeds without a training of `ours` are left out."""
     # Seeds are paired, since trainings of one seed share parameters and batches: their ratios vary less than means do.
     found: dict[int, dict[str, Run]] = defaultdict(dict)
     for run in runs:
         found[run["repeat"]][run["scheme"]] = run
-    return [pair for pair in found.values() if not ours or ours in pair]
+    return [pair for pair in found.values() if ours in pair]
 
 
-def seconds_ratio(model: AccuracyModel, others: Sequence[Run], ours: Run) -> float:
-    """Divide the seconds to the target of the fastest of `others` by those of `ours`. nan if either missed it."""
-    other_s = min((seconds_to_target(model, run) for run in others), default=inf)
-    ours_s = seconds_to_target(model, ours)
+def seconds_ratio(others: Iterable[float], ours_s: float) -> float:
+    """Divide the seconds to the target of the fastest other by ours. nan if either missed it."""
+    other_s = min(others, default=inf)
     # Infinity over infinity is no ratio, and a missed target is no number to average.
     return other_s / ours_s if max(other_s, ours_s) < inf else nan
 
