@@ -101,10 +101,11 @@ def _time(placement: str, rate: str, model: str) -> LinkCase:
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure every case that the folder lacks, until there is an interrupt. Raises NotRunError."""
+    """Measure every case that the folder lacks, until there is an interrupt ("stopped"). Raises NotRunError."""
     if reason := unavailable():
         raise NotRunError(reason)
     cases, documents, failed = cases_of(settings), list[dict[str, Any]](), dict[str, str]()
+    stopped = False
     for number, case in enumerate(cases):
         tell(number / len(cases), case.name)
         document = _kept(case, settings)
@@ -117,11 +118,12 @@ def run(settings: Settings, tell: Tell) -> Result:
         except KeyboardInterrupt:
             if not documents:
                 raise
+            stopped = True
             break
         write_report(documents[-1], _path(case, settings))
     if not documents:
         raise NotRunError("; ".join(failed.values()))
-    return {"workers": WORKERS, "documents": documents, "failed": failed}
+    return {"workers": WORKERS, "documents": documents, "failed": failed, "stopped": stopped}
 
 
 def _path(case: LinkCase, settings: Settings) -> Path:

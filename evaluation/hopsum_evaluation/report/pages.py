@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,31 +72,41 @@ def answers_page(report: dict[str, Any]) -> str:
             "", *_markdown(check),
         ]  # fmt: skip
     lines += ["## Which scheme", "", *answer_lines(report, "")]
-    if not answers_of(result):
+    if answers_of(result):
+        lines += [_LEGEND, ""]
+    for heading, table, words in (
+        ("Every figure", figure_table(result), _FIGURES),
+        ("Where a step goes", parts_table(result), _PARTS),
+        ("What `hopsum plan` predicts", predicted, plan_words(predicted)),
+    ):
+        lines += [f"## {heading}", "", *_markdown(table), words, ""] if table.rows else []
+    if not result.get("documents"):
         return "\n".join(lines)
-    lines += [
-        "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by "
-        "seed, with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where "
-        "another scheme is faster. The CNN trains on the CPU. A step of other models waits for the named time in place "
-        "of computing, as a program does whose GPU computes.", "",
-        "## Every figure", "", *_markdown(figure_table(result)),
-        "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with "
-        "what the all-reduce before left out.", "",
-        "## Where a step goes", "", *_markdown(parts_table(result)),
-        "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
-        "datagrams and waiting.", "",
-        "## What `hopsum plan` predicts", "", *_markdown(predicted), plan_words(predicted), "", *_OPEN,
-        *(f"Failed: {name}, {reason}." for name, reason in result.get("failed", {}).items()), "",
-    ]  # fmt: skip
-    return "\n".join(lines)
+    few = any(each.startswith(("dilated", "crowded")) for each in said)
+    lines += ["## Open", "", f"{_OPEN}{_FEW if few else ''}.", ""]
+    lines += [f"Failed: {name}, {reason}." for name, reason in result.get("failed", {}).items()]
+    return "\n".join([*lines, ""])
 
 
+_LEGEND: Final = (
+    "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by seed, "
+    "with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where another "
+    "scheme is faster. The CNN trains on the CPU. A step of other models waits for the named time in place of "
+    "computing, as a program does whose GPU computes."
+)
+_FIGURES: Final = (
+    "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with what "
+    "the all-reduce before left out."
+)
+_PARTS: Final = (
+    "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
+    "datagrams and waiting."
+)
 _OPEN: Final = (
-    "## Open", "",
     "Not measured in this run: time to a target with models of 10 M parameters (`hopsum bench accuracy --model "
-    "cnn-10m`, hours), VGG-16 and BERT, links of 10 Gbit/s and more, GPUs, and a machine with two processors for each "
-    "worker and switch.", "",
-)  # fmt: skip
+    "cnn-10m`, hours), VGG-16 and BERT, links of 10 Gbit/s and more, GPUs"
+)
+_FEW: Final = ", and a machine with two processors for each worker and switch"
 
 
 def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
@@ -110,32 +120,37 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
     if bars is not None:
         lines += [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""]
     more = f"[every figure]({docs}results.md)" if docs else "what papers claim: [claims](claims.md)"
-    dilated = ", dilated" if check_table(result).rows else ""
-    return [*lines, f"Measured{dilated}: {stamp(report, LINKS)}; {more}.", ""]
+    return [*lines, f"Measured: {stamp(report, LINKS)}; {more}.", ""]
 
 
 def answer_words(answers: Sequence[LinkAnswer]) -> str:
     """Say in three sentences how many times as fast hopsum is, in how many cases it is faster, and what it costs."""
-    spans, wins = [], []
+    fp32, hooks, wins = [], [], []
     for place, words in PLACES.items():
-        here = [each for each in answers if each.ours(place)]
-        for others in (["fp32"], None):
-            means = [each.ratio(others or each.hooks, each.ours(place), place).mean for each in here]
-            spans.append(_span([mean for mean in means if isfinite(mean)]))
+        here = [each for each in answers if each.ours(place) and each.best(each.hooks)]
+        # A run that was stopped has not all places.
+        if not here:
+            continue
         ratios = [each.ratio(each.hooks, each.ours(place), place) for each in here]
+        span = _span([each.ratio(["fp32"], each.ours(place), place).mean for each in here])
+        fp32.append(f"{span} times as fast with {words}")
+        hooks.append(_span([ratio.mean for ratio in ratios]))
         # The whole interval, where there is one.
         faster = sum((ratio.mean if ratio.low is None else ratio.low) > 1 for ratio in ratios)
-        wins.append(f"{faster} of {len(here)} cases with {words}")
+        wins.append(f"in {faster} of {len(here)} cases with {words}")
+    if not wins:
+        return "None of the schemes can be compared."
     return (
-        f"Through a switch in the middle, training with hopsum is {spans[0]} times as fast as DDP in fp32, and "
-        f"{spans[2]} times with a switch on every host. Beside the best of torch's hooks (fp16, PowerSGD of rank 2) it "
-        f"is {spans[1]} and {spans[3]} times as fast: faster in {wins[0]} and in {wins[1]}. Compressing takes "
-        'processor time and changes gradients: `method="auto"` measures both ways on your job, `hopsum plan` predicts.'
+        f"Beside DDP in fp32, training with hopsum is {' and '.join(fp32)}. Beside the best of torch's hooks (fp16, "
+        f"PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster {' and '.join(wins)}. "
+        'Compressing takes processor time and changes gradients: `method="auto"` measures both ways on your job, '
+        "`hopsum plan` predicts."
     )
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (figure(each, 2) for each in (min(values, default=nan), max(values, default=nan)))
+    known = [each for each in values if isfinite(each)]
+    low, high = (figure(each, 2) for each in (min(known, default=None), max(known, default=None)))
     return low if low == high else f"{low} to {high}"
 
 
@@ -187,6 +202,7 @@ def stamp(report: dict[str, Any], section: str) -> str:
     commit = result.get("commit", report["commit"]) or "unknown"
     date = str(result.get("begun", report["begun"]))[:10]
     shared = f" for {result['workers']} workers and a switch" if "workers" in result else ""
+    shared += ", dilated" if any(each.get("dilate", 1) > 1 for each in result.get("documents", ())) else ""
     made = f"{date}, {where['processor']}, {where['cores']} cores{shared}, commit {commit[:8]}"
     # A remark is written into the JSON by hand: what else the machine did meanwhile.
     return f"{made}. {str(result['remark']).rstrip('.')}" if "remark" in result else made

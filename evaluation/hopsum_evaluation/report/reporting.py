@@ -154,6 +154,9 @@ def collect(
         report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
         tell(1.0, "not run" if NOT_RUN in result else "done")
         save(report)
+        # Who stops a section that keeps what it has stops the report.
+        if result.get("stopped"):
+            break
     return report
 
 

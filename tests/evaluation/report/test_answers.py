@@ -86,9 +86,21 @@ def test_the_table_names_the_fastest_scheme_and_what_it_is_compared_with() -> No
 
 def test_the_words_count_what_the_figures_say() -> None:
     words = answer_words(answers_of(made_up()))
-    assert "is 5.0 to 6.0 times as fast as DDP in fp32, and 2.4 times with a switch on every host" in words
+    assert "is 5.0 to 6.0 times as fast with a switch in the middle and 2.4 times as fast with a switch on" in words
     assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 cases with a switch in the middle" in words
     assert "and in 0 of 1 cases with a switch on every host" in words
+
+
+def test_a_run_that_was_stopped_shows_what_it_has() -> None:
+    documents = made_up()["documents"]
+    words = answer_words(answers_of({"documents": documents[:3]}))
+    assert "is 6.0 times as fast with a switch in the middle. Beside" in words
+    assert "nan" not in words
+    assert answer_words(answers_of({"documents": [documents[3]]})) == "None of the schemes can be compared."
+    page = answers_page(report_of({"documents": documents[:2], "failed": {"cnn": "out of memory"}}))
+    shown = ["## Which scheme", "## Every figure", "## What `hopsum plan` predicts", "## Open"]
+    assert [line for line in page.splitlines() if line.startswith("## ")] == shown
+    assert "Failed: cnn, out of memory." in page
 
 
 def test_a_step_has_its_parts_beside_the_time_of_its_bytes() -> None:
@@ -135,7 +147,8 @@ def test_dilated_figures_stand_beside_those_of_processors() -> None:
     ]
     page = answers_page(report_of(made_up()))
     assert page.splitlines()[2] == f"D{HOLDS[1:]}."
-    assert "Measured, dilated: 2026-02-03, A chip, 2 cores for 4 workers and a switch, commit abcdef01" in page
+    assert "Measured: 2026-02-03, A chip, 2 cores for 4 workers and a switch, dilated, commit abcdef01" in page
+    assert "GPUs, and a machine with two processors for each worker and switch." in page
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len(page.splitlines()) < 90
     assert len(answer_table(answers_of(made_up())).rows) <= 6 < len(rows)
@@ -177,7 +190,9 @@ def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.
     monkeypatch.setattr(links, "machine", lambda: {"cores": 2})
     monkeypatch.setattr(links, "measure_apart", stopped)
     settings = Settings(1, Size.SMALL, tmp_path, dilate=True)
-    found = links.run(settings, lambda *_: None)["documents"]
+    result = links.run(settings, lambda *_: None)
+    found = result["documents"]
+    assert result["stopped"]
     assert [each["benchmark"] for each in found] == ["plan", "allreduce", "allreduce"]
     # The case at which the run was stopped is the first that is measured again.
     monkeypatch.setattr(links, "measure_apart", lambda *_: document("again", arguments=[], commit="c"))

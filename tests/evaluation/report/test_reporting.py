@@ -104,6 +104,12 @@ def test_a_run_that_was_stopped_leaves_its_finished_sections(
     assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
 
 
+def test_a_section_that_keeps_what_it_has_ends_a_report_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SECTIONS["links"][1], "run", lambda *_: {"documents": [], "stopped": True})
+    made = reporting.collect(Settings(1, Size.SMALL), ["links", "estimation"], Console(quiet=True))
+    assert set(made["sections"]) == {"links"}
+
+
 def test_infinity_becomes_null(tmp_path: Path) -> None:
     reporting.write_report(
         {"format": reporting.FORMAT, "sections": {}, "x": [1.5, float("nan"), {"y": float("inf")}]}, tmp_path / "r"
