@@ -152,10 +152,11 @@ def collect(
         seconds = round(time.perf_counter() - since, 2)
         found[name] = {**result, "seconds": seconds, "load_1min": load, "begun": begun}
         report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
-        tell(1.0, "not run" if NOT_RUN in result else "done")
+        stopped = result.get("stopped", False)
+        tell(1.0, "not run" if NOT_RUN in result else "stopped" if stopped else "done")
         save(report)
         # Who stops a section that keeps what it has stops the report.
-        if result.get("stopped"):
+        if stopped:
             break
     return report
 
