@@ -10,8 +10,7 @@ shards               an agent's transports to several switches
 vector               a submitted vector where it lies: in numpy's memory, or elsewhere
 task                 its way from submission to the end of its future
 signature            the facts about a call that all ranks need to have in common
-allreduce_results    results, counts and spans of time
-stats_recorder       counts of all-reduces: times, codes by op, quantisation error; heartbeats carry them
+allreduce_results    results, spans of time, and counts: times, codes by op, quantisation error; heartbeats carry them
 
 Three kinds of communicators exist: `Agent` at a switch, `hopsum.memory` in one process, `hopsum.connection.collective`
 over a process group of torch.

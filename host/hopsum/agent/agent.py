@@ -30,7 +30,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,7 +113,7 @@ class Agent(Communicator):
         self._unfinished = ""
         """The reason why the program ends before its work is done, empty otherwise."""
         # Weak: a caller that drops its future no longer cares about the result.
-        self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
+        self._futures: weakref.WeakSet[Future[AllReduceResult]] = weakref.WeakSet()
         """The futures of what was submitted and may be under way."""
         # fork() copies the object, not the threads: only this process may close it. An exception that was there before
         # is not this agent's end.
@@ -131,6 +130,7 @@ class Agent(Communicator):
             trace=trace,
             on_failure=self._fail,
             on_stall=self._note_silence,
+            counted=self._counted,
             begun=self._submitted,
         )
         self._thread.start()
@@ -140,9 +140,7 @@ class Agent(Communicator):
     @property
     def statistics(self) -> CommunicatorStatistics:
         found = self._transport.statistics
-        return replace(
-            self._engine.statistics,
-            **self._steps,
+        return self._counted.copy(
             traffic=SocketTraffic.of(found),
             fetches=found.worker.fetches,
             repaired=found.worker.repaired,
@@ -255,11 +253,8 @@ class Agent(Communicator):
         """
         if self._engine.failure is not None:
             return why_unfinished(self._engine.failure)
-        under_way = len(self._under_way())
+        under_way = sum(not future.done() for future in self._futures)
         return f"it was closed with {under_way} all-reduces under way" if under_way else ""
-
-    def _under_way(self) -> list[weakref.ref[Future[AllReduceResult]]]:
-        return [each for each in self._futures if (future := each()) is not None and not future.done()]
 
     def _serve(self) -> None:
         try:
@@ -269,7 +264,7 @@ class Agent(Communicator):
             self._transport.close(linger=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:
-        self._futures = [*self._under_way(), weakref.ref(task.future)]
+        self._futures.add(task.future)
         self._engine.put(task, ring=not task.awaited)
 
     def _complete(self, task: Task) -> AllReduceResult:

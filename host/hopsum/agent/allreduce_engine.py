@@ -52,8 +52,7 @@ from hopsum.agent.allreduce_results import (
     Span,
 )
 from hopsum.agent.network import Network, ResumeCommand
-from hopsum.agent.signature import MismatchError, Signer, signed, unsigned
-from hopsum.agent.stats_recorder import StatsRecorder
+from hopsum.agent.signature import MismatchError, Signer, unsigned
 from hopsum.agent.task import Arrived, Task
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.interface import CollectivePhase, Reduction
@@ -100,6 +99,7 @@ class AllReduceEngine:
         trace: called with every span of time, by whoever drives.
         on_failure: called once, before any future has the error.
         on_stall: called by whoever drives while nothing comes back.
+        counted: gets the counts of all-reduces, but for traffic, from whoever drives.
         begun: all-reduces of the job before this agent's first.
     """
 
@@ -115,6 +115,7 @@ class AllReduceEngine:
         trace: Callable[[Span], None] | None,
         on_failure: Callable[[BaseException], None],
         on_stall: Callable[[], None] = lambda: None,
+        counted: CommunicatorStatistics,
         begun: int = 0,
     ) -> None:
         # The only way to whoever drives: callers and the lease put messages here. deque.append is reentrant, so
@@ -135,7 +136,7 @@ class AllReduceEngine:
         self._moved_at = 0.0
         self._interrupt: BaseException | None = None
         """The error that a signal handler raised in a wait of the driver."""
-        self._recorder = StatsRecorder()
+        self._counted = counted
         self._codec, self._context = codec, context
         self.network: Final = Network(transport, on_stall=on_stall, on_resumed=lambda: self.put(RESUMED), begun=begun)
         self._has_loop: Final = transport.has_loop
@@ -162,11 +163,6 @@ class AllReduceEngine:
         """The time since which an all-reduce waits for the one that was promised to follow."""
         self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
-
-    @property
-    def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far, without traffic."""
-        return self._recorder.statistics
 
     @property
     def failure(self) -> BaseException | None:
@@ -257,7 +253,8 @@ class AllReduceEngine:
     def _drive(self, until: Task | None) -> None:
         """Serve until a task's future is done; without a task, as long as anything is in progress."""
         while True:
-            self._listen()
+            if self._inbox:
+                self._listen()
             if self._closed or self._interrupt is not None or (until is not None and until.future.done()):
                 return
             busy = self._end_failed() if self._failure is not None else self._work()
@@ -314,7 +311,7 @@ class AllReduceEngine:
         if isinstance(event, AllReduceFailed):
             self._note_failed(task, event.error)
         else:
-            self._arrive(Arrived(task, event, self.network.traffic, part))
+            self._arrive(Arrived(task, event, part))
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Say whether anything was done."""
@@ -493,7 +490,7 @@ class AllReduceEngine:
         parts: tuple[CollectivePhase, ...] = (phase,)
         coder = None
         if not task.begun:
-            parts = signed(phase, self._signer.sign(task))
+            parts = self._signer.sign(task, phase)
         elif task.zeros is None:
             is_streamed = reduction.encoded < len(phase.payloads) or reduction.stream is not None
             # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
@@ -503,8 +500,9 @@ class AllReduceEngine:
             self.network.begin_watch()
         handles: list[int] = []
         try:
-            # What a task has in the stream already are its ranges.
-            taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=self._handles_of(task))
+            # What a task that waits has in the stream are its ranges.
+            ranges = self._handles_of(task) if task.waiting else ()
+            taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=ranges)
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
                 # Newcomers begin directly behind the ranges, which say whether all ranks skip.
@@ -535,15 +533,10 @@ class AllReduceEngine:
         # Vectors that have not begun come first: their ranges are found while the network is busy with these.
         if not self._has_loop or are_here or not all(each.begun for each in self._tasks):
             return None
-        self._encode_in_parts(task, reduction)
         return reduction.foresee()
 
     def _handles_of(self, task: Task) -> list[int]:
         return [handle for handle, (owner, _) in self._handles.items() if owner is task]
-
-    def _encode_in_parts(self, task: Task, reduction: Reduction) -> None:
-        chunks = task.vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
-        reduction.encode_in_parts(part_chunks(chunks), compiled=self._has_loop)
 
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
@@ -555,9 +548,14 @@ class AllReduceEngine:
             self.network.fill(handle, phase.payloads)
 
     def _start(self, task: Task) -> Reduction:
-        self._recorder.begin(task)
+        vector = task.vector
+        vector.note_number(task.number)
         context = ReductionContext(self._context.seed, task.step, self._context.rank)
-        return task.vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
+        reduction = vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
+        if self._overlap:
+            chunks = vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
+            reduction.encode_in_parts(part_chunks(chunks), compiled=self._has_loop)
+        return reduction
 
     def _take_next(self, *, oldest: bool = False) -> bool:
         """Hand one task its results: the oldest, or first one that has more to send."""
@@ -573,14 +571,13 @@ class AllReduceEngine:
             raise RuntimeError("an all-reduce has results before it began")
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
-        self._recorder.receive(reduction.phase)
+        if (phase := reduction.phase) is not None:
+            self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
         try:
-            if self._overlap:
-                self._encode_in_parts(task, reduction)
             reduction.take(arrived.done.results, arrived.done.contributors)
         except CollectiveError as error:
             self._leave_out(task, reduction)
-            self._count(task, arrived.traffic, skipped=True)
+            self._count(task, skipped=True)
             self._end(task, error, give_back=False)
         except BaseException as error:
             self._fail(task, error)
@@ -589,30 +586,38 @@ class AllReduceEngine:
             self._note_span(task, "decode" if over else "encode", start)
             if over:
                 self._leave_out(task, reduction)
-                self._finish(task, reduction, arrived.traffic)
+                self._finish(task, reduction)
 
     # ---- ends -----------------------------------------------------------------------------------------
 
-    def _finish(self, task: Task, reduction: Reduction, traffic: SocketTraffic | None = None) -> None:
+    def _finish(self, task: Task, reduction: Reduction) -> None:
         """Give a task's future its result."""
         mean = reduction.mean
         self._leave(task)
-        used = self._count(task, traffic or self._traffic, skipped=mean is None)
+        traffic, seconds = self._count(task, skipped=mean is None)
         task.future.set_result(
             AllReduceResult(
                 mean=task.vector.all_nan() if mean is None else mean,
                 contributors=reduction.contributors,
                 skipped=mean is None,
-                traffic=used,
-                seconds=time.perf_counter() - task.started_s,
+                traffic=traffic,
+                seconds=seconds,
             )
         )
 
-    def _count(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> SocketTraffic:
-        """Count an all-reduce that ended on all ranks alike. Return the traffic since the one before."""
-        self._recorder.finish(task, skipped=skipped)
-        before, self._traffic = self._traffic, traffic
-        return traffic - before
+    def _count(self, task: Task, *, skipped: bool) -> tuple[SocketTraffic, float]:
+        """Count an all-reduce that ended on all ranks alike. Return the traffic since the one before, and its seconds.
+
+        Its error feedback is committed.
+        """
+        seconds = time.perf_counter() - task.started_s
+        self._counted.count(task.vector.elements, seconds, skipped=skipped)
+        if not skipped:
+            error, vector = task.vector.squares()
+            self._counted.error_squares += error
+            self._counted.vector_squares += vector
+        before, self._traffic = self._traffic, self.network.traffic
+        return self._traffic - before, seconds
 
     def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
         """Give a task's future an error, and usually its error feedback the vector."""
@@ -698,11 +703,16 @@ def _whole(task: Task, arrived: Arrived) -> Arrived:
     """Return the first phase of a task as its reduction takes it, once all parts are here."""
     if task.reduction is None or task.reduction.phase is None:
         raise RuntimeError("an all-reduce has results of a phase that it did not begin")
-    parts = [task.first[number].done for number in range(task.parts)]
+    done = task.first[0].done
+    results, contributors = done.results, done.contributors
+    # The signature's chunk, and the others if there are any (`signed`).
+    if task.parts == 2:
+        done = task.first[1].done
+        results = np.concatenate((results, done.results))
+        contributors = np.concatenate((contributors, done.contributors))
     task.first, task.parts = {}, 0
-    joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
-    results, contributors = unsigned(task.reduction.phase, joined[0], joined[1])
-    return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors))
+    results, contributors = unsigned(task.reduction.phase, results, contributors)
+    return arrived._replace(done=replace(done, results=results, contributors=contributors))
 
 
 # The order of phases in a job's stream: a function of what was submitted, never of when.
@@ -773,5 +783,6 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
 
 def _is_busy(task: Task, earlier: Sequence[Task]) -> bool:
     """Say whether an all-reduce before it has its error feedback (O4)."""
-    others = [other.feedback for other in earlier if not other.is_over]
-    return task.feedback is not None and any(other is task.feedback for other in others)
+    if not earlier or task.feedback is None:
+        return False
+    return any(other.feedback is task.feedback for other in earlier if not other.is_over)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from operator import add, attrgetter, sub
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from hopsum.errors import HopsumError
 from hopsum.transport.shard import TransportStatistics
 from hopsum_wire import Op
 from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
-from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 
 
 class CommunicatorClosedError(HopsumError):
@@ -45,22 +47,21 @@ class SocketTraffic(NamedTuple):
     @classmethod
     def of(cls, *statistics: TransportStatistics) -> SocketTraffic:
         """Add up the counts of a transport, or those of its shards."""
-        links = [each.link for each in statistics]
-        return cls(
-            sum(link.datagrams_sent for link in links),
-            sum(link.datagrams_received for link in links),
-            sum(each.worker.retransmits for each in statistics),
-            sum(link.bytes_sent for link in links),
-            sum(link.bytes_received for link in links),
-        )
+        total = (0,) * len(cls._fields)
+        for each in statistics:
+            link = each.link
+            sent, received = link.datagrams_sent, link.datagrams_received
+            counts = sent, received, each.worker.retransmits, link.bytes_sent, link.bytes_received
+            total = tuple(map(add, total, counts))
+        return cls._make(total)
 
     def __sub__(self, earlier: SocketTraffic) -> SocketTraffic:
-        return SocketTraffic(*(now - then for now, then in zip(self, earlier, strict=True)))
+        return SocketTraffic._make(map(sub, self, earlier))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CommunicatorStatistics:
-    """Counts of a communicator since it was made."""
+    """Counts of a communicator since it was made. `Communicator.statistics` returns a copy, which nothing changes."""
 
     allreduces: int = 0
     """The all-reduces that came to an end on all ranks alike, skipped ones included."""
@@ -80,7 +81,7 @@ class CommunicatorStatistics:
     """Connections to the side channel that were closed for cause, by reason: "forged" is nobody's who has the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
     """The numbers of all-reduces that took no longer than each of LATENCY_BOUNDS_S, in their order."""
-    codes: Mapping[Op, int] = field(default_factory=dict)
+    codes: dict[Op, int] = field(default_factory=dict)
     """Lanes of which the sums are here, by op, bits for OR."""
     steps: int = 0
     """The training steps that a hook noted (`Communicator.note_step`)."""
@@ -95,15 +96,27 @@ class CommunicatorStatistics:
     local_ranks: int = 1
     """The ranks of this host that are one worker of the job (`local_group`). Only their leader has traffic."""
 
-    def with_allreduce(self, elements: int, seconds: float, *, skipped: bool) -> Self:
-        """Return the counts with one all-reduce more that ended on all ranks alike."""
-        return replace(
-            self,
-            allreduces=self.allreduces + 1,
-            skipped=self.skipped + skipped,
-            elements=self.elements + elements,
-            seconds=self.seconds + seconds,
-        )
+    def count(self, elements: int, seconds: float, *, skipped: bool) -> None:
+        """Count an all-reduce that ended on all ranks alike."""
+        self.allreduces += 1
+        self.skipped += skipped
+        self.elements += elements
+        self.seconds += seconds
+        late = bisect_left(LATENCY_BOUNDS_S, seconds)
+        self.within = (*self.within[:late], *[count + 1 for count in self.within[late:]])
+
+    def copy(self, **changed: Any) -> Self:
+        """Return a copy with other values of some fields. Any thread."""
+        return replace(self, codes=dict(self.codes), **changed)
+
+
+def heartbeat_counts(counted: CommunicatorStatistics) -> Mapping[str, float]:
+    """Return the counts that an agent's heartbeats carry, by the names of `hopsum_wire.watch.heartbeat`."""
+    return {
+        **{count.name: attrgetter(count.field)(counted) for count in WORKER_COUNTS},
+        **{latency_name(bound_s): count for bound_s, count in zip(LATENCY_BOUNDS_S, counted.within, strict=True)},
+        **{codes_name(op): lanes for op, lanes in counted.codes.items()},
+    }
 
 
 @dataclass(frozen=True, slots=True)

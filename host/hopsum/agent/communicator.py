@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,7 @@ class Communicator(ABC):
         self._submitted = 0
         self._followed_by_other: ErrorFeedback | None = None
         """The error feedback of the last vector, if a group is open: it serves one vector at a time."""
-        self._steps: Mapping[str, Any] = {"steps": 0, "step_seconds": 0.0, "wait_seconds": 0.0}
-        """The counts of training steps, by their names in `CommunicatorStatistics`. Replaced as a whole."""
+        self._counted: Final = CommunicatorStatistics()
         self._groups = 0
         """Groups that are open, one inside the other."""
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
@@ -86,9 +85,9 @@ class Communicator(ABC):
         """Return the error that `submit` raises after an all-reduce has failed, or None. The lock is held."""
 
     @property
-    @abstractmethod
     def statistics(self) -> CommunicatorStatistics:
-        """Counts since the communicator was made."""
+        """Return the counts so far."""
+        return self._counted.copy()
 
     @property
     def workers(self) -> int:
@@ -200,13 +199,9 @@ class Communicator(ABC):
             wait_s: the part in which it waited for all-reduces and computed nothing.
         """
         with self._lock:
-            # Replaced as a whole, so that a heartbeat in another thread reads one consistent state without the lock.
-            was = self._steps
-            self._steps = {
-                "steps": was["steps"] + 1,
-                "step_seconds": was["step_seconds"] + step_s,
-                "wait_seconds": was["wait_seconds"] + wait_s,
-            }
+            self._counted.steps += 1
+            self._counted.step_seconds += step_s
+            self._counted.wait_seconds += wait_s
 
     @contextmanager
     def group(self) -> Iterator[None]:

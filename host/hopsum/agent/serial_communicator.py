@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from hopsum.agent.allreduce_results import (
     AllReduceResult,
     CommunicatorClosedError,
-    CommunicatorStatistics,
     SocketTraffic,
 )
 from hopsum.agent.communicator import Communicator
@@ -80,7 +78,6 @@ class SerialCommunicator(Communicator):
         self.name = name
         self._seed = seed
         self._failure: BaseException | None = None
-        self._statistics = CommunicatorStatistics()
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         # Subclasses call this constructor last: the thread uses what they have set up.
         self._thread.start()
@@ -100,11 +97,6 @@ class SerialCommunicator(Communicator):
     @abstractmethod
     def _interrupt(self) -> None:
         """Make `_agree` and `_sum` fail soon, if that can be done. Called by `close` in any thread."""
-
-    @property
-    def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far. Bytes are those of payloads, and there are no datagrams."""
-        return replace(self._statistics, **self._steps)
 
     def _queue_task(self, task: Task) -> None:
         self._queue.put(task)
@@ -138,7 +130,7 @@ class SerialCommunicator(Communicator):
         self._leave(None)
 
     def _reduce(self, task: Task) -> AllReduceResult:
-        start, before = time.perf_counter(), self._statistics.traffic
+        start, before = time.perf_counter(), self._counted.traffic
         try:
             with self._lock:
                 self._require_open()
@@ -165,17 +157,18 @@ class SerialCommunicator(Communicator):
             mean=task.vector.all_nan() if reduction.mean is None else reduction.mean,
             contributors=reduction.contributors,
             skipped=reduction.mean is None,
-            traffic=self._statistics.traffic - before,
+            traffic=self._counted.traffic - before,
             seconds=seconds,
         )
 
     def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        self._statistics = self._statistics.with_allreduce(task.vector.elements, seconds, skipped=skipped)
+        self._counted.count(task.vector.elements, seconds, skipped=skipped)
 
     def _count_bytes(self, summed: Summed) -> None:
-        was = self._statistics.traffic
+        # Of payloads: there are no datagrams.
+        was = self._counted.traffic
         sent, received = was.bytes_sent + summed.bytes_sent, was.bytes_received + summed.results.nbytes
-        self._statistics = replace(self._statistics, traffic=SocketTraffic(bytes_sent=sent, bytes_received=received))
+        self._counted.traffic = SocketTraffic(bytes_sent=sent, bytes_received=received)
 
     def _fail(self, error: BaseException) -> BaseException:
         """Part from the others over an error, unless that was done. Return what the future has."""

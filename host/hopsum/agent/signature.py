@@ -15,13 +15,14 @@ tensors, and words. The largest and the smallest are told as they are. Of a dige
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, NamedTuple
+import struct
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.task import Task
-from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, ReductionContext
+from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, ReductionContext, Tensors
 from hopsum_wire import Op
 from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
@@ -54,6 +55,7 @@ class Signature(NamedTuple):
 
 
 LANES: Final = 2 * len(Signature._fields)
+_PAIRS: Final = struct.Struct(f">{LANES}I")
 
 
 def digest_of(text: str) -> int:
@@ -78,38 +80,48 @@ class Signer:
         packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
         # Earlier versions had other rotations and scales: their ranks compare digests of this text with ours.
         way = "rotation block, scale block"
-        self._signed: tuple[tuple[Any, ...], Signature] | None = None
-        """The facts of the last all-reduce that was signed: its results are compared with the same signature."""
         self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
 
-    def sign(self, task: Task) -> Signature:
-        """Return the signature of an all-reduce."""
+    def sign(self, task: Task, phase: CollectivePhase) -> tuple[CollectivePhase, ...]:
+        """Return an all-reduce's first phase with its signature before it: the first chunk, and the others if any."""
+        if phase.op != Op.MAX32:
+            raise RuntimeError(f"a codec whose first phase is {phase.op.name}: only MAX32 carries a signature")
         elements = task.vector.elements
-        # Not the number: after a change of generation another all-reduce may have it. Not the task: it has the vector.
-        facts = elements, task.step, task.on_nonfinite, task.promised, task.tensors
-        if self._signed is not None and self._signed[0] == facts:
-            return self._signed[1]
-        # The digest is of everything, also of the numbers that are sent as such and cut to 31 bits.
-        digest = digest_of(f"{self._told(task)}, {elements} elements, seed {self._seed}, {self._names(task)}")
-        signature = Signature(min(elements, MOST), self._codec, self._seed & MOST, digest)
-        self._signed = facts, signature
-        return signature
+        # The digest is of everything, also of the numbers that are sent as such and cut to 31 bits. Not of the task's
+        # number: after a change of generation another all-reduce may have it.
+        digest = digest_of(f"{self._told(task)}, {elements} elements, seed {self._seed}, {_names(task.tensors)}")
+        length, codec, seed = min(elements, MOST), self._codec, self._seed & MOST
+        task.signature = _PAIRS.pack(
+            length, MOST - length, codec, MOST - codec, seed, MOST - seed, digest, MOST - digest
+        )
+
+        full = SHAPES[Op.MAX32].elements
+        lanes = phase.lanes + LANES
+        payloads = np.zeros((-(-lanes // full), 4 * full), np.uint8)
+        flat = payloads.reshape(-1)
+        flat[: _PAIRS.size] = np.frombuffer(task.signature, np.uint8)
+        flat[_PAIRS.size : 4 * lanes] = phase.payloads.reshape(-1)[: 4 * phase.lanes]
+        # A vector of one chunk: the signature and the codec's lanes are the whole phase.
+        if len(payloads) == 1:
+            return (CollectivePhase(phase.op, payloads, lanes, phase.last),)
+        rest = CollectivePhase(phase.op, payloads[1:], lanes - full, phase.last)
+        return CollectivePhase(phase.op, payloads[:1], full), rest
 
     def compare(self, task: Task, results: NDArray[np.uint8]) -> None:
         """Compare the results of the first phase's first chunk. Raises MismatchError."""
-        own = self.sign(task)
-        pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
-        largest, smallest = Signature(*pairs[:, 0].tolist()), Signature(*(MOST - pairs[:, 1]).tolist())
+        found = results.reshape(-1)[: _PAIRS.size].tobytes()
         # MAX32 of v and of M - v gives the largest and the smallest v: equal if and only if all ranks have the same.
-        if largest == smallest == own:
+        if found == task.signature:
             return
+        own, pairs = Signature(*_PAIRS.unpack(task.signature)[::2]), _PAIRS.unpack(found)
+        largest, smallest = Signature(*pairs[::2]), Signature(*(MOST - each for each in pairs[1::2]))
         differing = [
             self._difference(name, getattr(own, name), {getattr(largest, name), getattr(smallest, name)})
             for name in ("elements", "codec", "seed")
         ]
         told = [each for each in differing if each] or [
-            f"rank {self._rank} has {self._told(task)}, {self._names(task)[:_MAX_TOLD]}; {self._other} has something "
-            "else of these, or another version of hopsum"
+            f"rank {self._rank} has {self._told(task)}, {_names(task.tensors)[:_MAX_TOLD]}; {self._other} has "
+            "something else of these, or another version of hopsum"
         ]
         raise MismatchError(
             f"the ranks are not at the same all-reduce, or have different settings: {'; '.join(told)}. All ranks need "
@@ -137,28 +149,9 @@ class Signer:
     def _told(self, task: Task) -> str:
         return f"{self._facts}, step {task.step}, on_nonfinite {task.on_nonfinite}, more {task.promised}"
 
-    @staticmethod
-    def _names(task: Task) -> str:
-        return f"names {', '.join(f'{name} ({elements})' for name, elements in task.tensors) or '(none)'}"
 
-
-def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhase, ...]:
-    """Return the first phase with a signature before it: its first chunk, and the others if there are any."""
-    if phase.op != Op.MAX32:
-        raise RuntimeError(f"a codec whose first phase is {phase.op.name}: only MAX32 carries a signature")
-    full = SHAPES[Op.MAX32].elements
-    lanes = phase.lanes + LANES
-    words = np.zeros(-(-lanes // full) * full, ">u4")
-    words[0:LANES:2] = signature
-    words[1:LANES:2] = MOST - np.array(signature)
-    words[LANES:lanes] = phase.payloads.reshape(-1).view(">u4")[: phase.lanes]
-    payloads = words.view(np.uint8).reshape(-1, 4 * full)
-    # A vector of one chunk: the signature and the codec's lanes are the whole phase.
-    if len(payloads) == 1:
-        return (CollectivePhase(phase.op, payloads, lanes, phase.last),)
-    return CollectivePhase(phase.op, payloads[:1], full), CollectivePhase(
-        phase.op, payloads[1:], lanes - full, phase.last
-    )
+def _names(tensors: Tensors) -> str:
+    return f"names {', '.join([f'{name} ({elements})' for name, elements in tensors]) or '(none)'}"
 
 
 def unsigned(

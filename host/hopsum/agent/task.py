@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.allreduce_results import AllReduceResult, SocketTraffic
+from hopsum.agent.allreduce_results import AllReduceResult
 from hopsum.agent.vector import Vector, host_vector
 from hopsum.codec.interface import CollectivePhase, OnNonfinite, Reduction, Tensors
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
@@ -44,6 +44,8 @@ class Task:
     """Results that its reduction has not taken."""
     first: dict[int, Arrived] = field(default_factory=dict)
     """The parts of its first, signed phase that are here, by number."""
+    signature: bytes = b""
+    """The signature in that phase (signature.py)."""
     parts: int = 0
     """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
     codes: AllReduceEvent | None = None
@@ -87,9 +89,8 @@ class Task:
 
 
 class Arrived(NamedTuple):
-    """The results of one phase, or of one part of it, and the traffic of the socket until then."""
+    """The results of one phase, or of one part of it."""
 
     task: Task
     done: AllReduceDone
-    traffic: SocketTraffic
     part: int = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.agent import AllReduceResult, CommunicatorStatistics, SocketTraffic
+from hopsum.agent import AllReduceResult, SocketTraffic
 from hopsum.agent.serial_communicator import call_in_words
 from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, NonFiniteError
@@ -69,17 +69,12 @@ class LocalGroupMember(LocalRank):
         self._pool = SegmentPool()
         self._calls: dict[int, _Call] = {}
         """Tasks that the leader has been told of and has not answered, by number, in order."""
-        self._statistics = CommunicatorStatistics(local_ranks=len(group.local))
+        self._counted.local_ranks = len(group.local)
         self._state: bytes | None = None
         self._state_is_here = threading.Event()
         self._thread.start()
 
     # ---- what a program calls -------------------------------------------------------------------------
-
-    @property
-    def statistics(self) -> CommunicatorStatistics:
-        """Return this rank's counts. It has no traffic: the leader's is that of the host."""
-        return self._statistics
 
     @property
     def is_newcomer(self) -> bool:
@@ -213,7 +208,7 @@ class LocalGroupMember(LocalRank):
         call.task.future.set_exception(error)
 
     def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        self._statistics = self._statistics.with_allreduce(task.x.size, seconds, skipped=skipped)
+        self._counted.count(task.x.size, seconds, skipped=skipped)
 
     def _leave(self) -> None:
         """Part from the leader; what was not answered ends, and goes back into the error feedback."""

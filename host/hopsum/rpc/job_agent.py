@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from hopsum.agent import Agent
-from hopsum.agent.stats_recorder import heartbeat_counts
+from hopsum.agent.allreduce_results import heartbeat_counts
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks, why_unfinished
 from hopsum.rpc.channel import START_AGAIN, ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine
+from hopsum.agent.allreduce_results import CommunicatorStatistics
 from hopsum.agent.task import Task
 from hopsum.agent.vector import HostVector
 from hopsum.codec import Codec, ErrorFeedback, ReductionContext, make_codec
@@ -219,6 +220,7 @@ class Stage:
             trace=None,
             on_failure=self.failures.append,
             on_stall=self._hear_silence,
+            counted=CommunicatorStatistics(),
         )
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from hopsum.agent import AllReduceResult
-from hopsum.agent.allreduce_results import SocketTraffic
-from hopsum.agent.stats_recorder import heartbeat_counts
+from hopsum.agent.allreduce_results import SocketTraffic, heartbeat_counts
 from hopsum.config import ConfigError
 from hopsum.errors import RankLeftError
 from hopsum.torch import HopsumState, hopsum_hook

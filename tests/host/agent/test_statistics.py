@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from hopsum.agent.stats_recorder import heartbeat_counts
+from hopsum.agent.allreduce_results import heartbeat_counts
 from hopsum.agent.vector import RUN_ELEMENTS, RUNS, sample
 from hopsum.codec import ErrorFeedback, best_table, make_codec
 from hopsum.codec.lookup_table import expected_nmse
