@@ -19,7 +19,7 @@ from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RankLeftError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
-from hopsum.transport.side_proof import Dialler, GenerationKey
+from hopsum.transport.side_proof import GenerationKey, make_hello
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import Op
 from hopsum_wire.generations import Resume
@@ -178,8 +178,9 @@ def test_a_forged_message_is_counted_and_harms_nothing(stack: ExitStack) -> None
     sides = cluster.membership.side_channels
     assert sides is not None
     found = PeerMessage(PeerKind.FOUND, 1, GENERATION, 0, 1, Op.ADD32, 0b11, b"\xff" * 1024).pack()
-    dialler = Dialler(1, 0, GenerationKey(GENERATION, bytes(32)), bytes(16))
-    for said in (len(found).to_bytes(4, "big") + found, dialler.hello + bytes(32) + found):
+    framed = len(found).to_bytes(4, "big") + found
+    hello = make_hello(1, 0, GenerationKey(GENERATION, bytes(32)))
+    for said in (framed, hello + framed + bytes(16)):
         with socket.create_connection(sides[0], timeout=WAIT_S) as intruder, suppress(OSError):
             intruder.sendall(said)
             while intruder.recv(100):

@@ -17,7 +17,7 @@ import pytest
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerKind, PeerMessage, PeerMessageError
 from hopsum.transport import side_channel
 from hopsum.transport.side_channel import Address, GenerationKey, SideChannel
-from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, PROOF_BYTES, REPLY_BYTES, Dialler, Seal
+from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, REPLY_BYTES, Seal, check_reply, make_hello
 from hopsum_wire import Op
 
 from ...support.processes import await_that
@@ -53,7 +53,7 @@ class Member:
 
     def __init__(self, channel: SideChannel, rank: int = 1, *, to: int = 0, key: GenerationKey = KEY) -> None:
         self.connection = socket.create_connection(channel.address, timeout=WAIT_S)
-        self.dialler = Dialler(rank, to, key, random.randbytes(16))
+        self.key, self.hello = key, make_hello(rank, to, key)
 
     def __enter__(self) -> Member:
         return self
@@ -70,10 +70,8 @@ class Member:
         return data
 
     def prove(self) -> Seal:
-        self.connection.sendall(self.dialler.hello)
-        proof, seal = self.dialler.take(self.read(REPLY_BYTES))
-        self.connection.sendall(proof)
-        return seal
+        self.connection.sendall(self.hello)
+        return check_reply(self.read(REPLY_BYTES), self.hello, self.key)
 
     def is_closed(self) -> bool:
         return self.read(1) == b""
@@ -93,7 +91,7 @@ def test_messages_arrive_whole_and_in_order(stack: ExitStack) -> None:
         assert [message for message in heard if message.sender == sender] == [found(sender, r) for r in range(1, 400)]
     statistics = ends.channels[1].statistics
     assert statistics.messages_received == 798
-    assert statistics.bytes_received == 2 * (HELLO_BYTES + PROOF_BYTES) + 798 * (4 + 24 + 1024 + MAC_BYTES)
+    assert statistics.bytes_received == 2 * HELLO_BYTES + 798 * (4 + 24 + 1024 + MAC_BYTES)
     assert not statistics.closed
 
 
@@ -234,7 +232,7 @@ def test_news_after_a_long_silence(stack: ExitStack) -> None:
     """The thread waits without any timer then, and has to be woken."""
     ends = Ends(stack, 2)
     for position in (1, 2):
-        await_that(lambda: ends.channels[0]._quiet, "the end of an interval without news")
+        await_that(lambda: not ends.channels[0]._has_news.is_set(), "the end of an interval without news")
         ends.channels[0].tell_all(done(0, position))
         assert ends.heard[1].get(timeout=WAIT_S) == done(0, position)
 
@@ -248,8 +246,8 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
     ends.heard[1].get(timeout=WAIT_S)
     monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
     here.tell_all(done(0, 5, generation=6))
-    await_that(lambda: not here._quiet and here._interval is not None, "wait for the end of the interval")
-    here._put_news()
+    await_that(here._has_news.is_set, "wait for the end of the interval")
+    here._do(here._put_news)
     here.tell_all(done(0, 6))
     here.close()
     assert ends.heard[1].get(timeout=WAIT_S) == done(0, 6)
@@ -260,8 +258,8 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
 def test_what_is_said_to_all_wakes_the_thread_once(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends(stack, 4)
     calls = []
-    look_up = ends.channels[0]._look_up
-    monkeypatch.setattr(ends.channels[0], "_look_up", lambda: (calls.append(1), look_up()))
+    do = ends.channels[0]._do
+    monkeypatch.setattr(ends.channels[0], "_do", lambda *work: (calls.append(1), do(*work)))
     ends.channels[0].send_all([(rank, found(0, rank)) for rank in (1, 2, 3)])
     ends.channels[0].send_all([])
     assert [ends.heard[rank].get(timeout=WAIT_S).round for rank in (1, 2, 3)] == [1, 2, 3]
@@ -283,6 +281,7 @@ def reason_of(stack: ExitStack, data: Callable[[Seal], bytes], *, ends: Ends | N
 
 
 GOOD = found(1, 5)
+HELLO = make_hello(1, 0, KEY)
 
 
 @pytest.mark.parametrize(
@@ -397,14 +396,15 @@ def test_connections_from_where_nobody_lives_any_more_end(stack: ExitStack) -> N
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        (Dialler(1, 1, KEY, bytes(16)).hello, "hello"),
-        (b"X" + Dialler(1, 0, KEY, bytes(16)).hello[1:], "hello"),
-        (Dialler(1, 0, KEY, bytes(16)).hello[:4] + b"\2" + Dialler(1, 0, KEY, bytes(16)).hello[5:], "hello"),
+        (make_hello(1, 1, KEY), "hello"),
+        (b"X" + HELLO[1:], "hello"),
+        (HELLO[:4] + b"\1" + HELLO[5:], "hello"),
         (framed(GOOD.pack()), "hello"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(32), "hello"),
-        (Dialler(0, 0, KEY, bytes(16)).hello, "sender"),
-        (Dialler(9, 0, KEY, bytes(16)).hello, "sender"),
-        (Dialler(1, 0, KEY, bytes(16)).hello + bytes(PROOF_BYTES), "forged"),
+        (make_hello(0, 0, KEY), "sender"),
+        (make_hello(9, 0, KEY), "sender"),
+        (HELLO + framed(GOOD.pack()) + bytes(MAC_BYTES), "forged"),
+        (HELLO + bytes(64), "length"),
         (b"hops", "truncated"),
     ],
 )
@@ -430,14 +430,13 @@ def test_who_does_not_know_the_key_says_nothing(stack: ExitStack, kind: PeerKind
     stranger = GenerationKey(GENERATION, bytes(32))
     for _ in range(3):
         with Member(channel, key=stranger) as intruder:
-            intruder.connection.sendall(intruder.dialler.hello)
+            intruder.connection.sendall(intruder.hello)
             reply = intruder.read(REPLY_BYTES)
             assert len(reply) == REPLY_BYTES
             with pytest.raises(PeerMessageError, match="does not know the generation's key"):
-                intruder.dialler.take(reply)
-            seal = Seal(bytes(32))
+                check_reply(reply, intruder.hello, stranger)
             with suppress(OSError):
-                intruder.connection.sendall(reply[16:] + sealed(seal, evil.pack()))
+                intruder.connection.sendall(sealed(Seal(reply[16:]), evil.pack()))
             assert intruder.is_closed()
     assert channel.statistics.closed == {"forged": 3}
     assert channel.statistics.messages_received == 0
@@ -448,37 +447,29 @@ def test_a_key_of_another_generation_is_of_no_use(stack: ExitStack) -> None:
     channel = Ends(stack, 2).channels[0]
     for key, count in ((NEXT, {}), (GenerationKey(GENERATION, NEXT.key), {"forged": 1})):
         with Member(channel, key=key) as intruder:
-            intruder.connection.sendall(intruder.dialler.hello)
+            intruder.connection.sendall(intruder.hello)
             if intruder.read(REPLY_BYTES):
-                intruder.connection.sendall(bytes(PROOF_BYTES))
+                intruder.connection.sendall(framed(GOOD.pack()) + bytes(MAC_BYTES))
             assert intruder.is_closed()
         assert channel.statistics.closed == count
     assert channel.statistics.other_generations == 1
 
 
 def test_what_was_recorded_is_of_no_use(stack: ExitStack) -> None:
-    """The same bytes on another connection, to the same rank or to another one; the REPLY sent back as a PROOF."""
+    """The same bytes on another connection, to the same rank or to another one."""
     ends = Ends(stack, 3)
     with Member(ends.channels[0]) as member:
-        hello = member.dialler.hello
-        member.connection.sendall(hello)
-        reply = member.read(REPLY_BYTES)
-        proof, seal = member.dialler.take(reply)
-        message = sealed(seal, GOOD.pack())
-        member.connection.sendall(proof + message)
+        message = sealed(member.prove(), GOOD.pack())
+        member.connection.sendall(message)
         assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    for channel, data in (
-        (ends.channels[0], hello + proof + message),
-        (ends.channels[0], hello + reply[16:] + message),
-        (ends.channels[2], hello + proof + message),
-    ):
+    for channel in (ends.channels[0], ends.channels[2]):
         before = channel.statistics.closed.total()
         with socket.create_connection(channel.address, timeout=WAIT_S) as intruder, suppress(OSError):
-            intruder.sendall(data)
+            intruder.sendall(member.hello + message)
             while intruder.recv(100):
                 pass
         await_that(lambda c=channel, b=before: c.statistics.closed.total() == b + 1, "refusal")  # type: ignore[misc]
-    assert ends.channels[0].statistics.closed == {"forged": 2}
+    assert ends.channels[0].statistics.closed == {"forged": 1}
     assert ends.channels[2].statistics.closed == {"hello": 1}
     assert ends.heard[0].empty()
     assert ends.heard[2].empty()
@@ -556,7 +547,7 @@ def test_fuzzed_handshakes(stack: ExitStack) -> None:
     channel = ends.channels[0]
     for _ in range(150):
         with Member(channel) as intruder, suppress(OSError):
-            data = bytearray(intruder.dialler.hello + rng.randbytes(PROOF_BYTES + rng.randrange(200)))
+            data = bytearray(intruder.hello + framed(rng.randbytes(HEADER_BYTES + rng.randrange(200))))
             for _ in range(rng.randrange(4)):
                 data[rng.randrange(HELLO_BYTES)] = rng.randrange(256)
             intruder.connection.sendall(data[: rng.randrange(len(data))])
@@ -602,11 +593,11 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
 def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_channel, "PROVE_S", 0.05)
     channel = Ends(stack, 2).channels[0]
-    for data in (b"", Dialler(1, 0, KEY, bytes(16)).hello):
+    for data in (b"", HELLO, HELLO + framed(GOOD.pack())):
         with socket.create_connection(channel.address, timeout=WAIT_S) as idle:
             idle.sendall(data)
             assert idle.recv(REPLY_BYTES) == b"" or idle.recv(1) == b""
-    await_that(lambda: channel.statistics.closed == {"silent": 2}, "count of both")
+    await_that(lambda: channel.statistics.closed == {"silent": 3}, "count of all")
 
 
 def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None:
@@ -614,7 +605,7 @@ def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None
     ends = Ends(stack, 2)
     ends.channels[1].send(0, GOOD)
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    for writer in (ends.channels[0]._proved[1].writer, ends.channels[1]._outgoing[0].writer):
+    for writer in (ends.channels[0]._proved[1], ends.channels[1]._outgoing[0].writer):
         assert writer is not None
         connection = writer.get_extra_info("socket")
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
