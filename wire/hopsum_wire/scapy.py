@@ -25,20 +25,16 @@ from hopsum_wire.frames import IPV4_DO_NOT_FRAGMENT, FramePath
 from hopsum_wire.header import Header
 
 __all__ = [
-    "ARP",
-    "ICMP",
     "IP",
     "UDP",
-    "Ether",
     "Hopsum",
-    "IPerror",
-    "UDPerror",
-    "arp_packet",
+    "ask_mac",
     "open_layer2",
     "open_pcap",
     "packet_of",
     "read_hopsum",
     "scapy_frame",
+    "unreachable_ends",
 ]
 
 _BY_WIDTH: Final[dict[int, type[Field[Any, Any]]]] = {
@@ -109,11 +105,21 @@ def read_hopsum(udp: Packet) -> None:
         udp.decode_payload_as(Hopsum)
 
 
-def arp_packet(own_mac: int, own_ip: str, to_mac: str, to_ip: str, *, reply: bool = False) -> Packet:
-    """Build an ARP request for `to_ip`, or an ARP reply to the host at `to_ip`."""
+def ask_mac(opened: Any, own_mac: int, own_ip: str, ip: str) -> int | None:
+    """Return the MAC address that answers ARP for an IPv4 address on a layer-2 socket, None if none does."""
     own = _mac_text(own_mac)
-    target = to_mac if reply else "00:00:00:00:00:00"
-    return Ether(src=own, dst=to_mac) / ARP(op=2 if reply else 1, hwsrc=own, psrc=own_ip, hwdst=target, pdst=to_ip)
+    request = Ether(src=own, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=own, psrc=own_ip, pdst=ip)
+    # Five requests in 1.5 s: a switch may be starting.
+    answer = opened.sr1(request, timeout=0.3, retry=4, verbose=False)
+    return None if answer is None else int(answer[ARP].hwsrc.replace(":", ""), 16)
+
+
+def unreachable_ends(packet: Packet) -> tuple[str, int, str, int] | None:
+    """Return the addresses and ports of the datagram that ICMP calls unreachable, source first; None for others."""
+    about, udp = packet.getlayer(IPerror), packet.getlayer(UDPerror)
+    if about is None or udp is None or packet[ICMP].type != 3:
+        return None
+    return about.src, udp.sport, about.dst, udp.dport
 
 
 def open_layer2(interface: str) -> Any:

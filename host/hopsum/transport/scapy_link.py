@@ -18,22 +18,16 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage, Waker
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header
-from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, PROTO_ICMP, PROTO_UDP, UDP_BYTES
+from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 from hopsum_wire.frames import FramePath
 
-ASK_S: Final = 0.3
-"""The wait for an ARP reply, `ASKS` times."""
-ASKS: Final = 5
-ICMP_UNREACHABLE: Final = 3
-_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 # linux/sockios.h, linux/if_arp.h
 _SIOCGIFMTU: Final = 0x8921
 _ARPHRD_ETHER: Final = 1
@@ -164,28 +158,33 @@ class _Layer2Carrier:
     """A layer-2 socket of scapy on one interface. UDP checksums are not verified: a veth's sender leaves them open."""
 
     def __init__(self, layers: Any, interface: str, local: tuple[str, int], switch: tuple[str, int], hop: str) -> None:
-        self._layers, self._hop, self._switch = layers, hop, switch
+        self._layers, self._switch = layers, switch
         self.statistics = LinkStatistics()
-        self._holder: socket.socket | None = None
         try:
             self._socket = layers.open_layer2(interface)
         except PermissionError as error:
             raise PermissionError(error.errno, f"packets on {interface} need root: {error.strerror}") from None
-        self._waker = Waker()
-        try:
-            mac, self._mtu_bytes = inspect_interface(self._socket.ins)
+        with ExitStack() as opened:
+            opened.callback(self._socket.close)
+            self._waker = Waker()
+            opened.callback(self._waker.close)
+            own_mac, self._mtu_bytes = inspect_interface(self._socket.ins)
             self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            self._holder = hold_port(local, switch)
-            self.local = local if self._holder is None else self._holder.getsockname()
-            self._poll = select.poll()
-            self._poll.register(self._socket.ins, select.POLLIN)
-            self.path = FramePath(mac, 0, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
-            self._find_hop(interface)
-            where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
-            self._outage = Outage(where, self.statistics.failures)
-        except BaseException:
-            self.close()
-            raise
+            holder = opened.enter_context(hold_port(local, switch))
+            self.local = holder.getsockname()
+            mac = layers.ask_mac(self._socket, own_mac, self.local[0], hop)
+            if mac is None:
+                raise OSError(
+                    errno.EHOSTUNREACH,
+                    f"no host on {interface} answers ARP for {hop}: the switch, or a router named by via, has to be on "
+                    "this link",
+                )
+            self.path = FramePath(own_mac, mac, _number(self.local[0]), _number(switch[0]), self.local[1], switch[1])
+            self.close = opened.pop_all().close
+        where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
+        self._outage = Outage(where, self.statistics.failures)
+        self._poll = select.poll()
+        self._poll.register(self._socket.ins, select.POLLIN)
         self._poll.register(self._waker.fd, select.POLLIN)
 
     def send_packet(self, packet: Any) -> None:
@@ -214,15 +213,11 @@ class _Layer2Carrier:
     def wake(self) -> None:
         self._waker.wake()
 
-    def close(self) -> None:
-        self._socket.close()
-        if self._holder is not None:
-            self._holder.close()
-        self._waker.close()
-
     def _take(self) -> list[tuple[Any, list[memoryview]]]:
-        """Read the packets that wait: return those with datagrams for the worker, do what the others ask for."""
+        """Read the packets that wait. Return those with datagrams for the worker."""
         taken: list[tuple[Any, list[memoryview]]] = []
+        # IPv4 addresses of sender and receiver in an Ethernet frame, behind its type 0x0800.
+        ends = socket.inet_aton(self._switch[0]) + socket.inet_aton(self.local[0])
         for _ in range(BATCH_DATAGRAMS):
             if not select.select([self._socket.ins], [], [], 0)[0]:
                 break
@@ -232,7 +227,7 @@ class _Layer2Carrier:
                 self._outage.note(error, 0)
                 break
             # Looked at before scapy dissects it, which takes a hundred times as long.
-            if not frame or not concerns(frame, self.local, self._switch, self._hop):
+            if not frame or (frame[12:14], frame[26:34]) != (b"\x08\x00", ends):
                 continue
             packet = make(frame)
             packet.time = at
@@ -240,8 +235,8 @@ class _Layer2Carrier:
                 taken.append((packet, datagrams))
                 self.statistics.datagrams_received += len(datagrams)
                 self.statistics.bytes_received += sum(map(len, datagrams))
-            else:
-                self._hear(packet)
+            elif self._layers.unreachable_ends(packet) == (*self.local, *self._switch):
+                self.statistics.unreachable += 1
         return taken
 
     def _datagrams(self, packet: Any) -> list[memoryview]:
@@ -250,7 +245,7 @@ class _Layer2Carrier:
         ip, udp = packet.getlayer(layers.IP), packet.getlayer(layers.UDP)
         if ip is None or udp is None or ip.payload is not udp or packet.payload is not ip or ip.frag or ip.flags.MF:
             return []
-        if (ip.src, udp.sport, ip.dst, udp.dport) != (*self._switch, *self.local):
+        if (udp.sport, udp.dport) != (self._switch[1], self.local[1]):
             return []
         payload = bytes(udp.payload)[: udp.len - UDP_BYTES]
         if ip.len != IPV4_BYTES + udp.len or len(payload) != udp.len - UDP_BYTES:
@@ -258,59 +253,6 @@ class _Layer2Carrier:
         layers.read_hopsum(udp)
         datagram = memoryview(payload)
         return list(split_segments(datagram)) if ip.len > self._mtu_bytes else [datagram]
-
-    def _hear(self, packet: Any) -> None:
-        """Take in ARP, and ICMP's word that nobody listens."""
-        layers, own_ip = self._layers, self.local[0]
-        icmp, arp = packet.getlayer(layers.ICMP), packet.getlayer(layers.ARP)
-        if icmp is not None and icmp.type == ICMP_UNREACHABLE:
-            about, udp = packet.getlayer(layers.IPerror), packet.getlayer(layers.UDPerror)
-            sent = about and udp and (about.src, udp.sport, about.dst, udp.dport)
-            self.statistics.unreachable += sent == (*self.local, *self._switch)
-        if arp is None:
-            return
-        if arp.psrc == self._hop:
-            self.path = replace(self.path, dst_mac=int(arp.hwsrc.replace(":", ""), 16))
-        if arp.op == 1 and arp.pdst == own_ip and self._holder is None:  # else the kernel answers
-            with suppress(OSError):  # it will be asked again
-                self._socket.send(layers.arp_packet(self.path.src_mac, own_ip, arp.hwsrc, arp.psrc, reply=True))
-
-    def _find_hop(self, interface: str) -> None:
-        """Ask for the next hop's MAC until `_take` hears the answer. Raises OSError if nobody answers."""
-        for _ in range(ASKS):
-            self._socket.send(self._layers.arp_packet(self.path.src_mac, self.local[0], _BROADCAST, self._hop))
-            until = time.monotonic() + ASK_S
-            while not self.path.dst_mac and (left_s := until - time.monotonic()) > 0:
-                if self._poll.poll(left_s * 1000):
-                    self._take()
-            if self.path.dst_mac:
-                return
-        raise OSError(
-            errno.EHOSTUNREACH,
-            f"no host on {interface} answers ARP for {self._hop}, asked {ASKS} times: the switch, or a router named by "
-            "via, has to be on this link",
-        )
-
-
-def concerns(frame: bytes, own: tuple[str, int], switch: tuple[str, int], hop: str) -> bool:
-    """Say whether a frame may be for one worker.
-
-    That is UDP from the switch to the worker, ICMP "unreachable" to its address, ARP about its address or from the next
-    hop.
-    """
-    own_ip = socket.inet_aton(own[0])
-    # Offsets in an Ethernet frame: 12 type, 14 IPv4 header, 20 fragment, 23 protocol, 26 and 30 addresses, 34 UDP ports
-    # or ICMP's type; 28 and 38 ARP's addresses.
-    kind = int.from_bytes(frame[12:14], "big")
-    if kind == ETHERTYPE_ARP:
-        return frame[38:42] == own_ip or frame[28:32] == socket.inet_aton(hop)
-    is_plain = frame[14:15] == b"\x45" and not int.from_bytes(frame[20:22], "big") & 0x3FFF
-    if kind != ETHERTYPE_IPV4 or not is_plain or frame[30:34] != own_ip:
-        return False
-    if frame[23] == PROTO_ICMP:
-        return frame[34:35] == bytes([ICMP_UNREACHABLE])
-    ends = socket.inet_aton(switch[0]), struct.pack(">HH", switch[1], own[1])
-    return frame[23] == PROTO_UDP and (frame[26:30], frame[34:38]) == ends
 
 
 def _number(ip: str) -> int:
@@ -326,8 +268,8 @@ def inspect_interface(sock: socket.socket) -> tuple[int, int]:
     return int.from_bytes(mac, "big"), int(struct.unpack_from("=i", answer, 16)[0])
 
 
-def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket | None:
-    """Return a socket that keeps the port and takes nothing; None if the address is none of this host's."""
+def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket:
+    """Return a socket that keeps the port and takes nothing. Raises OSError: not this host's address, or taken."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     # One BPF instruction, which returns 0: the packet socket has the datagrams. The kernel copies it during the call.
     nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
@@ -336,10 +278,8 @@ def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket 
         holder.bind(local)
         with suppress(OSError):  # the kernel need not know a way there
             holder.connect(switch)
-    except OSError as error:
+    except OSError:
         holder.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            return None
         raise
     return holder
 

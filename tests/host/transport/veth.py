@@ -14,15 +14,14 @@ PORT = 5000
 
 
 class Veth:
-    """eth0 in `host`, which has the worker's address if `known`; far0 in `far`, which has the switch's."""
+    """eth0 in `host`, which has the worker's address; far0 in `far`, which has the switch's."""
 
-    def __init__(self, stack: ExitStack, *, known: bool = True, offloads: bool = False) -> None:
+    def __init__(self, stack: ExitStack, *, offloads: bool = False) -> None:
         self._stack = stack
         self.host, self.far = (stack.enter_context(Namespace()) for _ in range(2))
         self.host.add_veth("eth0", "far0", self.far, mtu_bytes=1500, offloads=offloads)
         self.far.ip("addr", "add", f"{SWITCH_IP}/24", "dev", "far0")
-        if known:
-            self.host.ip("addr", "add", f"{WORKER_IP}/24", "dev", "eth0")
+        self.host.ip("addr", "add", f"{WORKER_IP}/24", "dev", "eth0")
 
     def socket(self, namespace: Namespace, ip: str, port: int = 0) -> socket.socket:
         """Return a UDP socket in a namespace, closed with the stack."""
