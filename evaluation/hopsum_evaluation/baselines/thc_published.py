@@ -41,14 +41,11 @@ class ThcPublished(LookupTableCodec):
     """
 
     name = NAME
+    # A part of a vector has no range of its own.
+    streams = False
 
     def __init__(self, workers: int, *, lane_bits: int = 8, kernels: Kernels | None = None) -> None:
         super().__init__(workers, PUBLISHED, lane_bits=lane_bits, kernels=kernels)
-
-    @property
-    def streams(self) -> bool:
-        """False: a part of a vector has no range of its own."""
-        return False
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of the vector's root mean square, uint32[1]."""

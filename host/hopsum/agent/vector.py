@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext
-from hopsum.codec.interface import OnNonfinite, Reduction, Tensors, require_out, require_vector
+from hopsum.codec.interface import OnNonfinite, Reduction, Tensors, require_vector
 
 RUNS: Final = 16
 """Parts of a vector, each with one run of elements in the sample."""
@@ -61,10 +61,9 @@ class HostVector:
     def __init__(
         self, x: NDArray[np.float32], feedback: ErrorFeedback | None = None, out: NDArray[np.float32] | None = None
     ) -> None:
-        require_vector(x)
+        require_vector(x, out)
         if feedback is not None and feedback.residual.shape != x.shape:
             raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
-        require_out(out, x)
         self.elements = x.size
         self.feedback = feedback
         self.x, self.out = x, out

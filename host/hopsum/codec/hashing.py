@@ -29,20 +29,16 @@ SKETCH: Final = 4
 INDEX: Final = 5
 
 
-def splitmix64(value: int) -> int:
-    """Return 64 well-mixed bits of a 64-bit integer (the finaliser of Steele, Lea and Flood, OOPSLA 2014)."""
-    value = (value + _GOLDEN) & _MASK
-    value = (value ^ value >> 30) * _FIRST & _MASK
-    value = (value ^ value >> 27) * _SECOND & _MASK
-    return value ^ value >> 31
-
-
 def derive_key(*parts: int) -> int:
     """Return a 64-bit key that follows from all parts and their order. Parts are taken modulo 2^64."""
     # The number of parts enters, so that (0,) and (0, 0) have different keys.
     key = len(parts)
     for part in parts:
-        key = splitmix64(key ^ part & _MASK)
+        # The finaliser splitmix64 of Steele, Lea and Flood (OOPSLA 2014).
+        key = (key ^ part) + _GOLDEN & _MASK
+        key = (key ^ key >> 30) * _FIRST & _MASK
+        key = (key ^ key >> 27) * _SECOND & _MASK
+        key ^= key >> 31
     return key
 
 

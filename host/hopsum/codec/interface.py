@@ -188,6 +188,8 @@ class Reduction(ABC):
 
     A block is the elements of a chunk of the last phase, or a part of them where a lane carries several sums.
     """
+    stream: ChunkStream | None = None
+    """The chunks of the phase, where machine code may encode and decode them; None for most codecs."""
     _own: Words
     """Its ranges, made by `_first_phase`."""
 
@@ -223,8 +225,7 @@ class Reduction(ABC):
 
     def _compensated(self, x: Any) -> Any:
         """Return the vector to encode: x, or x + residual. Raises CodecError for no vector of the host."""
-        require_vector(x)
-        require_out(self._out, x)
+        require_vector(x, self._out)
         return x if self._feedback is None else self._feedback.compensate(x)
 
     @abstractmethod
@@ -239,11 +240,6 @@ class Reduction(ABC):
             CollectiveError: there is no mean, on all ranks alike. The reduction is over and the feedback free.
             CodecError: nothing to take, or results of another shape. Nothing was changed.
         """
-
-    @property
-    def stream(self) -> ChunkStream | None:
-        """Return the chunks of the phase, where machine code may encode and decode them; None for most codecs."""
-        return None
 
     def foresee(self) -> CollectivePhase | None:
         """Return the phase behind the first one, before that has results. None where the codec cannot.
@@ -308,7 +304,7 @@ class Reduction(ABC):
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         # A vector with NaN must not enter the residual: every later step would have it.
         if self._is_finite():
-            self._commit(None)
+            self._commit()
         else:
             self._rollback()
         self._end(ReductionState.GONE)
@@ -346,9 +342,9 @@ class Reduction(ABC):
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self._end(ReductionState.DONE)
 
-    def _commit(self, delivered: Floats | None) -> None:
+    def _commit(self) -> None:
         if self._feedback is not None:
-            self._feedback.commit(delivered)
+            self._feedback.commit()
 
     def _rollback(self) -> None:
         if self._feedback is not None:
@@ -440,18 +436,14 @@ def require_on_nonfinite(on_nonfinite: str) -> None:
         raise CodecError(f"on_nonfinite={on_nonfinite!r}: one of {', '.join(ON_NONFINITE)}")
 
 
-def require_vector(x: NDArray[Any]) -> None:
-    """Raise CodecError unless x is float32[elements], contiguous, with at least one element."""
+def require_vector(x: NDArray[Any], out: NDArray[Any] | None = None) -> None:
+    """Raise CodecError unless x is float32[elements], contiguous, with elements, and `out`, if given, is like it."""
     plain = x.flags.c_contiguous and x.flags.aligned
     if x.dtype != np.float32 or x.ndim != 1 or not x.size or not plain:
         raise CodecError(
             f"a codec takes a contiguous float32 vector of at least one element, not {x.dtype}{list(x.shape)}"
             f"{'' if plain else ', not contiguous or not aligned'}; flatten it first"
         )
-
-
-def require_out(out: NDArray[Any] | None, x: Floats) -> None:
-    """Raise CodecError unless out, if there is one, can take a vector like x."""
     if out is None or out is x:
         return
     if out.dtype != np.float32 or out.shape != x.shape or not out.flags.carray:
@@ -557,25 +549,10 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
 # ---- error feedback -----------------------------------------------------------------------------------------
 
 
-class SpareVectors:
-    """Vectors of one length that no error feedback uses now. Lists are appended to and popped from in one step."""
+class SpareVectors(list[Floats]):
+    """Vectors of one length, with any content, that no error feedback uses now."""
 
-    def __init__(self, elements: int) -> None:
-        self._elements = elements
-        self._spare: list[Floats] = []
-
-    def take(self) -> Floats:
-        """Return a vector, float32[elements], with any content."""
-        try:
-            # list.pop and list.append are atomic under the interpreter lock: feedbacks of several threads share the
-            # list.
-            return self._spare.pop()
-        except IndexError:
-            return np.empty(self._elements, np.float32)
-
-    def give(self, vector: Floats) -> None:
-        """Take a vector back that no error feedback uses any more."""
-        self._spare.append(vector)
+    # `pop` and `append` of a list are atomic under the interpreter lock: feedbacks of several threads share the list.
 
 
 _SPARES: Final[WeakValueDictionary[int, SpareVectors]] = WeakValueDictionary()
@@ -606,7 +583,7 @@ class ErrorFeedback:
         self._revocable = revocable
         self._before: Floats | None = None
         # Weak values: the vectors of a length go when the last feedback of that length does.
-        self._spares = _SPARES.setdefault(elements, SpareVectors(elements))
+        self._spares = _SPARES.setdefault(elements, SpareVectors())
 
     def compensate(self, x: Floats) -> Floats:
         """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
@@ -614,15 +591,20 @@ class ErrorFeedback:
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
         """
-        require_vector(x)
-        if x.shape != self.residual.shape:
+        if x.shape != self.residual.shape or x.dtype != np.float32:
+            require_vector(x)
             raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
         if self._pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
-        self._forget()
+        # The vector from before the last commit, which cannot be given back any more, is room for this one.
+        room, self._before = self._before, None
+        try:
+            room = self._spares.pop() if room is None else room
+        except IndexError:
+            room = np.empty_like(self.residual)
         # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
-            self._pending = np.add(x, self.residual, out=self._spares.take())
+            self._pending = np.add(x, self.residual, out=room)
         return self._pending
 
     def commit(self, delivered: Floats | None = None) -> None:
@@ -643,7 +625,7 @@ class ErrorFeedback:
             # back.
             self._before = before
         else:
-            self._spares.give(before)
+            self._spares.append(before)
 
     def give_back(self, committed: slice | None = None) -> None:
         """Withdraw the vector in progress, if there is one: the residual stays as it was.
@@ -656,13 +638,6 @@ class ErrorFeedback:
             if self._before is not None:
                 self.residual[committed] = self._before[committed]
             return
-        if self._pending is not None:
-            self._spares.give(self._pending)
-        self._pending = None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Let other error feedbacks have the residual from before the last commit."""
-        if self._before is not None:
-            self._spares.give(self._before)
-        self._before = None
+        # Other error feedbacks may have both.
+        self._spares.extend(each for each in (self._pending, self._before) if each is not None)
+        self._pending = self._before = None

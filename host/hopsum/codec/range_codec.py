@@ -46,7 +46,6 @@ from hopsum.codec.vector_reduction import (
     INFINITE,
     BlockReduction,
     SharedRanges,
-    pack_ranges,
     read_ranges,
     require_ranges,
 )
@@ -71,11 +70,8 @@ class RangeCodec(ABC):
     lookup: tuple[int, ...] | None
     code_group: int
     phases = 2
-
-    @property
-    def streams(self) -> bool:
-        """True where all methods take a part of a vector too, which begins at `context.first_block`."""
-        return False
+    streams = False
+    """True where all methods take a part of a vector too, which begins at `context.first_block`."""
 
     def start(
         self,
@@ -180,20 +176,18 @@ class RangeReduction(BlockReduction):
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._stream: ChunkStream | None = None
-        """The codes, once they are begun."""
-        self._mean: Floats | None = None
-        """Room for the mean, once a sum is decoded or may be."""
+        """The codes, once they are begun. `stream` is the same where it has machine code."""
         self._part_chunks = 0
         self._compiled = False
         super().__init__(x, context, feedback, **options)
+        # Once: machine code has its address.
+        self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
+        # Error feedback and `abort` need x until the last sum is here.
+        self._is_overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
         self._part_chunks = part_chunks if self.codec.streams else 0
         self._compiled = compiled and self.codec.streams
-
-    @property
-    def stream(self) -> ChunkStream | None:
-        return self._stream if self._stream is not None and self._stream.memory is not None else None
 
     @property
     def encoded(self) -> int:
@@ -208,7 +202,7 @@ class RangeReduction(BlockReduction):
         if not self._compiled or self.state is not ReductionState.RANGES:
             return None
         phase = self._codes_phase()
-        self._stream = self._machine_stream(phase.payloads)
+        self._stream = self.stream = self._machine_stream(phase.payloads)
         return None if self._stream is None else phase
 
     def encode_part(self) -> Bytes:
@@ -245,33 +239,30 @@ class RangeReduction(BlockReduction):
     def abort(self) -> None:
         if self.phase is not None:
             self._take_parts_back()
-        if self._stream is not None:
-            # The network may still have the stream. The vector is the feedback's or the caller's again.
-            self._stream.memory = None
+        self._stop_machine()
         super().abort()
         self._stream = None
 
     def _first_phase(self) -> CollectivePhase:
-        self._own = self.codec.ranges(self._x)
-        return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._own.size)
+        return self._share(self.codec.ranges(self._x))
 
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
-            if self._stream is not None:
-                self._stream.memory = None
+            self._stop_machine()
             self._skip()
             return
         x = self._x
         # After `skipped`: only a rank whose ranges were not in the maximum gets here with an infinite block.
-        self._drop_infinite()
+        if int(self._own.max()) >= INFINITE:
+            self._drop_infinite()
         self._shared = shared
         if self._stream is None or self._x is not x:
             self._stream = self._begin_codes(shared)
         elif not self._stream.begun:
             self.codec.begin(self._stream, self._own, shared)
         stream = self._stream
-        self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes(len(stream.payloads)), last=True)
+        self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes, last=True)
         self.state = ReductionState.SUMS
         if not stream.encoded and stream.memory is None:
             self.encode_part()
@@ -279,11 +270,12 @@ class RangeReduction(BlockReduction):
     def _begin_codes(self, shared: SharedRanges) -> ChunkStream:
         """Return the stream of the codes: with all of them, or with none yet."""
         chunks = self._chunks
+        self.stream = None
         if self._compiled:
-            stream = self._machine_stream(np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8))
-            if stream is not None:
-                self.codec.begin(stream, self._own, shared)
-                return stream
+            self.stream = self._machine_stream(np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8))
+            if self.stream is not None:
+                self.codec.begin(self.stream, self._own, shared)
+                return self.stream
         # One part is all of it: nothing is sent before the last code is made.
         if not self._part_chunks or chunks <= self._part_chunks:
             payloads, encoded = self.codec.encode(self._x, self._own, shared, self.context), chunks
@@ -293,23 +285,19 @@ class RangeReduction(BlockReduction):
         return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded, begun=True)
 
     def _machine_stream(self, payloads: Bytes) -> ChunkStream | None:
-        mean = None if self._is_overwritten else self._room_for_mean()
+        mean = None if self._is_overwritten else self._mean
         given = (self._x, self._own, self.context, payloads, mean)
         return self.codec.stream(*given, settles=self._feedback is not None)
 
-    @property
-    def _is_overwritten(self) -> bool:
-        """Say whether the mean is written over x, which error feedback and `abort` need until the last sum is here."""
-        return self._out is not None and np.may_share_memory(self._out, self._x)
-
-    def _room_for_mean(self) -> Floats:
-        # Once: machine code has the address.
-        if self._mean is None:
-            self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
-        return self._mean
+    def _stop_machine(self) -> None:
+        # The network may still have the stream. The vector is the feedback's or the caller's again.
+        if self.stream is not None:
+            self.stream.memory = None
+            self.stream = None
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
-        stream = self._require_stream()
+        stream = self._stream
+        assert stream is not None
         require_rows(
             results, len(stream.payloads), SHAPES[self.codec.op].down_bytes, f"results of {self.elements} elements"
         )
@@ -318,14 +306,16 @@ class RangeReduction(BlockReduction):
         rest = slice(stream.taken, len(results))
         if rest.start < rest.stop:
             self._settle(rest, results[rest], contributors[rest])
-        self._commit(None)
-        self._stream = None
+        if self._feedback is not None:
+            self._feedback.commit()
+        self._stream = self.stream = None
         self._finish(self._mean, self._by_block(contributors))
 
     def _settle(self, chunks: slice, results: Bytes, contributors: Bitmaps) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
+        stream = self._stream
         assert self._shared is not None
-        stream = self._require_stream()
+        assert stream is not None
         blocks, elements = self._places(chunks)
         by_block = contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start]
         shared = SharedRanges(self._shared.values[blocks])
@@ -335,7 +325,7 @@ class RangeReduction(BlockReduction):
             # The whole vector: such a codec may return an array of its own.
             self._mean = self.codec.decode(*given, out=self._out)
         else:
-            self.codec.decode(*given, out=self._room_for_mean()[elements])
+            self.codec.decode(*given, out=self._mean[elements])
         self._deliver(chunks, contributors, back=False)
         # Last: `abort` takes back only what was delivered, also after a codec that raised.
         stream.contributors[chunks] = contributors
@@ -348,15 +338,12 @@ class RangeReduction(BlockReduction):
             self._deliver(chunks, self._stream.contributors[chunks], back=True)
             self._stream.taken = 0
 
-    def _require_stream(self) -> ChunkStream:
-        assert self._stream is not None
-        return self._stream
-
     def _deliver(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
         """Subtract from the vector, which is the feedback's, what its chunks delivered; or add it again."""
         if self._feedback is None:
             return
         assert self._shared is not None
+        assert self._stream is not None
         blocks, elements = self._places(chunks)
         included = includes(
             contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start], self.context.rank
@@ -366,7 +353,7 @@ class RangeReduction(BlockReduction):
         if not included.any():
             return
         given = (
-            self._require_stream().payloads[chunks],
+            self._stream.payloads[chunks],
             SharedRanges(self._shared.values[blocks]),
             replace(self.context, first_block=blocks.start),
             None if included.all() else included,

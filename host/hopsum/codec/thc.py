@@ -128,6 +128,9 @@ class LookupTableCodec(RangeCodec):
         CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
     """
 
+    # Blocks are independent of each other, so that any run of them can be encoded or decoded by itself.
+    streams = True
+
     def __init__(
         self,
         workers: int,
@@ -180,16 +183,10 @@ class LookupTableCodec(RangeCodec):
         # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
         self._sum_unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
 
-    @property
-    def streams(self) -> bool:
-        """True: blocks are independent of each other, so that any run of them can be encoded or decoded by itself."""
-        return True
-
     def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's root mean square. See `RangeCodec`."""
         require_vector(x)
-        found = [self._kernels.root_mean_square(part) for part in padded_rows(x, self.block_elements) if len(part)]
-        values = found[0] if len(found) == 1 else np.concatenate(found)
+        values = self._kernels.root_mean_square(x, self.block_elements)
         bits = values.view(np.uint32)
         # Written with `not`, so that NaN is caught as well.
         if not values.max() <= HUGE:

@@ -139,7 +139,7 @@ class TwoShotReduction(Reduction):
         mean = np.empty(self.elements, np.float32) if self._out is None else self._out
         mean[:] = 0
         codec.kernels.two_shot_add(results, codec.bits, np.float32(1), mean)
-        self._commit(None)
+        self._commit()
         self._finish(mean, contributors[: blocks_of(self.elements, TWO_SHOT_BLOCK)])
 
 

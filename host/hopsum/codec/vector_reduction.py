@@ -28,7 +28,6 @@ from hopsum.codec.interface import (
     Reduction,
     ReductionState,
     Words,
-    blocks_of,
     require_rows,
 )
 from hopsum_wire import Op
@@ -46,11 +45,12 @@ class BlockReduction(Reduction):
     """A `RangeCodec`, or its form for a device: `block_elements`, `chunk_blocks`."""
 
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
-        self._require_phase()
         if self.state is ReductionState.RANGES:
             self._take_ranges(results)
-        else:
+        elif self.state is ReductionState.SUMS:
             self._take_sums(results, contributors)
+        else:
+            self._require_phase()
 
     @property
     def left_out(self) -> CollectivePhase | None:
@@ -59,7 +59,7 @@ class BlockReduction(Reduction):
     def _codes_phase(self) -> CollectivePhase:
         """Return the phase SUMS with payloads of zeros."""
         payloads = np.zeros((self._chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
-        return CollectivePhase(self.codec.op, payloads, self._lanes(len(payloads)), last=True)
+        return CollectivePhase(self.codec.op, payloads, self._lanes, last=True)
 
     @abstractmethod
     def _take_ranges(self, results: Bytes) -> None:
@@ -69,19 +69,16 @@ class BlockReduction(Reduction):
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the sums, and finish."""
 
-    @property
-    def _blocks(self) -> int:
-        return blocks_of(self.elements, self.codec.block_elements)
-
-    @property
-    def _chunks(self) -> int:
-        return blocks_of(self._blocks, self.codec.chunk_blocks)
-
-    def _lanes(self, chunks: int) -> int:
-        """Return the lanes in use of so many chunks. Where a lane carries two sums, the first block's are all of it."""
-        before = (chunks - 1) * self.codec.block_elements
-        rest = self.elements - before * self.codec.chunk_blocks
-        return int(before + min(rest, self.codec.block_elements))
+    def _share(self, own: Words) -> CollectivePhase:
+        """Return the phase that shares the ranges of the vector."""
+        size, together = self.codec.block_elements, self.codec.chunk_blocks
+        # Not those of `own`: a codec may have one range for all blocks.
+        self._own, self._blocks = own, -(-self.elements // size)
+        self._chunks = -(-self._blocks // together)
+        # Where a lane carries two sums, the lanes of a chunk are those of its first block.
+        before = (self._chunks - 1) * size
+        self._lanes: int = before + min(self.elements - before * together, size)
+        return CollectivePhase(Op.MAX32, pack_ranges(own), own.size)
 
     def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
         """Return for each block what there is for its chunk."""
@@ -131,7 +128,7 @@ def require_usable(shared: SharedRanges) -> None:
 
 def pack_ranges(ranges: Words) -> Bytes:
     """Return the MAX32 payloads of ranges, uint8[chunks, 1024]. Lanes beyond the last block are 0."""
-    chunks = blocks_of(ranges.size, RANGE_LANES)
+    chunks = -(-ranges.size // RANGE_LANES)
     # Lanes beyond the last block are 0, which no maximum is below.
     lanes = np.zeros(chunks * RANGE_LANES, ">u4")
     lanes[: ranges.size] = ranges
@@ -144,8 +141,7 @@ def read_ranges(results: Bytes, blocks: int) -> SharedRanges:
     Raises:
         CodecError: another number of chunks than these blocks have.
     """
-    chunks = blocks_of(blocks, RANGE_LANES)
-    require_rows(results, chunks, RANGE_LANES * 4, f"ranges of {blocks} blocks")
+    require_rows(results, -(-blocks // RANGE_LANES), RANGE_LANES * 4, f"ranges of {blocks} blocks")
     bits = results.reshape(-1).view(">u4")[:blocks].astype(np.uint32)
     # NaN has bits above infinity. One value for both, so that all ranks skip alike.
     return SharedRanges(np.minimum(bits, np.uint32(INFINITE)).view(np.float32))

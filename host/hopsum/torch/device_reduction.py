@@ -45,14 +45,12 @@ from hopsum.codec.interface import (
 from hopsum.codec.vector_reduction import (
     INFINITE,
     BlockReduction,
-    pack_ranges,
     read_ranges,
     require_finite,
     require_ranges,
 )
 from hopsum.torch.codec.torch_thc import TorchThc, bounded, require_device, require_tensor_vector
 from hopsum.torch.streams import Mark, Staging, streams_of
-from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
 PIECE_ELEMENTS: Final = 1 << 23
@@ -229,8 +227,7 @@ class DeviceReduction(BlockReduction):
             own = self._staging.read(self._ranges)
         self._staging.wait()
         # Read after the wait: before it the copy may be under way.
-        self._own = own.numpy().view(np.uint32)
-        return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._blocks)
+        return self._share(own.numpy().view(np.uint32))
 
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._blocks)
@@ -242,7 +239,7 @@ class DeviceReduction(BlockReduction):
             self._drop_infinite()
             require_finite(self._own)
         payloads = self._encode(shared.values)
-        self.phase = CollectivePhase(self.codec.op, payloads, self._lanes(len(payloads)), last=True)
+        self.phase = CollectivePhase(self.codec.op, payloads, self._lanes, last=True)
         self.state = ReductionState.SUMS
 
     def _encode(self, shared: Floats) -> Bytes:

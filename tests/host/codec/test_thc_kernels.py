@@ -55,12 +55,12 @@ def drawn(seed: int, blocks: int, columns: int) -> NDArray[np.float32]:
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 9999), blocks=st.integers(1, 5), columns=st.sampled_from((512, 1024)), finite=st.booleans())
 def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -> None:
-    x = drawn(seed, blocks, columns)
+    x = drawn(seed, blocks, columns).reshape(-1)[seed % 512 :]
     if finite:
         x = np.where(np.isfinite(x), x, np.float32(1))
     with np.errstate(all="ignore"):
-        expected = Kernels().root_mean_square(x)
-    found = VECTORS.root_mean_square(x)
+        expected = Kernels().root_mean_square(x, columns)
+    found = VECTORS.root_mean_square(x, columns)
     assert (np.isnan(found) == np.isnan(expected)).all()
     assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
 

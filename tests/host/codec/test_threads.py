@@ -45,11 +45,11 @@ def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int) -> None:
 def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own: int) -> None:
     """50 blocks in two runs: from the first that is free, first of the own run, then of the other."""
     compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
-    x = layered(50 * 1024).reshape(50, 1024)
-    whole = load_kernels("numpy").root_mean_square(x)
+    x = layered(50 * 1024)
+    whole = load_kernels("numpy").root_mean_square(x, 1024)
     out = np.full(50, -1, np.float32)
     shared = np.array(turns, np.int64)
-    compiled.root_mean_square(x, shared, own, out)
+    compiled.root_mean_square(x, 1024, shared, own, out)
     free = [turns[0] <= block < 25 or turns[1] <= block < 50 for block in range(50)]
     assert np.where(free, whole, np.float32(-1)).tolist() == out.tolist()
     assert (shared >= (25, 50)).all()

@@ -66,9 +66,11 @@ class LazyKernel:
         function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
+        # A caller that is in a hurry calls it: one call of Python less.
+        self.run: Callable[..., None] = lambda *arguments: self.compile()(*arguments)
 
     def __call__(self, *arguments: Any) -> None:
-        (self._compiled or self.compile())(*arguments)
+        self.run(*arguments)
 
     def compile(self) -> Callable[..., None]:
         """Return the machine code, compiled or loaded now if it was not before."""
@@ -80,6 +82,7 @@ class LazyKernel:
                 except RuntimeError:
                     # numba finds no directory that it may write to: compile anew in each process.
                     self._compiled = _numba.njit(self._signature, **_OPTIONS)(self._function)
+            self.run = self._compiled
             return self._compiled
 
     @cached_property

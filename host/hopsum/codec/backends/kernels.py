@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.hashing import block_keys, lane_bits
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, padded_rows
 from hopsum_wire import LANE_GROUP_CODES
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -84,6 +84,11 @@ class Form(NamedTuple):
     def up_bytes(self) -> int:
         """Bytes of a block's UPDATE payload. Those of a RESULT are 1024."""
         return self.block_elements // 2 if self.packed else THC_BLOCK
+
+    @property
+    def group(self) -> int:
+        """Codes of a group as compiled kernels take it: 0 for lanes."""
+        return self.group_codes if self.packed else 0
 
     @property
     def lane_dtype(self) -> str:
@@ -159,20 +164,24 @@ class Kernels:
     threads = 1
     """The threads that a call may use, the calling one among them."""
 
-    def root_mean_square(self, x: Floats) -> Floats:
-        """Return the root mean square of each row of float32[blocks, B]. It is not finite where the row is not."""
-        out = np.empty(len(x), np.float32)
-        for run in _runs(len(x)):
-            # 16 running sums, since that is a vector's width on common processors: compiled kernels add in the same
-            # order.
-            lanes = np.zeros((run.stop - run.start, 16))
-            for row in range(0, x.shape[1], 16):
-                part = x[run, row : row + 16].astype(np.float64)
-                lanes += part * part
-            for half in (8, 4, 2, 1):
-                lanes = lanes[:, :half] + lanes[:, half : 2 * half]
-            out[run] = np.sqrt(lanes[:, 0] / x.shape[1])
-        return out
+    def root_mean_square(self, x: Floats, size: int) -> Floats:
+        """Return the root mean square of each block of `size` elements of float32[elements], the last one with zeros.
+
+        It is not finite where the block is not.
+        """
+        found = []
+        for part in padded_rows(x, size):
+            for run in _runs(len(part)):
+                # 16 running sums, since that is a vector's width on common processors: compiled kernels add in the same
+                # order.
+                lanes = np.zeros((run.stop - run.start, 16))
+                for row in range(0, size, 16):
+                    square = part[run, row : row + 16].astype(np.float64)
+                    lanes += square * square
+                for half in (8, 4, 2, 1):
+                    lanes = lanes[:, :half] + lanes[:, half : 2 * half]
+                found.append(np.sqrt(lanes[:, 0] / size).astype(np.float32))
+        return np.concatenate(found)
 
     def peak_bits(self, x: Floats) -> Words:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""

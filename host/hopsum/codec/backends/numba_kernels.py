@@ -8,7 +8,6 @@ file after that. `make_codec` calls every kernel of its codec: make a codec befo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, t
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamParts
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
 
 i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
@@ -128,11 +127,6 @@ _DEQUANTIZE: Final[dict[int, LazyKernel]] = {8: thc_kernels.dequantize8, 16: thc
 """Kernels by the bits of a lane."""
 
 
-def _group(form: Form) -> int:
-    """Return the codes of a group, 0 for lanes, as kernels take it."""
-    return form.group_codes if form.packed else 0
-
-
 def _key(key: int, first: int) -> np.uint64:
     # numba takes no Python integer beyond 64 bits. Keys add up modulo 2^64.
     return np.uint64((key + first) & 0xFFFF_FFFF_FFFF_FFFF)
@@ -150,24 +144,22 @@ class NumbaKernels(Kernels):
     def __init__(self, threads: int) -> None:
         self.threads = threads
 
-    def root_mean_square(self, x: Floats) -> Floats:
-        out = np.empty(len(x), np.float32)
-        self._run(x, lambda turns, own: thc_kernels.root_mean_square(x, turns, own, out))
+    def root_mean_square(self, x: Floats, size: int) -> Floats:
+        out = np.empty(-(-len(x) // size), np.float32)
+        self._run(len(out), x.nbytes, thc_kernels.root_mean_square, (x, size), out)
         return out
 
     def peak_bits(self, x: Floats) -> Words:
         out = np.empty(len(x), np.uint32)
-        bits = x.view(np.uint32)
-        self._run(x, lambda turns, own: _peak_bits(bits, turns, own, out))
+        self._run(len(x), x.nbytes, _peak_bits, (x.view(np.uint32),), out)
         return out
 
     def thc_encode(
         self, x: Floats, scales: Floats, shifts: Ints, table: CodeTable, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
-        encode = _ENCODE[form.lane_bits]
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
-        given = (x, scales, shifts, *table, _group(form), rotation, rounding)
-        self._run(x, lambda turns, own: encode(*given, turns, own, out))
+        given = (x, scales, shifts, *table, form.group, rotation, rounding)
+        self._run(len(x), x.nbytes, _ENCODE[form.lane_bits], given, out)
 
     def thc_dequantize(
         self,
@@ -179,59 +171,54 @@ class NumbaKernels(Kernels):
         out: Floats,
         subtract: bool,
     ) -> None:
-        dequantize = _DEQUANTIZE[form.lane_bits]
-        rotation = _key(keys.rotation, keys.first)
-        given = (payloads, factors, *table, _group(form), rotation, subtract)
-        self._run(out, lambda turns, own: dequantize(*given, turns, own, out))
+        given = (payloads, factors, *table, form.group, _key(keys.rotation, keys.first), subtract)
+        self._run(len(out), out.nbytes, _DEQUANTIZE[form.lane_bits], given, out)
 
     def thc_decode(
         self, lanes: Bytes, counts: Ints, factors: Floats, granularity: int, form: Form, keys: BlockKeys, out: Floats
     ) -> Ints:
         peaks = np.empty(len(lanes), np.int32)
-        decode = _DECODE[form.lane_bits]
         given = (lanes, counts, factors, granularity, _key(keys.rotation, keys.first))
-        self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
+        self._run(len(out), out.nbytes, _DECODE[form.lane_bits], given, out, peaks)
         return peaks
 
     def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
-        self._run(x, lambda turns, own: _fixed_encode(x, scales, limit, turns, own, out))
+        self._run(len(x), x.nbytes, _fixed_encode, (x, scales, limit), out)
 
     def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
-        self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
+        self._run(len(out), out.nbytes, _fixed_decode, (lanes, divisors), out)
 
     def two_shot_encode(self, x: Floats, bits: int, out: Bytes) -> None:
-        self._run(out, lambda turns, own: _two_shot_encode(x, bits, turns, own, out))
+        self._run(len(out), out.nbytes, _two_shot_encode, (x, bits), out)
 
     def two_shot_add(self, blocks: Bytes, bits: int, factor: np.float32, out: Floats) -> None:
-        self._run(blocks, lambda turns, own: _two_shot_add(blocks, bits, factor, turns, own, out))
+        self._run(len(blocks), blocks.nbytes, _two_shot_add, (blocks, bits, factor), out)
 
     def stream(self, given: StreamParts) -> ChunkStream | None:
         # Several threads share the blocks of a whole vector. The worker's loop, which would call, is one thread.
         if self.threads > 1:
             return None
-        bits = given.form.lane_bits
-        at, words = stream_kernels, np.zeros(stream_kernels.WORDS, np.int64)
+        at, form, blocks = stream_kernels, given.form, len(given.own)
+        words = np.zeros(at.WORDS, np.int64)
         stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
         mean = given.x if given.mean is None else given.mean
-        blocks = len(given.own)
         # One array, for one look at its address.
         room = np.empty(28 * blocks, np.uint8)
         units, scales, shifts = room[: 8 * blocks], room[8 * blocks : 12 * blocks], room[12 * blocks : 16 * blocks]
         stream.scales = scales.view(np.float32), shifts.view(np.int32), units.view(np.float64)
         arrays: tuple[NDArray[Any], ...] = (given.x, mean, given.table.values, given.own, room)
         stream.kept = arrays
-        words[at.ENCODE], words[at.DECODE] = _ENCODE[bits].address, _DECODE[bits].address
-        words[at.DEQUANTIZE] = _DEQUANTIZE[bits].address
-        words[at.BLOCK], words[at.CHUNK_BLOCKS] = given.form.block_elements, given.chunk_blocks
+        words[at.ENCODE], words[at.DECODE] = _ENCODE[form.lane_bits].address, _DECODE[form.lane_bits].address
+        words[at.DEQUANTIZE] = _DEQUANTIZE[form.lane_bits].address
+        words[at.BLOCK], words[at.CHUNK_BLOCKS] = form.block_elements, given.chunk_blocks
         words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
-        places = (at.X, at.MEAN, at.TABLE, at.OWN, at.UNITS)
-        for place, array in zip(places, arrays, strict=True):
-            words[place] = address_of(array)
+        places = (at.X, at.MEAN, at.TABLE, at.OWN, at.UNITS, at.PAYLOADS, at.TAKEN)
+        for place, array in zip(places, (*arrays, given.payloads, stream.contributors), strict=True):
+            words[place] = array.__array_interface__["data"][0]
         for place, before in zip((at.SCALES, at.SHIFTS, at.COUNTS, at.FACTORS, at.PEAKS), range(8, 28, 4), strict=True):
             words[place] = words[at.UNITS] + before * blocks
-        words[at.PAYLOADS], words[at.TAKEN] = address_of(given.payloads), address_of(stream.contributors)
         words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
-        words[at.GROUP], words[at.GRANULARITY] = _group(given.form), given.table.granularity
+        words[at.GROUP], words[at.GRANULARITY] = form.group, given.table.granularity
         # Keys are of 64 bits without a sign. The words have the same bits.
         words[at.ROTATION : at.ROUNDING + 1].view(np.uint64)[:] = given.keys.rotation, given.keys.rounding
         words[at.SETTLES], words[at.RANK] = given.settles, given.rank
@@ -240,13 +227,13 @@ class NumbaKernels(Kernels):
         stream.decoder = None if given.mean is None else stream_kernels.decode
         return stream
 
-    def _run(self, array: NDArray[Any], work: Callable[[NDArray[np.int64], int], None]) -> None:
-        """Call work on as many threads as `array` is worth, each with `turns`, which all share, and its number."""
+    def _run(self, blocks: int, size: int, work: LazyKernel, given: tuple[Any, ...], *filled: NDArray[Any]) -> None:
+        """Call a kernel on as many threads as its bytes are worth, each with `turns`, which all share, and its number."""
         # A thread wakes up in 0.1 ms: short arrays are done sooner without.
-        threads = max(1, min(self.threads, array.nbytes // MIN_THREAD_BYTES))
-        if threads == 1:
-            work(np.zeros(1, np.int64), 0)
+        threads = min(self.threads, size // MIN_THREAD_BYTES)
+        if threads <= 1:
+            work.run(*given, np.zeros(1, np.int64), 0, *filled)
             return
         # Each thread begins at a run of its own: neighbouring blocks would share cache lines.
-        turns = np.array([len(array) * run // threads for run in range(threads)], np.int64)
-        run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)
+        turns = np.array([blocks * run // threads for run in range(threads)], np.int64)
+        run_parallel([partial(work, *given, turns, own, *filled) for own in range(threads)], self.threads)

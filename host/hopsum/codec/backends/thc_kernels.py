@@ -153,15 +153,21 @@ def _sum_squares(_: Any, row: Any) -> Any:
     return types.float64(row), generate
 
 
-@kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
-def root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
-    """Fill out with the root mean square of every block."""
+@kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
+def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
+    """Fill out with the root mean square of every block of `size` elements. The last one ends with zeros."""
+    last = scratch(1024, f32)
     # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
-    first, end = take(turns, own, x.shape[0])
+    first, end = take(turns, own, out.shape[0])
     while first < end:
         for block in range(first, end):
-            out[block] = f32(np.sqrt(_sum_squares(x[block]) / f64(x.shape[1])))
-        first, end = take(turns, own, x.shape[0])
+            here = x[block * size : (block + 1) * size]
+            if here.shape[0] < size:
+                for j in range(size):
+                    last[j] = here[j] if j < here.shape[0] else f32(0)
+                here = last[:size]
+            out[block] = f32(np.sqrt(_sum_squares(here) / f64(size)))
+        first, end = take(turns, own, out.shape[0])
 
 
 # ---- encoding ---------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ class LosslessReduction(Reduction):
         self._repeats_left -= 1
         if self._repeats_left:
             return
-        self._commit(None)
+        self._commit()
         self._end(ReductionState.GONE)
         raise CollectiveError(
             f"no lossless sum in {self._codec.repeats} tries, the last had {found}: no rank has a mean, and each "
@@ -305,5 +305,5 @@ class LosslessReduction(Reduction):
 
     def _finish_empty(self, contributors: Bitmaps) -> None:
         """Nobody in the results has anything to send."""
-        self._commit(None)
+        self._commit()
         self._finish(np.zeros(self.elements, np.float32), contributors)
