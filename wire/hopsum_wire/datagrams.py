@@ -41,7 +41,9 @@ def stamp_datagrams(
     Raises:
         WireError: a value does not fit its field (BAD_VALUE), or payloads of another shape (BAD_LENGTH).
     """
-    check_payloads(template, payloads)
+    if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:
+        found = f"{payloads.dtype}{list(payloads.shape)}"
+        raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")
     # Header and payload lie side by side in one row, so that a row is a datagram and needs no copy for the socket.
     rows = np.empty((np.size(slots), HOPSUM_BYTES + template.length), np.uint8)
     # One packed header in all rows; then the three fields that differ are written as columns.
@@ -75,10 +77,3 @@ def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: 
     headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
     headers["generation"], headers["round"] = generation, rounds
     return copies
-
-
-def check_payloads(template: Header, payloads: NDArray[np.uint8]) -> None:
-    """Raise WireError (BAD_LENGTH) unless payloads are uint8[n, template.length]."""
-    if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:
-        found = f"{payloads.dtype}{list(payloads.shape)}"
-        raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")

@@ -11,6 +11,7 @@ RESULT of LOOKUP_ADD6 packs 1024 lanes of 6 bits into 768 bytes. Lanes 0 to 767 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -97,6 +98,7 @@ def up_bytes(op: int) -> int:
     return shape_of(op).up_bytes
 
 
+@cache
 def down_bytes(op: int) -> int:
     """Return the payload bytes of a RESULT. Raises WireError (BAD_OP)."""
     return shape_of(op).down_bytes

@@ -81,7 +81,7 @@ from hopsum.protocol.worker_state import (
     places_for,
 )
 from hopsum_wire import Drop, Header, Kind, WireError, down_bytes, split_datagram
-from hopsum_wire.datagrams import check_payloads, stamp_datagrams, update_template
+from hopsum_wire.datagrams import stamp_datagrams, update_template
 from hopsum_wire.generations import Resume, Sealed
 
 __all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
@@ -254,7 +254,6 @@ class Worker:
         # N4: refused before anything is stamped, so that a refusal takes no position.
         self.stream.require(len(payloads))
         slots, rounds = self.stream.places(self.stream.end, len(payloads))
-        check_payloads(template, payloads)
         ready = len(payloads) if ready is None else ready
         # W2: the bytes of an UPDATE are frozen here. A retransmission sends the same bytes.
         datagrams = stamp_datagrams(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -269,7 +270,7 @@ class Sender:
             return portion.settled
 
         # Runs in the communicator's thread, or here where the result is there already.
-        future.add_done_callback(lambda _: _end(step, portion, take))
+        future.add_done_callback(partial(_end, step, portion, take))
 
     def _to_group(self, portion: Portion, step: Step) -> None:
         assert self.group is not None
@@ -288,7 +289,7 @@ class Sender:
                 return False
             raise portion.nonfinite_error(self.communicator.rank)
 
-        future.add_done_callback(lambda _: _end(step, portion, take))
+        future.add_done_callback(partial(_end, step, portion, take))
 
     def _used(self, buffer: torch.Tensor, layouts: list[tuple[Layout, bool]]) -> list[bool]:
         """Return which parameters have a gradient here, in the order of the layouts."""
@@ -312,10 +313,10 @@ class Sender:
             future.wait()
             return True
 
-        future.add_done_callback(lambda _: _end(step, None, take))
+        future.add_done_callback(partial(_end, step, None, take))
 
 
-def _end(step: Step, portion: Portion | None, take: Callable[[], bool]) -> None:
+def _end(step: Step, portion: Portion | None, take: Callable[[], bool], _: object) -> None:
     """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
         has_mean = take()

@@ -4,6 +4,7 @@
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[
     buffer = bucket.buffer()
     # On a GPU torch makes the streams of the next operations wait for this future: it must know the device.
     arrived: torch.futures.Future[None] = torch.futures.Future(devices=[] if buffer.is_cpu else [buffer.device])
-    step, portions = state.submit(bucket, lambda: arrived.set_result(None))
+    step, portions = state.submit(bucket, partial(arrived.set_result, None))
     # What `write` raises fails the future for DDP as well. torch has no other way.
     return arrived.then(lambda _: state.write(buffer, step, portions))
 

@@ -347,7 +347,8 @@ class HopsumState:
 
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
-        self._end_group()
+        if self._grouping is not None:
+            self._end_group()
         # Where the end of a step may still change the means, no bucket gets one before.
         drops_unused = self._sender is not None and self._sender.drops_unused
         together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
@@ -365,7 +366,11 @@ class HopsumState:
             # Kept, as `attach` may put another communicator in its place before the group ends.
             self._grouping = self._sender.communicator
             self._grouping.group_start()
-        self._follow_scale()
+        if self._scaler is not None and self._scaler.get_scale() != self._scale:
+            scale = self._scaler.get_scale()
+            # Residuals are parts of scaled gradients. Unscaled they would count 2^16 times too little or too much.
+            self._residuals.scale(scale / self._scale)
+            self._scale = scale
         return self._step
 
     def _end_group(self) -> None:
@@ -373,14 +378,6 @@ class HopsumState:
         if self._grouping is not None:
             self._grouping.group_end()
             self._grouping = None
-
-    def _follow_scale(self) -> None:
-        """Bring residuals to the scale of the gradients that come."""
-        if self._scaler is not None and self._scaler.get_scale() != self._scale:
-            scale = self._scaler.get_scale()
-            # Residuals are parts of scaled gradients. Unscaled they would count 2^16 times too little or too much.
-            self._residuals.scale(scale / self._scale)
-            self._scale = scale
 
     def compression_stats(self) -> dict[str, float]:
         """Return counts, bytes and seconds of all steps so far, for a log.

@@ -35,6 +35,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final, Literal, get_args
 
 import torch
@@ -244,9 +245,10 @@ class Step:
         try:
             # A CollectiveError is the same on all ranks, by the same results. Others end the generation, on this rank
             # at least.
-            serious = [each for each in self._failures if not isinstance(each, CollectiveError | WorkersReplacedError)]
-            if serious:  # it ends the generation, and residuals hold what was not delivered (docs/training.md)
-                raise serious[0]
+            for error in self._failures:
+                # It ends the generation, and residuals hold what was not delivered (docs/training.md).
+                if not isinstance(error, CollectiveError | WorkersReplacedError):
+                    raise error
             # The step has no effect: what its sums have committed is taken back, on all ranks alike.
             if self._failures or self._dropped:
                 for each in self._sums:
@@ -268,7 +270,9 @@ class Step:
     def _apply(self) -> None:
         """Keep the residuals of parameters without gradients (rule 3), and forget those that were carried."""
         # Rule 3: DDP would drop the mean, and a residual delivered in it would be lost.
-        unused = {name for sums, used in self._used for name in _keep_residuals(sums, used)}
+        unused: set[str] = set()
+        for sums, used in self._used:
+            unused.update(_keep_residuals(sums, used))
         for each in self._sums:
             for name in each.carried:
                 if name not in unused:
@@ -277,7 +281,7 @@ class Step:
 
 def _have_means(sums: Sequence[Portion]) -> bool:
     # A bucket without sums could not be submitted: it has no mean.
-    return bool(sums) and all([each.has_mean for each in sums])
+    return bool(sums) and all(map(attrgetter("has_mean"), sums))
 
 
 def _keep_residuals(sums: list[Portion], used: torch.Tensor) -> list[str]:

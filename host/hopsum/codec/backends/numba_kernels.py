@@ -228,7 +228,7 @@ class NumbaKernels(Kernels):
         return stream
 
     def _run(self, blocks: int, size: int, work: LazyKernel, given: tuple[Any, ...], *filled: NDArray[Any]) -> None:
-        """Call a kernel on as many threads as its bytes are worth, each with `turns`, which all share, and its number."""
+        """Call a kernel on as many threads as its bytes are worth, each with `turns`, shared by all, and its number."""
         # A thread wakes up in 0.1 ms: short arrays are done sooner without.
         threads = min(self.threads, size // MIN_THREAD_BYTES)
         if threads <= 1:
