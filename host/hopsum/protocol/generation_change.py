@@ -60,12 +60,9 @@ class JoinPoint:
         before = np.arange(first, min(end, self.start))
         return before.size > 0 and not (decided is not None and decided.covers(before).all())
 
-    def void(self, handle: int, first: int, end: int) -> None:
+    def void(self, handle: int) -> None:
         """End an all-reduce that has no result on any rank."""
         self._state.events.append(AllReduceFailed(handle, self._error()))
-        if self._state.repair is not None:
-            # A void position has no result, and must not keep the store from dropping those behind it.
-            self._state.repair.store.skip(first, end)
 
     def newcomers(self, generation: int) -> tuple[int, ...]:
         """Return the ranks that were new in a generation, as far as this worker knows."""
@@ -82,8 +79,6 @@ class JoinPoint:
         if end >= to:
             return False
         self._stream.end = to
-        if self._state.repair is not None:
-            self._state.repair.store.skip(end, to)
         return True
 
     def _error(self) -> WorkersReplacedError:
@@ -134,7 +129,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
         # E4: newcomers cannot contribute to these positions, so no sum of them can be complete.
         if join_point.voids(reduce.first, reduce.end, decided):
             state.active.remove(reduce)
-            join_point.void(reduce.handle, reduce.first, reduce.end)
+            join_point.void(reduce.handle)
     for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
         # E3: a result that is held here and not decided may differ from the one that the others will get.

@@ -88,49 +88,41 @@ class PeerRepair:
     def __init__(
         self, membership: Membership, stream: Stream, policy: RepairPolicy, statistics: WorkerStatistics
     ) -> None:
-        self._own, self._stream, self.policy, self._statistics = membership, stream, policy, statistics
-        self.store = ResultStore(membership, stream)
+        self._stream, self.policy, self._statistics = stream, policy, statistics
+        self.store = ResultStore(membership)
+        self.enter(membership, DecidedRanges(()), 0.0)
+
+    def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
+        """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
+        self._own, self._decided = membership, decided
+        gone = {membership.rank, *membership.absent}
+        self.peers = [rank for rank in range(membership.workers) if rank not in gone]
+        """The ranks of all other workers."""
         self.outgoing: list[tuple[int, PeerMessage]] = []
         """Messages to be sent, as (rank, message)."""
         self.asked: dict[int, _Asked] = {}
         """Positions for which peers were asked, and have not answered."""
-        self._decided = DecidedRanges(())
         self._wanted: deque[int] = deque()
         """Decided positions that are lacking and were not asked for yet, in the order of the stream (E3)."""
         self._fetched: dict[int, int] = {}
         """Decided positions that are asked for, and the bitmap of the workers that hold their results."""
         self._fetch_at = 0.0
         """The time at which `_fetched` is asked for again."""
-        self._left = _gone_before(membership)
-        self._held_to: dict[int, int] = {}
+        self._awaited = set(self.peers)
+        """The ranks that have not said LEAVE. In the next generation the same worker may take part again."""
+        self._finished_at: dict[int, int] = {}
         """The position before which a worker that said LEAVE holds every result, by rank."""
-        self._done = self._told = 0
-        """The position before which all results are held here, and that of the last DONE."""
+        self._told = 0
+        """The position of the last DONE."""
         self._untold = self._untold_bytes = 0
         """All-reduces, and bytes of their results, since DONE was last told at once."""
-        self._asked_until = self._query_at = 0.0
-
-    def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
-        """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
-        self._own, self._decided = membership, decided
-        for pending in (self.outgoing, self.asked, self._wanted, self._fetched):
-            pending.clear()
-        # LEAVE was said in a generation: in the next one the same worker may take part again.
-        self._held_to.clear()
-        self._left = _gone_before(membership)
-        self._done = self._told = 0
         self._asked_until = self._query_at = 0.0
         self.store.enter(membership, now)
 
     @property
-    def peers(self) -> list[int]:
-        """Return the ranks of all other workers."""
-        return [rank for rank in range(self._own.workers) if rank != self._own.rank and rank not in self._own.absent]
-
-    @property
     def everybody_left(self) -> bool:
         """Say whether all others have said LEAVE (R3)."""
-        return self._left == (1 << self._own.workers) - 1
+        return not self._awaited
 
     # ---- asking -------------------------------------------------------------------------------------
 
@@ -222,34 +214,34 @@ class PeerRepair:
     def take(self, message: PeerMessage, now: float) -> None:
         """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
         if message.kind is PeerKind.PROGRESS_QUERY:
-            self._say(message.sender, PeerKind.DONE, value=self._done)
+            self._say(message.sender, PeerKind.DONE, value=self.store.held_to)
             # The peer is held back, and asks again after this time if it still is: until then no DONE waits.
             self._asked_until = now + PROGRESS_QUERY_INTERVAL_S
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
-            self._left |= 1 << message.sender
+            self._awaited.discard(message.sender)
             # The value is a position plus one: 0 says that another worker may take this one's place.
             if message.value:
-                self._held_to[message.sender] = message.value - 1
+                self._finished_at[message.sender] = message.value - 1
             self.store.note_done(message.sender, EVERYTHING)
 
     def has_left_before(self, rank: int, position: int) -> bool:
         """Say whether a worker has finished and left without the result of a position: it never sends its UPDATE."""
-        return self._held_to.get(rank, position + 1) <= position
+        return self._finished_at.get(rank, position + 1) <= position
 
     def announce(self, position: int) -> None:
         """Tell all peers at once that all results before a position are held here, if that is news."""
-        self._done = max(self._done, position)
-        if self._done > self._told:
-            self._told, self._untold, self._untold_bytes = self._done, 0, 0
+        self.store.note_held(position)
+        if self.store.held_to > self._told:
+            self._told, self._untold, self._untold_bytes = self.store.held_to, 0, 0
             for rank in self.peers:
-                self._say(rank, PeerKind.DONE, value=self._done)
+                self._say(rank, PeerKind.DONE, value=self._told)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
         """Keep the results of an all-reduce. All results before `position` are held here now."""
         self.store.keep(reduce, now)
-        self._done = max(self._done, position)
+        self.store.note_held(position)
         self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes
         policy = self.policy
         # R2: at half of what may be unproved, so that peers hear of it before they hold anything back.
@@ -259,17 +251,17 @@ class PeerRepair:
 
     def take_done(self) -> PeerMessage | None:
         """Take the DONE for all peers that may be told later. A later one takes its place."""
-        if self._done == self._told:
+        if self.store.held_to == self._told:
             return None
-        self._told = self._done
-        return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._done)
+        self._told = self.store.held_to
+        return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._told)
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Take the controller's word that workers were given up: keep nothing for them, await no LEAVE."""
         others = [rank for rank in self.peers if rank in ranks]
         self.store.on_ranks_lost(others)
+        self._awaited.difference_update(others)
         for rank in others:
-            self._left |= 1 << rank
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
@@ -278,7 +270,7 @@ class PeerRepair:
         `finished`: this worker sends no UPDATE any more, nor does another one in its place.
         """
         for rank in self.peers:
-            self._say(rank, PeerKind.LEAVE, value=self._done + 1 if finished else 0)
+            self._say(rank, PeerKind.LEAVE, value=self.store.held_to + 1 if finished else 0)
 
     # ---- holding back, and time ---------------------------------------------------------------------
 
@@ -326,11 +318,6 @@ class PeerRepair:
     ) -> None:  # fmt: skip
         message = PeerMessage(kind, self._own.rank, self._own.generation, slot, round, op, value, payload)
         self.outgoing.append((rank, message))
-
-
-def _gone_before(own: Membership) -> int:
-    """Return the bitmap of the ranks from which a worker needs no LEAVE: its own, and those without a worker."""
-    return 1 << own.rank | sum(1 << rank for rank in own.absent)
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:

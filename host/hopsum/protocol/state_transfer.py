@@ -3,21 +3,19 @@
 
 A state is one byte string, for the newcomers of one generation. Workers that offer one offer equal states, though
 perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together pieces
-of one digest only. A state that says to be longer than the newcomer's maximum is not taken at all.
+of one digest only.
 
-The worker that offers keeps nothing for those that ask: each STATE_ASK names its byte. No more than `PIECES_AHEAD`
-pieces are asked for and not here yet, so that is what the sender's queue may hold. An offer is dropped when all that
-wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones. Newcomers that have not got the state of
-their generation may ask for that of a later one: it waits for them too.
+The worker that offers keeps nothing for those that ask: STATE_ASK names a byte, and is answered by `PIECES` pieces from
+there on. An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later
+ones. Newcomers that have not got the state of their generation may ask for that of a later one: it waits for them too.
 
-    newcomer    input                                     next
-    ASKING      STATE_NONE                                ASKING   the next worker in turn, after all of them a pause
-    ASKING      STATE_PIECE, the next bytes               TAKING   a further piece is asked for
-    TAKING      STATE_PIECE, the next bytes               TAKING   the same
-    TAKING      STATE_PIECE of another digest             TAKING   all that is here is forgotten
-    TAKING      all bytes, digest right                   DONE     STATE_TAKEN to everybody
-    TAKING      all bytes, digest wrong                   ASKING   the next worker in turn
-    any         nothing for `STALLED_S`                   ASKING   the next worker in turn, from where it stands
+    input to a newcomer                       next
+    STATE_NONE                                the next worker is asked; after all of them a pause
+    STATE_PIECE, the next bytes               kept; after the last one of those asked for, further ones are asked for
+    STATE_PIECE of another digest             all that is here is forgotten
+    all bytes, digest right                   it has the state: STATE_TAKEN to everybody
+    all bytes, digest wrong                   the next worker is asked, from the first byte on
+    nothing for `STALLED_S`                   the next worker is asked, from the first byte that is lacking on
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ from typing import Final, NamedTuple
 
 from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PeerKind, PeerMessage
 
-PIECES_AHEAD: Final = 8
+PIECES: Final = 32
+"""The pieces that are asked for in one go: 2 MiB, which the sender's queue has to hold."""
 OFFERS_MAX: Final = 2
 STATE_BYTES_MAX: Final = 16 << 30
 """The most bytes of a state that a newcomer takes, unless it is told otherwise."""
@@ -77,19 +76,26 @@ class StateOffers:
         if generation in self._offers:
             self._drop(generation)
 
-    def answer(self, message: PeerMessage, generation: int) -> PeerMessage | None:
-        """Take a STATE_ASK or STATE_TAKEN. Return what is to be said in `generation` to its sender, if anything."""
+    def answer(self, message: PeerMessage, generation: int) -> list[PeerMessage]:
+        """Take a STATE_ASK or STATE_TAKEN. Return what is to be said in `generation` to its sender."""
         if message.kind is PeerKind.STATE_TAKEN:
             if message.round <= generation:  # nobody can have one of a generation to come
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
             for each in list(self._offers):
                 self._drop(each)
-            return None
-        offer, at = self._offers.get(message.round), message.value
-        if offer is None or at > len(offer.state):
-            return PeerMessage(PeerKind.STATE_NONE, self._rank, generation, round=message.round)
-        payload = _PIECE.pack(len(offer.state), offer.digest) + offer.state[at : at + DATA_BYTES]
-        return PeerMessage(PeerKind.STATE_PIECE, self._rank, generation, round=message.round, value=at, payload=payload)
+            return []
+        offer, first = self._offers.get(message.round), message.value
+        if offer is None or first > len(offer.state):
+            return [PeerMessage(PeerKind.STATE_NONE, self._rank, generation, round=message.round)]
+        piece = PeerMessage(PeerKind.STATE_PIECE, self._rank, generation, round=message.round)
+        # A state of no bytes is one piece of none.
+        end = min(first + PIECES * DATA_BYTES, max(len(offer.state), first + 1))
+        return [
+            piece._replace(
+                value=at, payload=_PIECE.pack(len(offer.state), offer.digest) + offer.state[at : at + DATA_BYTES]
+            )
+            for at in range(first, end, DATA_BYTES)
+        ]
 
     def _drop(self, generation: int) -> None:
         waiting = self._offers[generation].waiting
@@ -114,20 +120,17 @@ class StateFetch:
         self.too_large: tuple[int, int] | None = None
         """The rank whose state is longer than `bytes_max`, and its bytes as it says."""
         self._turn = rank % len(self._ranks)
-        self._digest = b""
-        self._buffer = bytearray()
-        self._hash = hashlib.sha256()
-        """The hash of what is in the buffer."""
-        self._total = 0
-        self._asked_to = 0
         self._refused = 0
         """STATE_NONEs so far."""
-        self._asking = False
-        """The source was asked and has not refused. Else a pause goes on until `due`."""
+        self._is_awaited = False
+        """The source was asked, and has not answered all."""
+        self._asked_to = 0
+        """The byte behind those asked for."""
         self.due = 0.0
-        """The time at which `asks` has something to send, if nothing arrives before."""
+        """The time at which `ask` has something to send, if nothing arrives before."""
         self.state: bytes | None = None
         """All of it, once it is here."""
+        self._begin(b"", 0)
 
     def __str__(self) -> str:
         """Word the progress of the transfer."""
@@ -140,24 +143,15 @@ class StateFetch:
         """Return the rank that is asked now."""
         return self._ranks[self._turn % len(self._ranks)]
 
-    def asks(self, generation: int, now: float) -> list[tuple[int, PeerMessage]]:
-        """Return the requests that are due now in `generation`, as (rank, message)."""
-        if self.state is not None:
-            return []
-        if now >= self.due:
-            self._turn += self._asking  # the one that was asked says nothing
-            self._asking, self._asked_to, self.due = True, len(self._buffer), now + STALLED_S
-        if not self._asking:
-            return []
-        most = len(self._buffer) + (PIECES_AHEAD if self._digest else 1) * DATA_BYTES
-        asks = []
-        while self._asked_to < most and (not self._digest or self._asked_to < self._total):
-            ask = PeerMessage(
-                PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=self._asked_to
-            )
-            asks.append((self.source, ask))
-            self._asked_to += DATA_BYTES
-        return asks
+    def ask(self, generation: int, now: float) -> PeerMessage | None:
+        """Return the request to `source` that is due now in `generation`."""
+        if self.state is not None or now < self.due:
+            return None
+        self._turn += self._is_awaited  # the one that was asked says nothing
+        self._is_awaited, self.due = True, now + STALLED_S
+        first = len(self._buffer)
+        self._asked_to = first + PIECES * DATA_BYTES
+        return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
 
     def take(self, message: PeerMessage, now: float) -> None:
         """Take a STATE_PIECE or STATE_NONE. What is of no use is ignored."""
@@ -171,30 +165,29 @@ class StateFetch:
         if total > self._bytes_max:
             self.too_large = message.sender, total
             return
-        if digest != self._digest:
-            self._forget()
-            self._digest, self._total, self._asked_to = digest, total, DATA_BYTES if message.value == 0 else 0
-        if message.value == len(self._buffer) and total == self._total:
+        if (digest, total) != (self._digest, self._total):
+            self._begin(digest, total)
+        if message.value == len(self._buffer):
             piece = memoryview(message.payload)[PIECE_BYTES_MIN:]
             self._buffer += piece
             self._hash.update(piece)
             self.due = now + STALLED_S
-        if len(self._buffer) >= self._total:
-            self._finish(now)
+        if len(self._buffer) >= total:
+            if self._hash.digest() == digest:
+                self.state = bytes(self._buffer)
+            self._begin(b"", 0)
+            self._ask_next(now)
+        elif message.value + DATA_BYTES >= min(self._asked_to, total):
+            # The source has answered all. What got lost on the way is asked for with the next pieces.
+            self._is_awaited, self.due = False, now
 
-    def _finish(self, now: float) -> None:
-        if self._hash.digest() == self._digest:
-            self.state = bytes(self._buffer)
-        self._forget()
-        self._ask_next(now)
-
-    def _forget(self) -> None:
-        """Begin with the first byte again."""
-        self._digest, self._total, self._asked_to = b"", 0, 0
-        self._buffer.clear()
+    def _begin(self, digest: bytes, total: int) -> None:
+        """Begin with the first byte of a state."""
+        self._digest, self._total = digest, total
+        self._buffer = bytearray()
         self._hash = hashlib.sha256()
 
     def _ask_next(self, at: float) -> None:
         """Ask the next one in turn, from a time on."""
         self._turn += 1
-        self._asking, self.due = False, at
+        self._is_awaited, self.due = False, at

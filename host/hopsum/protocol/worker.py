@@ -267,7 +267,7 @@ class Worker:
         if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self.state.decided):
             # A rank that lacks void phases of others has longer ones in their place: those end where newcomers begin.
             self.stream.end = min(self.stream.end, self.join_point.start)
-            self.join_point.void(self._handles, first, self.stream.end)
+            self.join_point.void(self._handles)
             return self._handles
         places = places or places_for(op, len(payloads))
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)

@@ -71,9 +71,10 @@ class StateExchange:
                     now = time.monotonic()
                     self._require_fetching(fetch, wait_s, until - now)
                     waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
-                    asks = fetch.asks(self._worker.membership.generation, now)
+                    ask = fetch.ask(self._worker.membership.generation, now)
                     # A rank that is gone has no address, and is asked in turn all the same: it may come back.
-                    self._channel.send_all([ask for ask in asks if ask[0] in self._others])
+                    if ask is not None:
+                        self._channel.send(fetch.source, ask)
                     # Gives the lock back while it waits, so that `hear` can bring the pieces.
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
@@ -91,9 +92,8 @@ class StateExchange:
             if self._fetch is not None:
                 self._fetch.take(message, time.monotonic())
             return
-        answer = self._offers.answer(message, self._worker.membership.generation)
-        if answer is not None:
-            self._channel.send(message.sender, answer)
+        answers = self._offers.answer(message, self._worker.membership.generation)
+        self._channel.send_all([(message.sender, answer) for answer in answers])
 
     def end_fetch(self, why: str) -> None:
         """Let nobody wait for a state any more: rank N `why`. For good."""

@@ -206,17 +206,6 @@ def test_results_go_when_everybody_says_to_hold_them() -> None:
     assert [kind for _, kind, *_ in said(worker)] == [PeerKind.GONE]
 
 
-def test_results_go_when_later_ones_of_the_slot_prove_it() -> None:
-    """Contributors of later rounds, or-ed; of the same slot only."""
-    worker = make(unproved_max=9)
-    kept = []
-    for position, contributors in enumerate([0b1111, 0b1111, 0b0111, 0b1111, 0b1010]):
-        submit_and_sum(worker, position, contributors=contributors)
-        assert worker.repair is not None
-        kept.append(len(worker.repair.store))
-    assert kept == [1, 2, 3, 4, 3], "0 by 2 and 4, then 1 by 3; 2 lacks proof of ranks 0 and 2"
-
-
 def test_the_third_waits_for_the_first() -> None:
     worker = make(slots=4)
     for position in range(3):

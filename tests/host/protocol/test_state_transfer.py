@@ -10,7 +10,7 @@ import pytest
 
 from hopsum.protocol import state_transfer
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.state_transfer import PIECES_AHEAD, StateFetch, StateOffers
+from hopsum.protocol.state_transfer import PIECES, StateFetch, StateOffers
 
 GENERATION, START_GENERATION = 12, 9
 NEWCOMER = 3
@@ -41,20 +41,19 @@ class Ways:
         self.rng, self.loss = random.Random(seed), loss
         self.offers = [StateOffers(rank) for rank in range(ranks)]
         self.fetch = StateFetch(NEWCOMER, START_GENERATION, range(ranks))
-        self.now, self.asked, self.on_the_way_most = 0.0, 0, 0
+        self.now, self.on_the_way_most = 0.0, 0
 
     def step(self) -> None:
         """Let what is asked now be answered, or be lost, and time go on if nothing was asked."""
-        asks = self.fetch.asks(GENERATION, self.now)
-        self.asked += len(asks)
-        self.on_the_way_most = max(self.on_the_way_most, len(asks))
-        for to, ask in asks:
-            answer = self.offers[to].answer(PeerMessage.unpack(ask.pack()), GENERATION)
-            assert answer is not None
+        ask = self.fetch.ask(GENERATION, self.now)
+        if ask is None:
+            self.now = max(self.now, self.fetch.due)
+            return
+        answers = self.offers[self.fetch.source].answer(PeerMessage.unpack(ask.pack()), GENERATION)
+        self.on_the_way_most = max(self.on_the_way_most, len(answers))
+        for answer in answers:
             if self.rng.random() >= self.loss:
                 self.fetch.take(PeerMessage.unpack(answer.pack()), self.now)
-        if not asks:
-            self.now = max(self.now, self.fetch.due)
 
     def run(self, steps: int = 5000) -> bytes:
         for _ in range(steps):
@@ -69,7 +68,7 @@ def test_a_state_arrives_as_it_is(size: int) -> None:
     ways = Ways()
     offer(ways.offers[1], state_of(size))
     assert ways.run() == state_of(size)
-    assert ways.on_the_way_most <= PIECES_AHEAD
+    assert ways.on_the_way_most <= PIECES
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -127,9 +126,9 @@ def test_what_is_no_use_is_ignored() -> None:
     ways = Ways(ranks=2)
     offer(ways.offers[0], state_of(300))
     offer(ways.offers[1], state_of(300))
-    ((to, ask),) = ways.fetch.asks(GENERATION, 0.0)
-    piece = ways.offers[to].answer(ask, GENERATION)
-    assert piece is not None
+    to, ask = ways.fetch.source, ways.fetch.ask(GENERATION, 0.0)
+    assert ask is not None
+    piece = ways.offers[to].answer(ask, GENERATION)[0]
     ways.fetch.take(piece._replace(sender=1 - to), 0.0)
     ways.fetch.take(piece._replace(round=START_GENERATION + 1), 0.0)
     ways.fetch.take(PeerMessage(PeerKind.STATE_NONE, 1 - to, GENERATION, round=START_GENERATION), 0.0)
@@ -144,18 +143,19 @@ def test_one_that_says_nothing_is_left() -> None:
     ways = Ways(ranks=2)
     silent = ways.fetch.source
     offer(ways.offers[1 - silent], state_of(200))
-    assert [to for to, _ in ways.fetch.asks(GENERATION, 0.0)] == [silent]
-    assert ways.fetch.asks(GENERATION, 0.5) == []
-    assert [to for to, _ in ways.fetch.asks(GENERATION, ways.fetch.due)] == [1 - silent]
+    assert ways.fetch.ask(GENERATION, 0.0) is not None
+    assert ways.fetch.ask(GENERATION, 0.5) is None
+    assert ways.fetch.source == silent
+    assert ways.fetch.ask(GENERATION, ways.fetch.due) is not None
+    assert ways.fetch.source == 1 - silent
 
 
 def test_what_all_have_taken_is_dropped() -> None:
     offers = StateOffers(0)
     offer(offers, b"state", newcomers=(2, 3))
     for rank, left in ((2, 1), (2, 1), (3, 0)):
-        assert (
-            offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, GENERATION, round=START_GENERATION), GENERATION)
-            is None
+        assert not offers.answer(
+            PeerMessage(PeerKind.STATE_TAKEN, rank, GENERATION, round=START_GENERATION), GENERATION
         )
         assert len(offers) == left
     offer(offers, b"state", newcomers=(2, 3))
@@ -181,8 +181,7 @@ def test_beyond_the_end_there_is_none() -> None:
     offers = StateOffers(0)
     offer(offers, b"state")
     ask = PeerMessage(PeerKind.STATE_ASK, 1, GENERATION, round=START_GENERATION, value=6)
-    answer = offers.answer(ask, GENERATION)
-    assert answer is not None
+    (answer,) = offers.answer(ask, GENERATION)
     assert answer.kind is PeerKind.STATE_NONE
 
 
@@ -201,14 +200,14 @@ def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
     fetch = StateFetch(1, START_GENERATION, [0], bytes_max=50)
     offers = StateOffers(0)
     offer(offers, bytes(51))
-    (ask,) = [message for _, message in fetch.asks(GENERATION, 0.0)]
-    piece = offers.answer(ask, GENERATION)
-    assert piece is not None
+    ask = fetch.ask(GENERATION, 0.0)
+    assert ask is not None
+    (piece,) = offers.answer(ask, GENERATION)
     fetch.take(piece, 0.0)
     assert fetch.too_large == (0, 51)
     assert fetch.state is None
     assert not fetch._buffer
     within = StateFetch(1, START_GENERATION, [0], bytes_max=51)
-    within.asks(GENERATION, 0.0)
+    within.ask(GENERATION, 0.0)
     within.take(piece, 0.0)
     assert (within.too_large, within.state) == (None, bytes(51))
