@@ -53,7 +53,7 @@ from hopsum.agent.allreduce_results import (
 )
 from hopsum.agent.network import Network, ResumeCommand
 from hopsum.agent.signature import MismatchError, Signer, unsigned
-from hopsum.agent.task import Arrived, Task
+from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
@@ -207,6 +207,9 @@ class AllReduceEngine:
         try:
             while not self._closed:
                 self._bell.get()
+                # One turn serves all that rang until now.
+                while not self._bell.empty():
+                    self._bell.get()
                 with self._driver:
                     interrupt = self._drive_here(None)
                 if interrupt is not None:
@@ -311,16 +314,33 @@ class AllReduceEngine:
         if isinstance(event, AllReduceFailed):
             self._note_failed(task, event.error)
         else:
-            self._arrive(Arrived(task, event, part))
+            self._arrive(task, event, part)
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Say whether anything was done."""
-        sealed = [task.arrived is not None for task in self._tasks if task.sealed]
+        oldest: Task | None = None
+        unsealed: Task | None = None
+        is_due = waits = False
+        for task in self._tasks:
+            if not task.begun:  # and so is none after it
+                break
+            if task.arrived is None:
+                waits |= task.sealed
+                continue
+            oldest = oldest or task
+            is_due |= task.sealed
+            if not task.sealed:
+                unsealed = unsealed or task
         # Decode before encoding while the network is busy with others: each vector that is not decoded holds its sums
         # and a second residual buffer in memory.
-        if any(sealed) and not all(sealed):
-            return self._take_next(oldest=True)
-        return self._send_next() or self._take_next()
+        if not (is_due and waits):
+            if self._send_next():
+                return True
+            # The first one that has more to send.
+            oldest = unsealed or oldest
+        if oldest is not None:
+            self._take(oldest)
+        return oldest is not None
 
     def over(self) -> HopsumError:
         """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
@@ -386,7 +406,8 @@ class AllReduceEngine:
         elif self._go_on is not None:
             self._behind.append(message)
         elif isinstance(message, Task):
-            if message not in self._tasks:
+            # It is the last already where a signal handler raised before it left the inbox.
+            if not self._tasks or self._tasks[-1] is not message:
                 append(self._tasks, message)
         elif isinstance(message, ResumeCommand):
             self._go_on = message
@@ -402,24 +423,23 @@ class AllReduceEngine:
         else:
             self._fail(task, error)
 
-    def _arrive(self, arrived: Arrived) -> None:
-        task = arrived.task
+    def _arrive(self, task: Task, arrived: AllReduceDone, part: int) -> None:
         # The network did not know that the task was ended.
         if task not in self._tasks:  # it was ended without its results, see _let_go_on
             return
         if task.parts:
-            task.first[arrived.part] = arrived
+            task.first[part] = arrived
             try:
                 # The first part carries the signature of the call (see signature.py): MAX32 of equal and of negated
                 # facts tells whether all ranks made the same call.
-                if arrived.part == 0:
-                    self._signer.compare(task, arrived.done.results)
+                if part == 0:
+                    self._signer.compare(task, arrived.results)
             except MismatchError as error:
                 self._fail(task, error)
                 return
             if len(task.first) < task.parts:
                 return
-            arrived = _whole(task, arrived)
+            arrived = _whole(task)
         phase = None if task.reduction is None else task.reduction.phase
         self._note_span(task, f"network {phase.op.name if phase else ''}", self._sent_at.pop(task.number))
         task.arrived = arrived
@@ -501,7 +521,7 @@ class AllReduceEngine:
         handles: list[int] = []
         try:
             # What a task that waits has in the stream are its ranges.
-            ranges = self._handles_of(task) if task.waiting else ()
+            ranges = task.handles if task.waiting else ()
             taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=ranges)
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
@@ -512,10 +532,11 @@ class AllReduceEngine:
             return True
         finally:
             # Parts that are in the stream already still have events, also of a task that has failed.
-            self._handles |= {handle: (task, part) for part, handle in enumerate(handles, task.parts)}
+            for part, handle in enumerate(handles, task.parts):
+                self._handles[handle] = task, part
         if not taken:
             return False
-        self._made = True
+        self._made, task.handles = True, handles
         if task.zeros is not None:
             self._tasks.remove(task)
             return True
@@ -531,12 +552,9 @@ class AllReduceEngine:
         """Return the phase of codes whose ranges are on their way, or None where the codes wait for those."""
         are_here = task.arrived is not None or task.first
         # Vectors that have not begun come first: their ranges are found while the network is busy with these.
-        if not self._has_loop or are_here or not all(each.begun for each in self._tasks):
+        if not self._has_loop or are_here or not self._tasks[-1].begun:
             return None
         return reduction.foresee()
-
-    def _handles_of(self, task: Task) -> list[int]:
-        return [handle for handle, (owner, _) in self._handles.items() if owner is task]
 
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
@@ -544,26 +562,19 @@ class AllReduceEngine:
         if phase is None or not task.sealed:
             task.zeros = phase
             return
-        for handle in self._handles_of(task):
-            self.network.fill(handle, phase.payloads)
+        # With a quorum, the codes' results may be here already.
+        for handle in task.handles:
+            if handle in self._handles:
+                self.network.fill(handle, phase.payloads)
 
     def _start(self, task: Task) -> Reduction:
         vector = task.vector
-        vector.note_number(task.number)
         context = ReductionContext(self._context.seed, task.step, self._context.rank)
         reduction = vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
         if self._overlap:
             chunks = vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
             reduction.encode_in_parts(part_chunks(chunks), compiled=self._has_loop)
         return reduction
-
-    def _take_next(self, *, oldest: bool = False) -> bool:
-        """Hand one task its results: the oldest, or first one that has more to send."""
-        arrived = [task for task in self._tasks if task.arrived is not None]
-        if not arrived:
-            return False
-        self._take(arrived[0] if oldest else min(arrived, key=lambda task: task.sealed))
-        return True
 
     def _take(self, task: Task) -> None:
         reduction, arrived = task.reduction, task.arrived
@@ -574,7 +585,7 @@ class AllReduceEngine:
         if (phase := reduction.phase) is not None:
             self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
         try:
-            reduction.take(arrived.done.results, arrived.done.contributors)
+            reduction.take(arrived.results, arrived.contributors)
         except CollectiveError as error:
             self._leave_out(task, reduction)
             self._count(task, skipped=True)
@@ -699,20 +710,20 @@ class AllReduceEngine:
             self._trace(Span(task.number, stage, start_s, time.perf_counter()))
 
 
-def _whole(task: Task, arrived: Arrived) -> Arrived:
-    """Return the first phase of a task as its reduction takes it, once all parts are here."""
+def _whole(task: Task) -> AllReduceDone:
+    """Return the results of a task's first phase as its reduction takes them, once all parts are here."""
     if task.reduction is None or task.reduction.phase is None:
         raise RuntimeError("an all-reduce has results of a phase that it did not begin")
-    done = task.first[0].done
+    done = task.first[0]
     results, contributors = done.results, done.contributors
     # The signature's chunk, and the others if there are any (`signed`).
     if task.parts == 2:
-        done = task.first[1].done
+        done = task.first[1]
         results = np.concatenate((results, done.results))
         contributors = np.concatenate((contributors, done.contributors))
     task.first, task.parts = {}, 0
     results, contributors = unsigned(task.reduction.phase, results, contributors)
-    return arrived._replace(done=replace(done, results=results, contributors=contributors))
+    return replace(done, results=results, contributors=contributors)
 
 
 # The order of phases in a job's stream: a function of what was submitted, never of when.

@@ -269,7 +269,6 @@ class ShardWatch:
     def _begin_wait(self) -> None:
         self._results, self._ask_in_s = self._counts.worker.results, ASK_S
         self._waiting.over()
-        self._say_absence()
 
     def _say_absence(self) -> None:
         absence = self._shard.worker.absence

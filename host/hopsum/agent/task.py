@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,11 @@ class Task:
     """The reduction's phase is in the stream and has not been taken."""
     sealed: bool = False
     """All its phases are in the stream."""
-    arrived: Arrived | None = None
-    """Results that its reduction has not taken."""
-    first: dict[int, Arrived] = field(default_factory=dict)
+    arrived: AllReduceDone | None = None
+    """Results of a phase that its reduction has not taken."""
+    handles: list[int] = field(default_factory=list)
+    """The handles of the phase that it put into the stream last, by part."""
+    first: dict[int, AllReduceDone] = field(default_factory=dict)
     """The parts of its first, signed phase that are here, by number."""
     signature: bytes = b""
     """The signature in that phase (signature.py)."""
@@ -86,11 +88,3 @@ class Task:
             self.reduction.abort()  # it has the vector, also when its memory has the mean already
         else:
             self.vector.give_back()
-
-
-class Arrived(NamedTuple):
-    """The results of one phase, or of one part of it."""
-
-    task: Task
-    done: AllReduceDone
-    part: int = 0

@@ -30,13 +30,13 @@ class Vector(Protocol):
     feedback: Any
     """The object that keeps what is not delivered, or None. Two vectors with the same one never overlap."""
 
-    def note_number(self, number: int) -> None:
-        """Take the number of the all-reduce, which says where the sample is; before `start`."""
-
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
-        """Begin the all-reduce, with payloads as this codec makes them. See `Codec.start`."""
+        """Begin the all-reduce, with payloads as this codec makes them. See `Codec.start`.
+
+        The step says where the sample is.
+        """
 
     def give_back(self) -> None:
         """Put the vector into the error feedback without `start`. One that is not finite is dropped."""
@@ -67,18 +67,17 @@ class HostVector:
         self.elements = x.size
         self.feedback = feedback
         self.x, self.out = x, out
-        self._number = 0
+        self._step = 0
         self._vector_squares = 0.0
-
-    def note_number(self, number: int) -> None:
-        self._number = number
-        # From here on no other vector has this error feedback.
-        if self.feedback is not None:
-            self._vector_squares = sum_squares(sample(self.x, number), sample(self.feedback.residual, number))
 
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
+        self._step = context.step
+        # From here on no other vector has this error feedback.
+        if self.feedback is not None:
+            both = sample(self.x, context.step), sample(self.feedback.residual, context.step)
+            self._vector_squares = sum_squares(*both)
         return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
 
     def give_back(self) -> None:
@@ -92,7 +91,7 @@ class HostVector:
     def squares(self) -> tuple[float, float]:
         if self.feedback is None:
             return 0.0, 0.0
-        return sum_squares(sample(self.feedback.residual, self._number)), self._vector_squares
+        return sum_squares(sample(self.feedback.residual, self._step)), self._vector_squares
 
     def all_nan(self) -> NDArray[np.float32]:
         return np.full(self.elements, np.nan, np.float32)
@@ -108,20 +107,20 @@ def host_vector(vector: Vector) -> HostVector:
     return vector
 
 
-def sample(vector: NDArray[np.float32], number: int) -> NDArray[np.float32]:
-    """Return the elements of a vector that are looked at in an all-reduce of this number: a view, or all of them.
+def sample(vector: NDArray[np.float32], step: int) -> NDArray[np.float32]:
+    """Return the elements of a vector that are looked at in an all-reduce of this step: a view, or all of them.
 
     float32[RUNS, RUN_ELEMENTS] where the vector has more: one run in each of RUNS equal parts, at the same place.
     """
     if vector.size <= RUNS * RUN_ELEMENTS:
         return vector
     part = vector.size // RUNS
-    return vector[: RUNS * part].reshape(RUNS, part)[:, sample_place(vector.size, number)]
+    return vector[: RUNS * part].reshape(RUNS, part)[:, sample_place(vector.size, step)]
 
 
-def sample_place(elements: int, number: int) -> slice:
+def sample_place(elements: int, step: int) -> slice:
     """Return the place of the run in each part, for a vector of more than RUNS * RUN_ELEMENTS elements."""
-    first = int(number * _GOLDEN % 1.0 * (elements // RUNS - RUN_ELEMENTS + 1))
+    first = int(step * _GOLDEN % 1.0 * (elements // RUNS - RUN_ELEMENTS + 1))
     return slice(first, first + RUN_ELEMENTS)
 
 

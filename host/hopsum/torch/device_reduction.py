@@ -171,7 +171,6 @@ class DeviceReduction(BlockReduction):
         feedback: on the same device.
         out: float32[elements], becomes the mean; may be x.
         ready: mark behind what makes x.
-        number: of the all-reduce, which says where the sample is.
         piece_elements: that are worked on while others are copied; whole chunks of them are.
     """
 
@@ -185,7 +184,6 @@ class DeviceReduction(BlockReduction):
         *,
         out: torch.Tensor,
         ready: Mark = None,
-        number: int = 0,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
         piece_elements: int = PIECE_ELEMENTS,
@@ -194,7 +192,7 @@ class DeviceReduction(BlockReduction):
         """Sums of squares of the sample, float64[1] each: of the compensated vector, then of its residual. Empty
         without feedback."""
         self.codec, self._staging, self._ready = codec, staging, ready
-        self._number, self._piece_elements = number, piece_elements
+        self._piece_elements = piece_elements
         super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def abort(self) -> None:
@@ -348,7 +346,7 @@ class DeviceReduction(BlockReduction):
         if self.elements > RUNS * RUN_ELEMENTS:
             # As `hopsum.agent.vector.sample`, so that statistics of both kinds of vectors are alike.
             part = self.elements // RUNS
-            vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self._number)]
+            vector = vector[: RUNS * part].view(RUNS, part)[:, sample_place(self.elements, self.context.step)]
         self.squares.append(self._staging.read(vector.double().square().sum()))
 
 
@@ -393,15 +391,11 @@ class DeviceVector:
         self.feedback = feedback
         self._x, self._out = x.detach(), out.detach()
         self._codec, self._staging = codec, staging
-        self._number = 0
         self._reduction: DeviceReduction | None = None
         # Behind what the program's stream has queued: the codec must not read x before it is made.
         self._ready = staging.streams.mark()
         for tensor in (x, out):
             staging.streams.adopt(tensor)
-
-    def note_number(self, number: int) -> None:
-        self._number = number
 
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
@@ -414,7 +408,6 @@ class DeviceVector:
             self.feedback,
             out=self._out,
             ready=self._ready,
-            number=self._number,
             tensors=tensors,
             on_nonfinite=on_nonfinite,
         )
