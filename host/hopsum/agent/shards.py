@@ -54,7 +54,7 @@ def open_transport(
             opened.callback(peers.channel.close)
         elif side is not None:
             side.close()
-        ends = []
+        ends = list[Shard]()
         for number, shard in enumerate(shards):
             own_link = links[number]
             if own_link is None:
@@ -62,7 +62,8 @@ def open_transport(
                 own_link = UdpLink(seat.endpoint.address, seat.send_to.address, gso=gso)
                 opened.callback(own_link.close)
             here = None if peers is None else replace(peers, shard=number, resume=shard.resume)
-            made = Shard(own_link, _own_membership(shard, rank), timing, here)
+            lock = ends[0].lock if ends else None
+            made = Shard(own_link, _own_membership(shard, rank), timing, here, lock)
             opened.callback(made.close, linger=False)
             ends.append(made)
         # All shards are open, and own their sockets from here on.

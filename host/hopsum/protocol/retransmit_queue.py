@@ -137,7 +137,7 @@ class RetransmitQueue:
         """The time of its next transmission: the timeout or, before that, FLUSH. It is infinite while the datagram
         waits to be sent."""
         self.arrays: Final = QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
-        self._again: list[int] = []
+        self.again: list[int] = []
         """Positions that were due, to be sent again. Some may have their result by now."""
         self.on_the_way = 0
         """Open positions that were sent."""
@@ -146,11 +146,6 @@ class RetransmitQueue:
         least_s = timing.retransmit_min_s or timing.retransmit_s
         self.rtt = RttEstimator(timing.retransmit_s, least_s, timing.retransmit_max_s)
         self.congestion = CongestionWindow(slots)
-
-    @property
-    def sends_again(self) -> bool:
-        """Flag: there are positions whose timer has fired and that nobody has taken for retransmission yet."""
-        return bool(self._again)
 
     @property
     def oldest(self) -> int | None:
@@ -204,7 +199,7 @@ class RetransmitQueue:
         due = due[np.lexsort((self._open[due], self._due_at[due]))]
         # Infinite until the datagram is really sent: `timer` must not fire again meanwhile.
         self._due_at[due] = inf
-        self._again += self._open[due].tolist()
+        self.again += self._open[due].tolist()
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
         if late:
             self.congestion.on_loss(now)
@@ -216,9 +211,9 @@ class RetransmitQueue:
         Those to send again come first, in the order in which they fell due, then new ones in the order of the stream.
         """
         positions = self._first_time()
-        if self._again:
-            again = np.array(self._again, np.int64)
-            self._again = []
+        if self.again:
+            again = np.array(self.again, np.int64)
+            self.again = []
             # Retransmissions go before first transmissions: others may wait for just these.
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
         return positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_)
@@ -229,7 +224,7 @@ class RetransmitQueue:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.on_the_way, self._again = 0, []
+        self.on_the_way, self.again = 0, []
         self._open[:], self._due_at[:] = NO_POSITION, inf
 
     def _first_time(self) -> NDArray[np.int64]:

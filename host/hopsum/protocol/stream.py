@@ -100,8 +100,8 @@ class Stream:
             )
         return self.base + (round - 1) * self.slots + slot
 
-    def require(self, count: int) -> None:
-        """Make sure that `count` more positions fit.
+    def next_places(self, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the slots and rounds of the next `count` positions that are not taken, as `places`.
 
         Raises:
             GenerationEndedError: the rounds do not suffice (N4): the job needs a new generation.
@@ -111,12 +111,7 @@ class Stream:
                 f"{count} chunks do not fit: the generation has used {self.end - self.base} of {self.capacity} "
                 f"positions ({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_GENERATION}"
             )
-
-    def take(self, count: int) -> int:
-        """Append `count` positions and return the first. Raises GenerationEndedError as `require`, taking nothing."""
-        self.require(count)
-        first, self.end = self.end, self.end + count
-        return first
+        return self.places(self.end, count)
 
 
 # Ranges of positions whose results a generation change has decided (committed), looked up in bulk.

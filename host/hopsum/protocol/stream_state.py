@@ -121,7 +121,7 @@ class StreamState:
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
         self.active.append(reduce)
-        for position in sorted(p for p in self.early if p < self.stream.end):
+        for position in sorted([position for position in self.early if position < self.stream.end]):
             header, values = self.early.pop(position)
             if header.op == reduce.op:
                 self._hold(reduce, header, values, position, now)
@@ -132,7 +132,9 @@ class StreamState:
 
     def deliver(self, now: float) -> None:
         """Deliver the all-reduces in progress that are complete."""
-        for reduce in [reduce for reduce in self.active if not reduce.missing]:
+        for reduce in tuple(self.active):
+            if reduce.missing:
+                continue
             self.active.remove(reduce)
             self.events.append(reduce.done())
             if self.repair is not None:
@@ -167,20 +169,22 @@ class StreamState:
         for reduce, may_open in zip(self.active, self.may_open(), strict=True):
             if not may_open:
                 return
-            open_end = self.open_end
-            if open_end < reduce.filled_end:
-                self.open_end = reduce.filled_end
+            open_end, filled_end = self.open_end, reduce.first + reduce.ready
+            if open_end < filled_end:
+                self.open_end = filled_end
                 at_hand = (open_end <= self.open_position) & (self.open_position < self.open_end)
                 self._open_many(reduce, self.open_position[at_hand])
-            if reduce.filled_end < reduce.end:
+            if filled_end < reduce.end:
                 return
 
     def may_open(self) -> list[bool]:
         """Say of each all-reduce in progress whether R2 lets it begin, or has let it."""
+        if self.repair is None:
+            return [True] * len(self.active)
         found, size = [], 0
         for before, reduce in enumerate(self.active):
             begun = reduce.first < self.open_end
-            found.append(begun or self.repair is None or self.repair.may_open(before, size))
+            found.append(begun or self.repair.may_open(before, size))
             size += reduce.results.nbytes
         return found
 
@@ -190,7 +194,7 @@ class StreamState:
             if reduce.first >= self.open_end:
                 # Without a payload nothing of it could be sent.
                 return reduce if reduce.ready else None
-            if reduce.filled_end < reduce.end:
+            if reduce.first + reduce.ready < reduce.end:
                 return None
         return None
 

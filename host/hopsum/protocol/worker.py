@@ -242,37 +242,36 @@ class Worker:
             WireError: unknown op, or payloads of another shape.
                 With all of these nothing was submitted.
         """
-        self._require_going()
+        own, stream, chunks = self.membership, self.stream, len(payloads)
         if not self.runs:
-            raise GenerationEndedError(
-                f"generation {self.membership.generation} is sealed: submit it when the job has resumed"
-            )
+            self._require_going()
+            raise GenerationEndedError(f"generation {own.generation} is sealed: submit it when the job has resumed")
         self.join_point.require_gone_on()
-        template = update_template(op=op, generation=self.membership.generation, worker=self.membership.rank)
-        if not len(payloads):
+        template = update_template(op=op, generation=own.generation, worker=own.rank)
+        if not chunks:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
         # N4: refused before anything is stamped, so that a refusal takes no position.
-        self.stream.require(len(payloads))
-        slots, rounds = self.stream.places(self.stream.end, len(payloads))
-        ready = len(payloads) if ready is None else ready
+        slots, rounds = stream.next_places(chunks)
+        ready = chunks if ready is None else ready
         # W2: the bytes of an UPDATE are frozen here. A retransmission sends the same bytes.
         datagrams = stamp_datagrams(
             template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads[:ready]
         )
-        first = self.stream.take(len(payloads))
+        first, stream.end = stream.end, stream.end + chunks
         if not self.state.active:
             self._ignored_packets.seen.clear()
         self._handles += 1
         # E4: positions before a newcomer's start that are not decided are void on all ranks.
-        if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self.state.decided):
+        if first < self.join_point.start and self.join_point.voids(first, stream.end, self.state.decided):
             # A rank that lacks void phases of others has longer ones in their place: those end where newcomers begin.
-            self.stream.end = min(self.stream.end, self.join_point.start)
+            stream.end = min(stream.end, self.join_point.start)
             self.join_point.void(self._handles)
             return self._handles
-        places = places or places_for(op, len(payloads))
+        places = places or places_for(op, chunks)
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)
         self.state.on_submitted(reduce, now)
-        self._want(reduce, now)
+        if self.state.decided is not None:
+            self._want(reduce, now)
         return reduce.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
@@ -439,13 +438,12 @@ class Worker:
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
-        if not self.runs:
+        active = self.in_progress
+        if not self.runs or not active:
             return None
-        # The oldest all-reduce has the first deadline.
-        deadline_at = self.state.active[0].deadline_at if self.state.active else inf
         peers_at = inf if self.repair is None else self.repair.timer(self.state.held_back())
-        due_at = min(deadline_at, self._prober.timer(self.state.active), self.queue.timer(), peers_at)
-        return None if due_at == inf else due_at
+        # The oldest all-reduce has the first deadline.
+        return min(active[0].deadline_at, self._prober.timer(active), self.queue.timer(), peers_at)
 
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
@@ -458,22 +456,13 @@ class Worker:
         """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
 
         A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It
-        leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `deliver`.
+        leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `state.deliver`.
         """
         state, repair = self.state, self.repair
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
         if not self.runs or state.decided is not None or state.early:
             return False
-        return not (self.queue.sends_again or self._prober.outgoing or (repair is not None and repair.asked))
-
-    def deliver(self, now: float, open_end: int) -> None:
-        """Deliver the all-reduces in progress that are complete.
-
-        Args:
-            open_end: positions before it were opened.
-        """
-        self.state.open_end = max(self.state.open_end, open_end)
-        self.state.deliver(now)
+        return not (self.queue.again or self._prober.outgoing or (repair is not None and repair.asked))
 
     # ---- rules --------------------------------------------------------------------------------------
 

@@ -193,6 +193,8 @@ class AllReduce:
     """The arrays that the results are put into."""
     discarded: bool = False
     """A change of generation has discarded results: whoever read some of them early reads them again."""
+    lent: tuple[int, ...] = ()
+    """What the compiled loop has to know of `datagrams` and `places`, from the first time on that it got them."""
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: NDArray[np.bool_] = field(init=False)
@@ -205,11 +207,6 @@ class AllReduce:
         self.missing = len(self.datagrams)
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
-
-    @property
-    def filled_end(self) -> int:
-        """Return the first position behind those that have a payload."""
-        return self.first + self.ready
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
         """Take the result of a position that is not held yet."""

@@ -122,7 +122,8 @@ class Outage:
 
     def __init__(self, where: str, failures: Counter[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.where, self._failures, self._clock = where, failures, clock
-        self._since: float | None = None
+        self.since: float | None = None
+        """The time of the first send that failed, None while sending works."""
         self._last = 0.0
         self._lost = 0
 
@@ -133,8 +134,8 @@ class Outage:
         # scapy and drivers may raise an error without a number, or with one that Python has no name for.
         name, self._last = errno.errorcode.get(error.errno or 0, str(error)), self._clock()
         self._failures[name] += 1
-        if self._since is None:
-            self._since, self._lost = self._last, 0
+        if self.since is None:
+            self.since, self._lost = self._last, 0
             text = f"{name}: {error.strerror or 'no reason given'}{unsent_remedy(name)}"
             _log.warning("%s: sending fails (%s); datagrams are lost and sent again", self.where, text)
         self._lost += datagrams
@@ -143,8 +144,8 @@ class Outage:
         """Note a send that worked."""
         # A flapping interface lets single datagrams pass: the outage ends after a calm second only, else the log
         # floods.
-        if self._since is None or self._clock() - self._last < CALM_S:
+        if self.since is None or self._clock() - self._last < CALM_S:
             return
-        lasted_s = self._last - self._since
+        lasted_s = self._last - self.since
         _log.warning("%s: sending works again; it failed for %.1f s, %d datagrams", self.where, lasted_s, self._lost)
-        self._since = None
+        self.since = None

@@ -45,12 +45,8 @@ class StepLock:
         self._wake: Final = wake
         self._lock: Final[Any] = threading.RLock()
         self._guard: Final = threading.Lock()
-        self._waiting = 0
-
-    @property
-    def is_wanted(self) -> bool:
-        """Say whether a thread waits for the lock: its holder must not wait for the network again."""
-        return self._waiting > 0
+        self.waiting = 0
+        """The number of threads that wait for the lock. Until it is 0 the holder must not wait for the network."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock, as `threading.RLock.acquire`."""
@@ -59,7 +55,7 @@ class StepLock:
             return True
         if not blocking:
             return False
-        # Counted before the wake-up: the holder that wakes looks at `is_wanted`, and must see this thread.
+        # Counted before the wake-up: the holder that wakes looks at `waiting`, and must see this thread.
         self._want(1)
         try:
             return bool(self._lock.acquire(timeout=timeout))
@@ -70,18 +66,17 @@ class StepLock:
         """Let go of the lock."""
         self._lock.release()
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
+        self._lock.release()
 
     def _want(self, change: int) -> None:
         with self._guard:
             # A plain int is not atomic for += between threads.
-            self._waiting += change
+            self.waiting += change
         if change > 0:
             self._wake()
 
@@ -149,20 +144,26 @@ class Shard:
         link: to the switch; closed with the shard.
         membership: this worker's part in the job.
         peers: without them, a result that the switch no longer has ends the generation (ResultLostError).
+        lock: of the same worker's other shards. None: it has none yet.
 
     Raises:
         ValueError: a rank has no address among the peers, or `resume` does not fit the slots.
     """
 
     def __init__(
-        self, link: DatagramLink, membership: Membership, timing: Timing | None = None, peers: Peers | None = None
+        self,
+        link: DatagramLink,
+        membership: Membership,
+        timing: Timing | None = None,
+        peers: Peers | None = None,
+        lock: StepLock | None = None,
     ) -> None:
         self.link = link
         # The link counts; the worker wants to hear of the growth only.
         self._unreachable, self._failures = 0, Counter[str]()
         """The part of the link's counts that the worker was told."""
-        self.lock: Final = StepLock(link.wake)
-        """The lock of the worker."""
+        self.lock: Final = lock or StepLock(link.wake)
+        """The lock of the worker, at all of its shards."""
         self._changed = threading.Condition(self.lock)  # type: ignore[arg-type]  # a lock of another class
         self._put_off_at: float | None = None
         """The time since which datagrams put off the worker's timers, None while they do not."""
@@ -192,11 +193,12 @@ class Shard:
 
     def begin_step(self) -> float | None:
         """Hear and tell what there is, with the lock. Return the time at which the worker is due, None: never."""
-        # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
-        # wait.
-        self._waits = self.worker.waits_for_peers
-        self._take_dones()
-        self.say()
+        if self._peers is not None:
+            # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
+            # wait.
+            self._waits = self.worker.waits_for_peers
+            self._take_dones()
+            self.say()
         return self.worker.get_timer()
 
     def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
@@ -209,27 +211,32 @@ class Shard:
                     self.link.send(memoryview(datagram))
 
     def hand_over(self, arrived: Sequence[bytes | memoryview], now: float, *, emptied: bool) -> None:
-        """Give the worker what arrived, what the network said since the last time, and the time; with the lock."""
+        """Give the worker what arrived, what the network said since the last time, and the time; with the lock.
+
+        Put what the worker has to say of it into the channel.
+        """
+        link, worker = self.link, self.worker
         for received in arrived:
-            self.worker.receive_datagram(received, now)
-        said = self.link.statistics
+            worker.receive_datagram(received, now)
+        said, counts = link.statistics, worker.statistics
         for _ in range(said.unreachable - self._unreachable):
-            self.worker.note_unreachable(now)
+            worker.note_unreachable(now)
         self._unreachable = said.unreachable
-        if said.failures != self._failures:
+        if said.failures and said.failures != self._failures:
             for name in (said.failures - self._failures).elements():
-                self.worker.note_failed_send(name)
+                worker.note_failed_send(name)
             self._failures = Counter(said.failures)
-        if isinstance(self.link, UdpLink):
-            counts = self.worker.statistics
-            self.link.judge(counts.results - counts.repaired, counts.retransmits, self.worker.queue.on_the_way, now)
+        if isinstance(link, UdpLink):
+            link.judge(counts.results - counts.repaired, counts.retransmits, worker.queue.on_the_way, now)
         # A process that waited for a processor finds its timers due and their results in the socket: first the results.
         # The bound keeps a flood from putting off deadlines for ever.
         if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):
             self._put_off_at = None
-            self.worker.handle_timer(now)
+            worker.handle_timer(now)
         elif self._put_off_at is None:
             self._put_off_at = now
+        if self._peers is not None:
+            self.say()
 
     def say(self) -> None:
         """Put what the worker has to say into the channel; with the lock."""

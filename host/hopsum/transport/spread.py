@@ -59,7 +59,11 @@ class Spread:
     @property
     def missing(self) -> int:
         """Return the chunks that have no result."""
-        return sum(0 if reduce is None else reduce.missing for reduce in self.reduces)
+        missing = 0
+        for reduce in self.reduces:
+            if reduce is not None:
+                missing += reduce.missing
+        return missing
 
     @property
     def stream(self) -> ChunkStream | None:

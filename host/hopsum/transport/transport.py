@@ -49,42 +49,22 @@ _TURN_S: Final = 0.001
 Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics)
 
 
-class _Locks:
-    """The locks of all shards, taken together and always in one order."""
-
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._locks = [shard.lock for shard in shards]
-
-    def __enter__(self) -> None:
-        try:
-            for lock in self._locks:
-                lock.acquire()
-        except BaseException:  # of a signal handler: the threads of all shards would wait for ever
-            self.__exit__()
-            raise
-
-    def __exit__(self, *raised: object) -> None:
-        for lock in reversed(self._locks):
-            if lock._is_owned():
-                lock.release()
-
-    @property
-    def are_wanted(self) -> bool:
-        """Say whether a thread waits for one of them."""
-        return any(lock.is_wanted for lock in self._locks)
-
-
 class Transport:
     """The shards of one worker, as one. For one thread at a time but for `wake`, and for what a `Shard` says.
 
     Args:
         shards: in the order of the job's shards, at least one, each of the same rank; closed with the transport.
+
+    Raises:
+        ValueError: the shards have several locks, so that a thread would not be kept apart from `step` at all of them.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards: Final = tuple(shards)
         self._workers = [shard.worker for shard in self.shards]
-        self._locks = _Locks(self.shards)
+        self._lock = self.shards[0].lock
+        if any(shard.lock is not self._lock for shard in self.shards):
+            raise ValueError("the shards of a transport have one lock")
         self._loop = worker_loop([(shard.link, shard.worker.membership.slots) for shard in self.shards])
         self._window = sum(worker.membership.slots for worker in self._workers)
         self.interrupt: BaseException | None = None
@@ -176,10 +156,10 @@ class Transport:
         ready = chunks if coder is None else coder.encoded
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
-        before = tuple(self._spreads.by_handle[each] for each in ranges)
+        before = tuple([self._spreads.by_handle[handle] for handle in ranges]) if ranges else ()
         spread = Spread(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
-        with self._locks:
+        with self._lock:
             for number in range(used):
                 worker = self.shards[number].worker
                 handle = worker.submit(
@@ -203,7 +183,7 @@ class Transport:
         spread = self._spreads.by_handle.get(handle)
         if spread is None:
             return
-        with self._locks:
+        with self._lock:
             self._fill(spread, 0, payloads)
         spread.coder = None
 
@@ -220,54 +200,48 @@ class Transport:
         Raises:
             HopsumError: a side channel has ended. Its cause is attached.
         """
-        shards, loop = self.shards, self._loop
+        shards, workers, loop = self.shards, self._workers, self._loop
         # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.
-        for shard in shards:
-            shard.require_open()
+        # All shards have one channel.
+        shards[0].require_open()
         for spread in self._spreads.by_handle.values():
             spread.read_again()
         batches: list[list[NDArray[np.uint8]]] = []
-        emptied = [False] * len(shards)
-        with self._locks:
+        due: list[float] = []
+        with self._lock:
             begun = time.monotonic()
-            due = [timer for shard in shards if (timer := shard.begin_step()) is not None]
+            for shard in shards:
+                if (timer := shard.begin_step()) is not None:
+                    due.append(timer)
             runs = is_plain = self._is_plain()
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
-            # A vector may have ended in `submit`: its results came early, or it is void.
-            if work is not None or any(worker.events for worker in self._workers):
-                wait_s = 0.0
+            for worker in workers:
+                # A vector may have ended in `submit`: its results came early, or it is void.
+                if work is not None or worker.events:
+                    wait_s = 0.0
             if loop is not None and runs:
-                batches = loop.run(self._workers, self._spreads, min([*due, begun + wait_s]))
-                emptied = loop.emptied
+                batches = loop.run(workers, self._spreads, min([*due, begun + wait_s]))
                 self.interrupt, loop.interrupt = loop.interrupt, None
+                has_ended = not any(batches)
+                if has_ended:
+                    self._hand_over([()] * len(shards), loop.emptied)
             else:
                 # Decided under the lock, sent without it: a system call must not keep the side channel from answering
                 # peers. What is on its way out when `seal` runs counts as sent before the seal.
-                batches = [worker.segments_to_send(begun) for worker in self._workers]
-                due = [timer for worker in self._workers if (timer := worker.get_timer()) is not None]
+                batches = [worker.segments_to_send(begun) for worker in workers]
+                due = [timer for worker in workers if (timer := worker.get_timer()) is not None]
                 # Where datagrams to be sent again were all that kept the loop away, it takes what comes now: Python
                 # takes a hundred times as long for each.
-                is_plain = self._is_plain()
-        for shard, rows in zip(shards, batches, strict=True):
-            shard.send(rows)
-        arrived: Sequence[Sequence[bytes | memoryview]] = [()] * len(shards)
-        if not is_plain and not (loop is not None and loop.has_rest):
-            # Read again: sending may have taken milliseconds, and timers are absolute.
-            wait_s = min([wait_s, *(timer - time.monotonic() for timer in due)]) if due else 0.0
-            arrived = self._receive(wait_s)
-            emptied = [not some for some in arrived]
-        with self._locks:
-            now = time.monotonic()
-            if loop is not None and not is_plain and loop.has_rest:
-                loop.take_rest(self._workers, now)
-            for shard, some, is_empty in zip(shards, arrived, emptied, strict=True):
-                shard.hand_over(some, now, emptied=is_empty)
-                shard.say()
+                is_plain, has_ended = self._is_plain(), False
+        if not has_ended:
+            # Nobody waits where nothing is in progress.
+            until = min([begun + wait_s, *due]) if due else begun
+            self._exchange(batches, until, has_run=runs, is_plain=is_plain)
         failed = None if work is None else self._do(work)
         found: list[AllReduceEvent] = [] if failed is None else [failed]
-        for number, worker in enumerate(self._workers):
-            while (event := worker.next_event()) is not None:
-                if (over := self._take(number, event)) is not None:
+        for number, worker in enumerate(workers):
+            while worker.events:
+                if (over := self._take(number, worker.events.popleft())) is not None:
                     found.append(over)
         return found
 
@@ -302,7 +276,31 @@ class Transport:
         """Say whether the compiled loop can have the workers now; with the locks."""
         # A thread that wants a worker gets it before the loop waits for the network with it.
         loop = self._loop
-        return loop is not None and not self._locks.are_wanted and loop.is_plain(self._workers, self._spreads)
+        return loop is not None and not self._lock.waiting and loop.is_plain(self._workers, self._spreads)
+
+    def _exchange(
+        self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, is_plain: bool
+    ) -> None:
+        """Send datagrams, wait for others unless the compiled loop will, and hand them over."""
+        loop, rest_is_here = self._loop, self._loop is not None and self._loop.has_rest
+        for shard, rows in zip(self.shards, batches, strict=True):
+            shard.send(rows)
+        arrived: Sequence[Sequence[bytes | memoryview]] = [()] * len(batches)
+        emptied = loop.emptied if loop is not None and has_run else [False] * len(batches)
+        if not is_plain and not rest_is_here:
+            # Read now: sending may have taken milliseconds, and timers are absolute.
+            arrived = self._receive(until - time.monotonic())
+            emptied = [not some for some in arrived]
+        with self._lock:
+            if loop is not None and not is_plain and rest_is_here:
+                loop.take_rest(self._workers, time.monotonic())
+            self._hand_over(arrived, emptied)
+
+    def _hand_over(self, arrived: Sequence[Sequence[bytes | memoryview]], emptied: Sequence[bool]) -> None:
+        """Give the shards what arrived, and the time; with the lock. `emptied`: nothing is left to read there."""
+        now = time.monotonic()
+        for shard, some, is_empty in zip(self.shards, arrived, emptied, strict=True):
+            shard.hand_over(some, now, emptied=is_empty)
 
     def _receive(self, timeout_s: float) -> list[Sequence[bytes | memoryview]]:
         """Wait for what arrives. Return it by shard."""
@@ -333,7 +331,7 @@ class Transport:
         except BaseException as error:  # of a signal handler too: only the caller of `submit` can end the all-reduce
             self._end(spread)
             return AllReduceFailed(spread.handle, error)
-        with self._locks:
+        with self._lock:
             self._fill(spread, first, payloads)
         return None
 
@@ -358,8 +356,9 @@ class Transport:
     def _end(self, spread: Spread) -> None:
         """Forget an all-reduce. What shards still have in progress of it is nobody's."""
         at_shards = self._spreads.at_shards
-        for where in [where for where, each in at_shards.items() if each is spread]:
-            del at_shards[where]
+        if spread.left:
+            for where in [where for where, each in at_shards.items() if each is spread]:
+                del at_shards[where]
         del self._spreads.by_handle[spread.handle]
 
     def _poll_of_all(self) -> select.poll | None:

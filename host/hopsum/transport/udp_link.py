@@ -94,7 +94,8 @@ class UdpLink:
         """The kernel's offloads in use."""
         self.switch = switch
         """The address to which datagrams go: (IPv4 address, port)."""
-        self._outage = self._outage_towards(switch)
+        self.outage = self._outage_towards(switch)
+        """Failed sends. A loop that works on this socket tells it of sends that work."""
         # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
         self.buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
         """The memory that is received into."""
@@ -114,7 +115,7 @@ class UdpLink:
         What the former one has sent may still be received. Raises OSError without a way there: all stays as it was.
         """
         self._socket.connect(switch)
-        self.switch, self._outage = switch, self._outage_towards(switch)
+        self.switch, self.outage = switch, self._outage_towards(switch)
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -133,7 +134,7 @@ class UdpLink:
                 "%s: datagrams sent together (UDP_SEGMENT) are lost, those sent one by one arrive: from now on they "
                 "are sent one by one. A kernel or network card on the way is at fault: see `hopsum doctor`, and set "
                 "gso='off' (HOPSUM_GSO=off) on this host and gso=off at its switch",
-                self._outage.where,
+                self.outage.where,
             )
 
     def send(self, datagram: bytes | memoryview) -> None:
@@ -202,11 +203,7 @@ class UdpLink:
         if isinstance(error, ConnectionRefusedError):  # the ICMP answer to an earlier datagram
             self.statistics.unreachable += 1
         else:  # another ICMP answer, or an interface that went
-            self._outage.note(error, 0)
-
-    def note_sent(self) -> None:
-        """Take the word of a loop that works on this socket that the kernel took datagrams."""
-        self._outage.note_sent()
+            self.outage.note(error, 0)
 
     def close(self) -> None:
         self._socket.close()
@@ -247,9 +244,9 @@ class UdpLink:
             if self._trial is not None and self.offload.segment and error.errno in REFUSES_SEGMENTS:
                 self._send_singly(segments, error)
             else:
-                self._outage.note(error, count)
+                self.outage.note(error, count)
             return
-        self._outage.note_sent()
+        self.outage.note_sent()
         self.statistics.sends += 1
         self.statistics.datagrams_sent += count
         self.statistics.bytes_sent += count * size
@@ -268,6 +265,6 @@ class UdpLink:
                 "fragments, one at interfaces does not: raise the MTU there (ip link set dev INTERFACE mtu 1500)"
             )
         text = "%s: the kernel refuses datagrams sent together (%s); from now on they are sent %s"
-        _log.warning(text, self._outage.where, refusal.strerror, how)
+        _log.warning(text, self.outage.where, refusal.strerror, how)
         for number in range(len(segments)):
             self._send_segments(segments[number : number + 1])

@@ -633,7 +633,8 @@ def serve(addresses: Any) -> None:
     `pending` to the caller: their timers are set, and they are not sent.
     """
     job = memory(addresses, i64(0)).job
-    # numba's cache does not notice a change of worker_layout.py.
+    # numba knows machine code by this file's date or content, whatever the layout was. So a change of worker_layout.py
+    # needs a change here.
     if job[at.LAYOUT] == at.FINGERPRINT:
         _serve(addresses)
     else:

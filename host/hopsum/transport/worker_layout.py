@@ -38,14 +38,14 @@ WAKER: Final = 1  # eventfd that ends a wait
 JOINED: Final = 2  # 1: the kernel says how datagrams were joined (UDP_GRO)
 CUTS: Final = 3  # 1: the kernel cuts what is sent together (UDP_SEGMENT)
 SLOTS: Final = 4
-BASE: Final = 5  # position of slot 0 in round 1
-STREAM_END: Final = 6  # the first position that no all-reduce has
-OPEN_END: Final = 7  # positions before it may be opened
-REDUCES: Final = 8  # rows of `reduces`, in the order of the stream
-BUFFER_AT: Final = 9  # address of `buffer`
-SOCKET_AT: Final = 10  # address of `socket`
-MEASURES: Final = 11  # 1: a round trip was measured before (srtt is known)
+BUFFER_AT: Final = 5  # address of `buffer`
+SOCKET_AT: Final = 6  # address of `socket`
+BASE: Final = 7  # position of slot 0 in round 1
+STREAM_END: Final = 8  # the first position that no all-reduce has
+REDUCES: Final = 9  # rows of `reduces`, in the order of the stream
 # ... taken over from the worker and given back
+OPEN_END: Final = 10  # positions before it may be opened
+MEASURES: Final = 11  # 1: a round trip was measured (srtt is known)
 ON_THE_WAY: Final = 12
 WINDOW: Final = 13
 WINDOW_RESULTS: Final = 14
@@ -144,4 +144,4 @@ SOCKET_WORDS: Final = 24
 ADDRESSES: Final = 19  # of the arrays of each shard, in the order of worker_kernel.WorkerMemory
 
 FINGERPRINT: Final = crc32(repr(sorted((name, value) for name, value in globals().items() if name.isupper())).encode())
-"""The layout as a number: numba keeps machine code by the date of the kernel's file, and does not see this file."""
+"""The layout as a number: numba knows machine code by the kernel's file, and does not see this one."""

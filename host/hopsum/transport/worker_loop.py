@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
 from hopsum.codec.interface import address_of
-from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
+from hopsum.protocol.retransmit_queue import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
@@ -50,15 +50,19 @@ class ShardMemory:
 
     Args:
         job: the arrays that all shards share.
+        words, clocks: this shard's rows of the arrays that have a row for each shard.
     """
 
-    def __init__(self, link: UdpLink, slots: int, job: tuple[NDArray[Any], ...]) -> None:
-        self.link = link
-        self._known: dict[int, tuple[NDArray[np.uint8], tuple[int, ...]]] = {}
-        """By handle of an all-reduce in progress, its datagrams, and the part of its row that stays."""
+    def __init__(
+        self,
+        link: UdpLink,
+        slots: int,
+        job: tuple[NDArray[Any], ...],
+        words: NDArray[np.int64],
+        clocks: NDArray[np.float64],
+    ) -> None:
+        self.link, self.words, self.clocks = link, words, clocks
         self._job = job
-        self.words = np.zeros(at.WORDS, np.int64)
-        self.clocks = np.zeros(at.CLOCKS)
         self.reduces = np.zeros((at.REDUCES_MAX, at.REDUCE_WORDS), np.int64)
         self.patterns = np.zeros((at.REDUCES_MAX, 2 * at.HEADER_WORDS), np.uint64)
         self.everybody = np.zeros(1, np.uint64)
@@ -66,10 +70,8 @@ class ShardMemory:
         self.fresh, self.pending = np.zeros(max(slots, train), np.int64), np.zeros(2 * slots, np.int64)
         self._vectors = np.zeros(2 * at.SEGMENTS_MAX, np.int64)
         self._socket = self._message_headers()
-        self._queue: RetransmitQueue | None = None
-        """The worker's queue and slots whose addresses `lend` wrote last. Another generation has others."""
         self._open_position: NDArray[np.int64] | None = None
-        words = self.words
+        """The worker's array of that name when `lend` last wrote addresses. Another generation has another one."""
         words[at.FD], words[at.WAKER] = link.fileno(), link.waker.fd
         words[at.SLOTS], words[at.JOINED] = slots, link.offload.gro
         words[at.BUFFER_AT], words[at.SOCKET_AT] = address_of(link.buffer), address_of(self._socket)
@@ -87,78 +89,60 @@ class ShardMemory:
         socket[at.TX_CONTROL + 1] = SOL_UDP | UDP_SEGMENT << 32
         return socket
 
-    def lend(
-        self, worker: Worker, limit_at: float, rows: Sequence[int], opens: Sequence[bool], addresses: NDArray[np.int64]
-    ) -> None:
-        """Fill the memory from a plain worker.
+    def lend(self, worker: Worker, addresses: NDArray[np.int64]) -> None:
+        """Fill the memory from a plain worker, but for its all-reduces. `addresses`: int64[ADDRESSES], to be filled."""
+        queue, state, stream = worker.queue, worker.state, worker.stream
+        rtt, window, halved_at = queue.rtt, queue.congestion, queue.congestion.halved_at
+        # numpy takes longer for one number than for all of these at once.
+        self.words[at.BASE : at.ENDED] = (
+            stream.base, stream.end, len(worker.in_progress), state.open_end, rtt.srtt_s is not None,
+            queue.on_the_way, window.size, window.results,
+        )  # fmt: skip
+        halved_at = inf if halved_at is None else halved_at
+        self.clocks[at.MEASURED_AT : at.NOW] = queue.measured_at, rtt.srtt_s or 0.0, rtt.rttvar_s, rtt.rto_s, halved_at
+        self.words[at.CUTS] = self.link.offload.segment
+        if self._open_position is not state.open_position:
+            self._open_position, flush_after_s = state.open_position, worker.timing.flush_after_s
+            fixed = (rtt.least_s, rtt.most_s, worker.timing.retransmit_max_s, flush_after_s or inf)
+            self.clocks[at.RTO_MIN : at.MEASURED_AT] = fixed
+            self.everybody[0] = (1 << worker.membership.workers) - 1
+            own = (self.words, self.clocks, self.reduces, self.patterns, self.everybody, *queue.arrays)
+            memory = (state.open_position, self.fresh, self.pending, self.link.buffer, self._socket, self._vectors)
+            addresses[:] = [address_of(array) for array in (*self._job, *own, *memory)]
+
+    def lend_reduce(self, number: int, reduce: AllReduce, own: Membership, opens: bool, row: int) -> None:
+        """Fill the row of one all-reduce in progress.
 
         Args:
-            limit_at: the time at which the call ends, on the clock of `time.monotonic`.
-            rows: of `streams`, for each all-reduce in progress.
-            opens: for each of these, what `Worker.may_open` says.
-            addresses: int64[ADDRESSES], to be filled.
+            opens: `StreamState.may_open` says so of it.
+            row: of its vector in `streams`.
         """
-        words, clocks, queue, stream = self.words, self.clocks, worker.queue, worker.stream
-        # Counts and results of the last call; the numbers before ENDED are set below or stay.
-        words[at.ENDED : at.REST] = words[at.NEW :] = 0
-        # What Python opened since the last call is in no list: the kernel looks at all slots once.
-        words[at.NARROW] = 1
-        words[at.CUTS] = self.link.offload.segment
-        words[at.BASE], words[at.STREAM_END], words[at.OPEN_END] = stream.base, stream.end, worker.state.open_end
-        words[at.REDUCES] = len(worker.in_progress)
-        for number, reduce in enumerate(worker.in_progress):
-            where = (reduce.first, reduce.end, reduce.missing, *self._places(reduce))
-            self.reduces[number] = (*where, reduce.ready, opens[number], rows[number])
-            self.patterns[number] = result_pattern(worker.membership, reduce.op)
-        self.everybody[0] = (1 << worker.membership.workers) - 1
-        timing, rtt, window = worker.timing, queue.rtt, queue.congestion
-        words[at.ON_THE_WAY], words[at.WINDOW], words[at.WINDOW_RESULTS] = queue.on_the_way, window.size, window.results
-        words[at.MEASURES] = rtt.srtt_s is not None
-        clocks[at.LIMIT_AT], clocks[at.RTO_MIN], clocks[at.RTO_MAX] = limit_at, rtt.least_s, rtt.most_s
-        clocks[at.RETRANSMIT_MAX] = timing.retransmit_max_s
-        clocks[at.FLUSH_AFTER] = inf if timing.flush_after_s is None else timing.flush_after_s
-        clocks[at.MEASURED_AT], clocks[at.RTO], clocks[at.RTTVAR] = queue.measured_at, rtt.rto_s, rtt.rttvar_s
-        clocks[at.SRTT] = rtt.srtt_s or 0.0
-        clocks[at.HALVED_AT] = inf if window.halved_at is None else window.halved_at
-        if self._queue is not queue or self._open_position is not worker.state.open_position:
-            self._queue, self._open_position = queue, worker.state.open_position
-            own = (*queue.arrays, worker.state.open_position)
-            memory = (words, clocks, self.reduces, self.patterns, self.everybody, *own, self.fresh, self.pending)
-            arrays = (*self._job, *memory, self.link.buffer, self._socket, self._vectors)
-            addresses[:] = [address_of(array) for array in arrays]
-
-    def _places(self, reduce: AllReduce) -> tuple[int, ...]:
-        """Return the addresses of an all-reduce's arrays, and the bytes of their rows."""
-        # A change of generation stamps other datagrams. All other arrays stay.
-        known = self._known.get(reduce.handle)
-        if known is None or known[0] is not reduce.datagrams:
-            addresses = (address_of(reduce.datagrams), *reduce.places.addresses)
+        if not reduce.lent:
             sizes = (reduce.datagrams.shape[1], reduce.results.shape[1])
-            known = self._known[reduce.handle] = (reduce.datagrams, (*addresses, *sizes))
-        return known[1]
+            reduce.lent = (address_of(reduce.datagrams), *reduce.places.addresses, *sizes)
+        where = (reduce.first, reduce.end, reduce.missing, *reduce.lent)
+        self.reduces[number] = (*where, reduce.ready, opens, row)
+        self.patterns[number] = _result_pattern(own.generation, own.rank, reduce.op)
 
-    def give_back(self, worker: Worker) -> None:
-        """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
-        if not worker.in_progress:
-            # Nothing of it can have changed. A short vector is in progress at one shard of many.
-            self._known.clear()
-            return
-        words, clocks, queue = self.words, self.clocks, worker.queue
-        rtt, window, statistics = queue.rtt, queue.congestion, worker.statistics
-        queue.on_the_way, queue.measured_at = int(words[at.ON_THE_WAY]), float(clocks[at.MEASURED_AT])
-        window.size, window.results = int(words[at.WINDOW]), int(words[at.WINDOW_RESULTS])
-        window.halved_at = None if clocks[at.HALVED_AT] == inf else float(clocks[at.HALVED_AT])
-        if words[at.MEASURES]:
-            rtt.srtt_s, rtt.rttvar_s = float(clocks[at.SRTT]), float(clocks[at.RTTVAR])
-            rtt.rto_s = float(clocks[at.RTO])
-        statistics.results += int(words[at.RESULTS])
-        statistics.updates += int(words[at.UPDATES])
-        for row, reduce in zip(self.reduces[: len(worker.in_progress)].tolist(), worker.in_progress, strict=True):
+    def give_back(self, worker: Worker, words: Sequence[int], clocks: Sequence[float]) -> None:
+        """Take over into the worker what a call has changed. Complete all-reduces are delivered.
+
+        `words`, `clocks`: the same as the arrays of these names.
+        """
+        queue, statistics = worker.queue, worker.statistics
+        rtt, window = queue.rtt, queue.congestion
+        worker.state.open_end, measures, queue.on_the_way, window.size, window.results = words[at.OPEN_END : at.ENDED]
+        queue.measured_at, srtt_s, rtt.rttvar_s, rtt.rto_s, halved_at = clocks[at.MEASURED_AT : at.NOW]
+        rtt.srtt_s = srtt_s if measures else None
+        window.halved_at = None if halved_at == inf else halved_at
+        statistics.results += words[at.RESULTS]
+        statistics.updates += words[at.UPDATES]
+        is_complete = False
+        for row, reduce in zip(self.reduces.tolist(), worker.in_progress, strict=False):
             reduce.missing, reduce.ready = row[at.MISSING], row[at.READY]
-        worker.deliver(float(clocks[at.NOW]), int(words[at.OPEN_END]))
-        if len(self._known) > len(worker.in_progress):
-            handles = {reduce.handle for reduce in worker.in_progress}
-            self._known = {handle: known for handle, known in self._known.items() if handle in handles}
+            is_complete = is_complete or not reduce.missing
+        if is_complete:
+            worker.state.deliver(clocks[at.NOW])
 
     def take_rest(self, worker: Worker, now: float, most: int | None = None) -> None:
         """Give the worker datagrams that the kernel left in the buffer: `most` of them, or all."""
@@ -178,28 +162,25 @@ class ShardMemory:
     def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
         """Return the datagrams of the positions that the kernel chose and could not send."""
         words = self.words
-        if words[at.PENDING] == words[at.PENDING_END]:
-            return []
         pending = self.pending[words[at.PENDING] : words[at.PENDING_END]]
         pending = pending[worker.queue.arrays.open[pending % words[at.SLOTS]] == pending]
-        if not pending.size:
-            return []
-        return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.in_progress))
+        return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.in_progress)) if pending.size else []
 
-    def count(self) -> None:
-        """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there."""
-        words, counts = self.words, self.link.statistics
-        # All at once: numpy takes longer for one word than Python for all of these.
-        receives, datagrams_received, bytes_received, sends, datagrams_sent, bytes_sent = words[at.RECEIVES :].tolist()
-        counts.receives += receives
-        counts.datagrams_received += datagrams_received
-        counts.bytes_received += bytes_received
-        counts.sends += sends
-        counts.datagrams_sent += datagrams_sent
-        counts.bytes_sent += bytes_sent
-        if sends:
-            self.link.note_sent()
-        number = int(words[at.ERRNO])
+    def count(self, words: Sequence[int]) -> None:
+        """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there.
+
+        `words`: the same as the array of this name.
+        """
+        counts, outage = self.link.statistics, self.link.outage
+        counts.receives += words[at.RECEIVES]
+        counts.datagrams_received += words[at.DATAGRAMS_RECEIVED]
+        counts.bytes_received += words[at.BYTES_RECEIVED]
+        counts.sends += words[at.SENDS]
+        counts.datagrams_sent += words[at.DATAGRAMS_SENT]
+        counts.bytes_sent += words[at.BYTES_SENT]
+        if words[at.SENDS] and outage.since is not None:
+            outage.note_sent()
+        number = words[at.ERRNO]
         if words[at.ENDED] == at.STOP_RECEIVE:
             self.link.note_failure(OSError(number, os.strerror(number)))
         elif words[at.ENDED] == at.STOP_SEND and number == errno.ECONNREFUSED:  # the answer to an earlier datagram
@@ -221,8 +202,10 @@ class WorkerLoop:
         self.job = np.zeros(at.JOB_WORDS, np.int64)
         self.streams = np.zeros((at.REDUCES_MAX, at.STREAM_WORDS), np.int64)
         self._rows = np.zeros((at.REDUCES_MAX, len(ends)), np.int64)
+        self._words, self._clocks = np.zeros((len(ends), at.WORDS), np.int64), np.zeros((len(ends), at.CLOCKS))
         shared = (self.job, self.streams, self._rows)
-        self.shards = [ShardMemory(link, slots, shared) for link, slots in ends]
+        each = zip(ends, self._words, self._clocks, strict=True)
+        self.shards = [ShardMemory(link, slots, shared, words, clocks) for (link, slots), words, clocks in each]
         self._polls, self._time = np.zeros(2 * len(ends), np.int64), np.zeros(2, np.int64)
         self._addresses = np.zeros((len(ends), at.ADDRESSES), np.int64)
         self.emptied = [False] * len(ends)
@@ -234,13 +217,16 @@ class WorkerLoop:
 
     def is_plain(self, workers: Sequence[Worker], spreads: Spreads) -> bool:
         """Say whether the loop can have the workers now, one of each shard."""
+        in_progress = 0
         for number, worker in enumerate(workers):
             if not worker.is_plain:
                 return False
-            # The rest of an all-reduce that has failed at another shard is nobody's.
-            if any((number, reduce.handle) not in spreads.at_shards for reduce in worker.in_progress):
-                return False
-        return 0 < len(spreads.by_handle) <= at.REDUCES_MAX and any(worker.in_progress for worker in workers)
+            for reduce in worker.in_progress:
+                in_progress += 1
+                # The rest of an all-reduce that has failed at another shard is nobody's.
+                if (number, reduce.handle) not in spreads.at_shards:
+                    return False
+        return in_progress > 0 and len(spreads.by_handle) <= at.REDUCES_MAX
 
     def lend(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> NDArray[np.int64]:
         """Fill the memory from plain workers. Return the addresses that a call of the kernel takes.
@@ -248,40 +234,51 @@ class WorkerLoop:
         Args:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
         """
-        self.job[at.STREAMS] = len(spreads.by_handle)
-        self.streams[:, at.QUIET] = 0
-        for row, spread in enumerate(spreads.by_handle.values()):
+        vectors = spreads.by_handle.values()
+        begins = [1] * len(vectors)
+        self.job[at.STREAMS], self.streams[:, at.QUIET], self._rows[:] = len(vectors), 0, at.NO_ROW
+        # Counts and results of the last call. What Python opened since then is in no list: the kernel looks at all
+        # slots once (NARROW).
+        self._words[:, at.ENDED : at.REST] = self._words[:, at.NEW :] = 0
+        self._words[:, at.NARROW] = 1
+        self._clocks[:, at.LIMIT_AT] = limit_at
+        for row, spread in enumerate(vectors):
             spread.row = row
-            self.streams[row, : at.QUIET] = self._stream(spread)
-            self._rows[row] = at.NO_ROW
         for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
-            rows = [spreads.at_shards[number, reduce.handle].row for reduce in worker.in_progress]
+            memory.lend(worker, self._addresses[number])
             opens = worker.state.may_open()
-            for place, (row, may_open) in enumerate(zip(rows, opens, strict=True)):
+            for place, reduce in enumerate(worker.in_progress):
+                row = spreads.at_shards[number, reduce.handle].row
+                memory.lend_reduce(place, reduce, worker.membership, opens[place], row)
                 self._rows[row, number] = place
-                if not may_open:
-                    self.streams[row, at.BEGINS] = 0
-            memory.lend(worker, limit_at, rows, opens, self._addresses[number])
+                begins[row] = begins[row] and opens[place]
+        for spread in vectors:
+            self.streams[spread.row, : at.QUIET] = self._stream(spread, begins[spread.row])
         return self._addresses.reshape(-1)
 
-    def _stream(self, spread: Spread) -> tuple[int, ...]:
+    def _stream(self, spread: Spread, begins: int) -> tuple[int, ...]:
         """Return a vector as the kernel has it."""
-        row = (spread.missing, spread.chunks, spread.ready, 1)
-        stream = spread.stream
+        coder, chunks = spread.coder, len(spread.places.held)
+        if coder is None:
+            return (spread.missing, chunks, chunks, begins, *_NO_CODES)
+        row, stream = (spread.missing, chunks, coder.encoded, begins), coder.stream
         if stream is None or stream.memory is None or stream.encoder is None:
             return (*row, *_NO_CODES)
         begin: tuple[int, ...] = (0,) * (at.QUIET - at.BEGIN_AT)
         if not stream.begun:
             ranges = spread.ranges
-            # Sums that are delivered are the coder's: it begins before the next call.
-            if stream.beginner is None or not all(each.missing for each in ranges):
+            if stream.beginner is None:
                 return (*row, *_NO_CODES)
+            for each in ranges:
+                # Sums that are delivered are the coder's: it begins before the next call.
+                if not each.missing:
+                    return (*row, *_NO_CODES)
             ranges_end = ranges[-1].row + 1
             self.streams[ranges[0].row : ranges_end, at.QUIET] = 1
             sums = [each.places.addresses[0] for each in (ranges[0], ranges[-1])]
             sent = ranges[0].reduces[0]
             assert sent is not None
-            sent_at = address_of(sent.datagrams) + at.HOPSUM_BYTES
+            sent_at = sent.lent[0] + at.HOPSUM_BYTES
             begin = (stream.beginner.address, ranges[0].row, ranges_end, sent_at, *sums, spread.lanes_before)
         decode_at = 0
         # What the coder did not read, though it was asked to, it reads in the end.
@@ -292,12 +289,13 @@ class WorkerLoop:
 
     def give_back(self, workers: Sequence[Worker], spreads: Spreads) -> None:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
-        for memory, worker in zip(self.shards, workers, strict=True):
-            memory.give_back(worker)
-        rows = self.streams[: len(spreads.by_handle)].tolist()
-        for row, spread in zip(rows, spreads.by_handle.values(), strict=True):
-            stream = spread.stream
-            if row[at.CODES_AT] and stream is not None:
+        numbers = zip(self.shards, workers, self._words.tolist(), self._clocks.tolist(), strict=True)
+        for memory, worker, words, clocks in numbers:
+            # Without one nothing can have changed. A short vector is in progress at one shard of many.
+            if worker.in_progress:
+                memory.give_back(worker, words, clocks)
+        for row, spread in zip(self.streams.tolist(), spreads.by_handle.values(), strict=False):
+            if row[at.CODES_AT] and spread.coder is not None and (stream := spread.coder.stream) is not None:
                 stream.encoded, stream.begun = row[at.MADE], not row[at.BEGIN_AT]
                 if row[at.TAKEN] != spread.taken:
                     stream.taken = spread.taken = row[at.TAKEN]
@@ -321,21 +319,23 @@ class WorkerLoop:
         # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
         for _ in range(BATCH_DATAGRAMS):
             self._serve(self.lend(workers, spreads, limit_at))
-            for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
-                unsent[number] += memory.unsent(worker)
-            self.give_back(workers, spreads)
-            has_rest = False
-            for memory, worker in zip(self.shards, workers, strict=True):
-                if memory.words[at.DATAGRAMS_RECEIVED]:
+            rows, has_rest = self._words.tolist(), False
+            for number, (memory, worker, words) in enumerate(zip(self.shards, workers, rows, strict=True)):
+                if words[at.PENDING] < words[at.PENDING_END]:
+                    unsent[number] += memory.unsent(worker)
+                if words[at.DATAGRAMS_RECEIVED] and worker.absence.answers:
                     worker.absence.end()  # A1: a datagram came, so the switch is there
-                if memory.words[at.ENDED] == at.STOP_REST:
+            self.give_back(workers, spreads)
+            for memory, worker, words in zip(self.shards, workers, rows, strict=True):
+                if words[at.ENDED] == at.STOP_REST:
                     memory.take_rest(worker, float(memory.clocks[at.NOW]), _REST_DATAGRAMS)
                     has_rest = True
             if not has_rest and self.job[at.STOP] != at.STOP_DONE:
                 break
             # Else the caller has something to do first.
-            if any(unsent) or any(worker.events for worker in workers) or self.interrupt is not None:
-                break
+            for number, worker in enumerate(workers):
+                if unsent[number] or worker.events or self.interrupt is not None:
+                    return unsent
             if not self.is_plain(workers, spreads):
                 break
             # What the kernel has sent meanwhile has timers of its own.
@@ -364,12 +364,14 @@ class WorkerLoop:
                 "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
                 f"{self._kernel.__file__}"
             )
-        for number, memory in enumerate(self.shards):
-            memory.count()
-            came = stop == at.STOP_WOKEN and int(self._polls[2 * number]) >> 48 & select.POLLIN
+        polls = self._polls.tolist()
+        for number, (memory, words) in enumerate(zip(self.shards, self._words.tolist(), strict=True)):
+            if words[at.RECEIVES] or words[at.SENDS] or words[at.ENDED]:
+                memory.count(words)
+            came = stop == at.STOP_WOKEN and polls[2 * number] >> 48 & select.POLLIN
             # Datagrams may have come at the same time as what ended the wait.
             self.emptied[number] = stop == at.STOP_TIME or (stop == at.STOP_WOKEN and not came)
-            if stop == at.STOP_WOKEN and int(self._polls[2 * number + 1]) >> 48:
+            if stop == at.STOP_WOKEN and polls[2 * number + 1] >> 48:
                 memory.link.waker.clear()
 
 
@@ -401,13 +403,9 @@ def compiled_kernel() -> Any | None:
     return kernel
 
 
-def result_pattern(own: Membership, op: int) -> NDArray[np.uint64]:
-    """Return the words of a RESULT's header for this worker, and behind them which bits of these words count."""
-    return _pattern(own.generation, own.rank, op)
-
-
 @cache
-def _pattern(generation: int, rank: int, op: int) -> NDArray[np.uint64]:
+def _result_pattern(generation: int, rank: int, op: int) -> NDArray[np.uint64]:
+    """Return the words of a RESULT's header for a worker, and behind them which bits of these words count."""
     both = np.zeros(2, HOPSUM_DTYPE)
     values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "generation": generation}
     for name, value in {**values, "length": down_bytes(op)}.items():

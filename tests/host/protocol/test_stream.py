@@ -44,21 +44,14 @@ def test_a_slots_rounds_alternate_versions() -> None:
     ]
 
 
-def test_the_stream_runs_on_over_all_reduces() -> None:
-    stream = Stream(4)
-    assert [stream.take(3), stream.take(1), stream.take(6)] == [0, 3, 4]
-    assert stream.place(stream.end) == SlotRound(2, 3)
-
-
 def test_a_generation_ends_before_its_rounds_wrap() -> None:
     stream = Stream(2)
     assert stream.place(stream.capacity - 1) == SlotRound(1, 2**32 - 2)
     stream.end = stream.capacity - 3
     with pytest.raises(GenerationEndedError, match=r"4 chunks do not fit.*Connect all ranks again"):
-        stream.take(4)
-    assert stream.take(3) == stream.capacity - 3
-    with pytest.raises(GenerationEndedError):
-        stream.take(1)
+        stream.next_places(4)
+    slots, rounds = stream.next_places(3)
+    assert list(zip(slots.tolist(), rounds.tolist(), strict=True)) == [(1, 2**32 - 3), (0, 2**32 - 2), (1, 2**32 - 2)]
 
 
 @pytest.mark.parametrize(("slot", "round_"), [(2, 1), (-1, 1), (0, 0), (0, 2**32 - 1), (0, 2**32)])

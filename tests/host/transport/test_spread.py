@@ -68,24 +68,24 @@ class EchoSwitch:
 
 def transport_of(stack: ExitStack, shards: int, seed: str, storm: float, timing: Timing | None = None) -> Transport:
     timing = timing or Timing(retransmit_s=0.02, retransmit_max_s=0.1, deadline_s=WAIT_S)
-    ends = []
+    ends: list[Shard] = []
     for number in range(shards):
         switch = EchoSwitch(f"{seed} {number}", storm)
         stack.callback(switch.close)
         link = UdpLink(("127.0.0.1", 0), switch.address, gso="off" if number % 2 else "auto")
-        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
+        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing, lock=ends[0].lock if ends else None))
     return stack.enter_context(Transport(ends))
 
 
 def played(stack: ExitStack, shards: int = 1, retransmit_s: float = WAIT_S) -> tuple[Transport, list[socket.socket]]:
     """Return a transport, and the sockets of its switches, which the test plays."""
-    ends = []
+    ends: list[Shard] = []
     switches = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(shards)]
     timing = Timing(retransmit_s=retransmit_s, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
     for switch in switches:
         switch.bind(("127.0.0.1", 0))
         link = UdpLink(("127.0.0.1", 0), switch.getsockname(), gso="off")
-        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing))
+        ends.append(Shard(link, Membership(7, 0, 1, SLOTS), timing, lock=ends[0].lock if ends else None))
     return stack.enter_context(Transport(ends)), switches
 
 
@@ -195,7 +195,7 @@ def test_results_that_come_when_datagrams_are_due_again_are_the_compiled_loops(
     monkeypatch.setattr(Worker, "receive_datagram", lambda worker, *given: taken.append(given))
     handle = transport.submit(Op.ADD32, codes_of(2 * SLOTS, 0).source)
     until = time.monotonic() + WAIT_S
-    while not any(shard.worker.queue.sends_again for shard in transport.shards):
+    while not any(shard.worker.queue.again for shard in transport.shards):
         assert time.monotonic() < until
         transport.step(0.1)
     for switch in switches:
@@ -274,18 +274,11 @@ def test_sums_that_come_as_a_side_channel_ends_are_told(stack: ExitStack, monkey
     assert [event.handle for event in events] == [handle]
 
 
-def test_a_signal_between_two_locks_leaves_none_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = transport_of(stack, 2, "signal", 0.0)
-    first, second = (shard.lock for shard in transport.shards)
-
-    def interrupted(blocking: bool = True, timeout: float = -1) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(second, "acquire", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        transport.step(0.0)
-    monkeypatch.undo()
-    assert not first._is_owned()
+def test_shards_with_two_locks_are_refused(stack: ExitStack) -> None:
+    """A thread that seals one of them would not be kept apart from a step."""
+    first, second = (transport_of(stack, 1, "locks", 0.0).shards[0] for _ in range(2))
+    with pytest.raises(ValueError, match="one lock"):
+        Transport([first, second])
 
 
 def spread_of(chunks: int, codes: Codes | None) -> Spread:

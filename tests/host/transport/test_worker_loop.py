@@ -350,7 +350,7 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
         with closing(UdpLink(("127.0.0.1", 0), ("127.0.0.1", 9), gso="off")) as udp:
             link = SimpleNamespace(
                 fileno=mine.fileno, waker=udp.waker, offload=PLAIN, buffer=udp.buffer, statistics=udp.statistics,
-                note_sent=lambda: None,
+                outage=udp.outage,
             )  # fmt: skip
             worker = Worker(Membership(GENERATION, 0, 1, slots), Timing(retransmit_s=1e6, retransmit_max_s=1e6))
             bench = Bench(worker, link)
