@@ -41,6 +41,8 @@ import time
 from hopsum_evaluation.report.experiment import measure_apart
 
 if __name__ == "__main__":
+    # A test run in the background of a shell's script has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(SECONDS, os.killpg, (0, signal.SIGINT)).start()
     try:
         measure_apart(time.sleep, 600)
