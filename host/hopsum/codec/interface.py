@@ -340,7 +340,7 @@ class Reduction(ABC):
             # Written at the very end, so that `out` may be x itself: until here x was still needed.
             self._out[:] = mean
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
-        self._end(ReductionState.DONE)
+        self.state, self.phase = ReductionState.DONE, None
 
     def _commit(self) -> None:
         if self._feedback is not None:

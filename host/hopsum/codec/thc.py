@@ -52,7 +52,7 @@ from hopsum.codec.backends.kernels import (
     CodeTable,
     Form,
     Kernels,
-    StreamParts,
+    StreamPlan,
 )
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.interface import (
@@ -182,6 +182,8 @@ class LookupTableCodec(RangeCodec):
         self._scale_unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS / math.sqrt(self.block_elements)
         # Kernels return 2 S - c g: half a grid step is t / g, and the rotation back multiplies by sqrt(B) once more.
         self._sum_unit = self.bound / (math.sqrt(self.block_elements) * self.granularity)
+        units = (self._scale_unit, self._sum_unit, TINY)
+        self._plan = StreamPlan(self._table, self._form, self.chunk_blocks, *units)
 
     def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's root mean square. See `RangeCodec`."""
@@ -279,11 +281,8 @@ class LookupTableCodec(RangeCodec):
         # Packed sums are unpacked between kernels.
         if self.op == Op.LOOKUP_ADD6:
             return None
-        given = StreamParts(
-            x, own, payloads, mean, self._scale_unit, self._sum_unit, TINY, self._table, self._form,
-            _keys(context), self.chunk_blocks, settles, context.rank,
-        )  # fmt: skip
-        return self._kernels.stream(given)
+        rank = context.rank if settles else -1
+        return self._kernels.stream(self._plan, x, own, payloads, mean, _keys(context), rank)
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
         """Fill the stream's scales. See `RangeCodec`."""

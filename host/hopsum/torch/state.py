@@ -290,7 +290,7 @@ class HopsumState:
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, portions = open_step or self._begin_step(), list[Portion]()
         try:
-            sender = self._require_sender()
+            sender = self._sender or self._require_sender()
             portions = sender.send(bucket, step, number=self.allreduces, compress=self.compresses)
         except Exception as error:
             step.fail(error)

@@ -39,6 +39,7 @@ and then 64 b bytes. With 4 bits byte j has code j in its low half, and code j +
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -127,30 +128,19 @@ class CodeTable(NamedTuple):
         return int(self.values[-1])
 
 
-class StreamParts(NamedTuple):
-    """One vector of thc or uhc, as machine code encodes and decodes it by chunks. Sums have 8 or 16 bits a lane."""
+@dataclass(frozen=True, eq=False)
+class StreamPlan:
+    """The numbers of a codec, thc or uhc, with which machine code encodes and decodes vectors by chunks."""
 
-    x: Floats
-    """float32[elements]"""
-    own: Words
-    """[blocks], the ranges of x."""
-    payloads: Bytes
-    """uint8[chunks, up_bytes], to be filled."""
-    mean: Floats | None
-    """float32[elements], to be filled. None: sums are not decoded by chunks."""
+    table: CodeTable
+    form: Form
+    chunk_blocks: int
     scale_unit: float
     """The scale of a block's elements is this, divided by the block's shared range."""
     sum_unit: float
     """The factor of a sum of one contribution is this, multiplied by the block's shared range."""
     least: float
     """A shared range below it counts as zero."""
-    table: CodeTable
-    form: Form
-    keys: BlockKeys
-    chunk_blocks: int
-    settles: bool
-    """What the sums deliver is subtracted from x."""
-    rank: int
 
 
 class Kernels:
@@ -284,8 +274,13 @@ class Kernels:
             here = out[run.start * TWO_SHOT_BLOCK : run.stop * TWO_SHOT_BLOCK]
             here += ((codes - most) * scales).reshape(-1)[: here.size]
 
-    def stream(self, given: StreamParts) -> ChunkStream | None:
-        """Return the stream of a vector with machine code for `encode` and `decode`; None where there is none."""
+    def stream(
+        self, plan: StreamPlan, x: Floats, own: Words, payloads: Bytes, mean: Floats | None, keys: BlockKeys, rank: int
+    ) -> ChunkStream | None:
+        """Return the stream of a vector with machine code, as `RangeCodec.stream` does; None where there is none.
+
+        The rank's contribution to the sums is subtracted from x, unless the rank is -1.
+        """
         return None
 
 

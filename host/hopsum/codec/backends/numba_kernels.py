@@ -8,7 +8,7 @@ file after that. `make_codec` calls every kernel of its codec: make a codec befo
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamParts
+from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words
+from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
 
 i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
@@ -132,6 +132,20 @@ def _key(key: int, first: int) -> np.uint64:
     return np.uint64((key + first) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
+@lru_cache(64)
+def _template(plan: StreamPlan) -> NDArray[np.int64]:
+    """Return the memory of a stream with what all vectors of a codec have in common."""
+    at, form, table = stream_kernels, plan.form, plan.table
+    words = np.zeros(at.WORDS, np.int64)
+    words[at.ENCODE], words[at.DECODE] = _ENCODE[form.lane_bits].address, _DECODE[form.lane_bits].address
+    words[at.DEQUANTIZE] = _DEQUANTIZE[form.lane_bits].address
+    words[at.BLOCK], words[at.CHUNK_BLOCKS], words[at.UP_BYTES] = form.block_elements, plan.chunk_blocks, form.up_bytes
+    words[at.TABLE], words[at.ENTRIES] = address_of(table.values), len(table.values)
+    words[at.IDENTITY], words[at.GRANULARITY], words[at.GROUP] = table.identity, table.granularity, form.group
+    words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = plan.scale_unit, plan.sum_unit, plan.least
+    return words
+
+
 class NumbaKernels(Kernels):
     """The compiled kernels. Any thread may call. The interpreter lock is released meanwhile.
 
@@ -194,37 +208,28 @@ class NumbaKernels(Kernels):
     def two_shot_add(self, blocks: Bytes, bits: int, factor: np.float32, out: Floats) -> None:
         self._run(len(blocks), blocks.nbytes, _two_shot_add, (blocks, bits, factor), out)
 
-    def stream(self, given: StreamParts) -> ChunkStream | None:
+    def stream(
+        self, plan: StreamPlan, x: Floats, own: Words, payloads: Bytes, mean: Floats | None, keys: BlockKeys, rank: int
+    ) -> ChunkStream | None:
         # Several threads share the blocks of a whole vector. The worker's loop, which would call, is one thread.
         if self.threads > 1:
             return None
-        at, form, blocks = stream_kernels, given.form, len(given.own)
-        words = np.zeros(at.WORDS, np.int64)
-        stream = ChunkStream(given.payloads, np.zeros(len(given.payloads), np.uint64), memory=words)
-        mean = given.x if given.mean is None else given.mean
+        before, blocks = 8 * len(payloads), len(own)
         # One array, for one look at its address.
-        room = np.empty(28 * blocks, np.uint8)
-        units, scales, shifts = room[: 8 * blocks], room[8 * blocks : 12 * blocks], room[12 * blocks : 16 * blocks]
-        stream.scales = scales.view(np.float32), shifts.view(np.int32), units.view(np.float64)
-        arrays: tuple[NDArray[Any], ...] = (given.x, mean, given.table.values, given.own, room)
-        stream.kept = arrays
-        words[at.ENCODE], words[at.DECODE] = _ENCODE[form.lane_bits].address, _DECODE[form.lane_bits].address
-        words[at.DEQUANTIZE] = _DEQUANTIZE[form.lane_bits].address
-        words[at.BLOCK], words[at.CHUNK_BLOCKS] = form.block_elements, given.chunk_blocks
-        words[at.UP_BYTES], words[at.ELEMENTS] = given.payloads.shape[1], len(given.x)
-        places = (at.X, at.MEAN, at.TABLE, at.OWN, at.UNITS, at.PAYLOADS, at.TAKEN)
-        for place, array in zip(places, (*arrays, given.payloads, stream.contributors), strict=True):
-            words[place] = array.__array_interface__["data"][0]
-        for place, before in zip((at.SCALES, at.SHIFTS, at.COUNTS, at.FACTORS, at.PEAKS), range(8, 28, 4), strict=True):
-            words[place] = words[at.UNITS] + before * blocks
-        words[at.ENTRIES], words[at.IDENTITY] = len(given.table.values), given.table.identity
-        words[at.GROUP], words[at.GRANULARITY] = form.group, given.table.granularity
+        room = np.zeros(before + 28 * blocks, np.uint8)
+        by_block, words = room[before:], _template(plan).copy()
+        stream = ChunkStream(payloads, room[:before].view(np.uint64), memory=words)
+        units, scales, shifts = by_block[: 8 * blocks], by_block[8 * blocks : 12 * blocks], by_block[12 * blocks :]
+        stream.scales = scales.view(np.float32), shifts[: 4 * blocks].view(np.int32), units.view(np.float64)
+        stream.kept = (x, own, payloads, x if mean is None else mean, room, plan.table.values)
+        addresses = [each.__array_interface__["data"][0] for each in stream.kept[:5]]
+        at = addresses[-1] + before
+        addresses += [at, *range(at + 8 * blocks, at + 28 * blocks, 4 * blocks)]
         # Keys are of 64 bits without a sign. The words have the same bits.
-        words[at.ROTATION : at.ROUNDING + 1].view(np.uint64)[:] = given.keys.rotation, given.keys.rounding
-        words[at.SETTLES], words[at.RANK] = given.settles, given.rank
-        words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = given.scale_unit, given.sum_unit, given.least
+        last = (len(x), keys.rotation, keys.rounding, rank >= 0, max(rank, 0))
+        words[stream_kernels.X :].view(np.uint64)[:] = (*addresses, *last)
         stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
-        stream.decoder = None if given.mean is None else stream_kernels.decode
+        stream.decoder = None if mean is None else stream_kernels.decode
         return stream
 
     def _run(self, blocks: int, size: int, work: LazyKernel, given: tuple[Any, ...], *filled: NDArray[Any]) -> None:
