@@ -269,8 +269,8 @@ class AllReduceEngine:
                 if until is None and not self._tasks:
                     return
                 self._wait_for_message()
-            if not busy:
-                self._check_alone()
+            if not busy and self._alone_since is not None:
+                self._check_alone(self._alone_since)
 
     def _is_network_due(self) -> bool:
         """Say whether the network should get what was made, and give what is here, before the next codec work."""
@@ -287,7 +287,9 @@ class AllReduceEngine:
             # Looked at after `_in_network` is set: a message that comes later wakes the network.
             if self._inbox:
                 wait_s = 0.0
-            events = self.network.move(self._alone_left_s(wait_s) or 0.0)
+            if self._alone_since is not None:
+                wait_s = self._alone_left_s(wait_s) or 0.0
+            events = self.network.move(wait_s)
         except Exception as error:
             self._end_generation(error)
             return
@@ -388,10 +390,8 @@ class AllReduceEngine:
         waits = [each for each in (wait_s, left_s, self._alone.say_in_s) if each is not None]
         return min(waits)
 
-    def _check_alone(self) -> None:
-        if self._alone_since is None:
-            return
-        left_s = self._alone_since + self._follow_s - time.monotonic()
+    def _check_alone(self, since: float) -> None:
+        left_s = since + self._follow_s - time.monotonic()
         self._alone.check(lambda: "another all-reduce of the group, or its end, from the program", left_s)
         if left_s <= 0 and self._failure is None and not self._inbox:
             self._fail(self._tasks[-1], self._nobody_followed())
@@ -441,7 +441,10 @@ class AllReduceEngine:
                 return
             arrived = _whole(task)
         phase = None if task.reduction is None else task.reduction.phase
-        self._note_span(task, f"network {phase.op.name if phase else ''}", self._sent_at.pop(task.number))
+        sent_at = self._sent_at.pop(task.number)
+        if self._trace is not None:
+            stage = f"network {phase.op.name if phase else ''}"
+            self._trace(Span(task.number, stage, sent_at, time.perf_counter()))
         task.arrived = arrived
         if task.sealed and phase is not None and not phase.last:
             # Its codes are in the stream with these ranges, and may be on their way, or here, already.
@@ -498,7 +501,8 @@ class AllReduceEngine:
         if task.reduction is None:
             task.started_s = time.perf_counter()
             task.reduction = self._start(task)
-            self._note_span(task, "prepare", task.started_s)
+            if self._trace is not None:
+                self._trace(Span(task.number, "prepare", task.started_s, time.perf_counter()))
         reduction = task.reduction
         phase = self._foreseen(task, reduction) if task.waiting else task.zeros or reduction.phase
         if phase is None:
@@ -594,7 +598,8 @@ class AllReduceEngine:
             self._fail(task, error)
         else:
             over = reduction.phase is None
-            self._note_span(task, "decode" if over else "encode", start)
+            if self._trace is not None:
+                self._trace(Span(task.number, "decode" if over else "encode", start, time.perf_counter()))
             if over:
                 self._leave_out(task, reduction)
                 self._finish(task, reduction)
@@ -704,10 +709,6 @@ class AllReduceEngine:
             f"the last all-reduce is in an open group, and none followed within {self._follow_s:.3g} s: its chunks "
             "wait for the ranges of the next one. End the group on all ranks before a result is waited for"
         )
-
-    def _note_span(self, task: Task, stage: str, start_s: float) -> None:
-        if self._trace is not None:
-            self._trace(Span(task.number, stage, start_s, time.perf_counter()))
 
 
 def _whole(task: Task) -> AllReduceDone:

@@ -85,6 +85,8 @@ class Network:
         self._on_stall, self._on_resumed = on_stall, on_resumed
         self._begun = begun
         self._shards = transport.shards
+        # The same live objects as long as the shards live.
+        self._counts = [shard.statistics for shard in self._shards]
         self._watches = [ShardWatch(shard) for shard in self._shards]
         self._watch_at = 0.0
         self.is_sealed = False
@@ -94,8 +96,8 @@ class Network:
     @property
     def traffic(self) -> SocketTraffic:
         """Return the counts of datagrams so far."""
-        # Not of the transport's statistics: each phase asks, and these count everything of all shards.
-        return SocketTraffic.of(*(shard.statistics for shard in self._shards))
+        # Not of the transport's statistics: each all-reduce asks, and these count everything of all shards.
+        return SocketTraffic.of(*self._counts)
 
     @property
     def stalled_s(self) -> float:
@@ -220,7 +222,6 @@ class ShardWatch:
 
     def __init__(self, shard: Shard, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._shard, self._clock = shard, clock
-        # The same live objects as long as the shard lives.
         self._counts = shard.statistics
         own = shard.worker.membership
         self._who, self._switch = f"rank {own.rank}", own.switch
