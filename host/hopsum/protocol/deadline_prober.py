@@ -42,7 +42,7 @@ class DeadlineProber:
 
         `active`: all-reduces in progress, in the order of the stream.
         """
-        if self._queue.oldest is None or not active:
+        if not active or self._queue.oldest is None:
             return inf
         asked = self._asked if active[0].handle == self._handle else 0
         if asked == PROBES_MAX or (asked and self.answer is not None):

@@ -51,8 +51,8 @@ class JoinPoint:
             self.gone_on = False
 
     def require_gone_on(self) -> None:
-        """Raise WorkersReplacedError where the stream stands at `start` and the program has not gone on."""
-        if self._stream.end >= self.start and not self.gone_on:
+        """Raise WorkersReplacedError where the stream stands at `start`: the program has not gone on."""
+        if self._stream.end >= self.start:
             raise self._error()
 
     def voids(self, first: int, end: int, decided: DecidedRanges | None) -> bool:

@@ -121,7 +121,9 @@ class StreamState:
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
         self.active.append(reduce)
-        for position in sorted([position for position in self.early if position < self.stream.end]):
+        for position in sorted(self.early):
+            if position >= self.stream.end:
+                break
             header, values = self.early.pop(position)
             if header.op == reduce.op:
                 self._hold(reduce, header, values, position, now)
@@ -172,7 +174,7 @@ class StreamState:
             open_end, filled_end = self.open_end, reduce.first + reduce.ready
             if open_end < filled_end:
                 self.open_end = filled_end
-                at_hand = (open_end <= self.open_position) & (self.open_position < self.open_end)
+                at_hand = (open_end <= self.open_position) & (self.open_position < filled_end)
                 self._open_many(reduce, self.open_position[at_hand])
             if filled_end < reduce.end:
                 return
@@ -219,7 +221,8 @@ class StreamState:
         """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
         # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.
         are_new = self.decided is None and bool((positions >= reduce.first).all())
-        if are_new and not reduce.held[positions - reduce.first].any():
+        holds_some = reduce.missing < reduce.end - reduce.first
+        if are_new and not (holds_some and reduce.held[positions - reduce.first].any()):
             self._queue.open_many(positions)
             return
         for position in positions.tolist():

@@ -246,7 +246,8 @@ class Worker:
         if not self.runs:
             self._require_going()
             raise GenerationEndedError(f"generation {own.generation} is sealed: submit it when the job has resumed")
-        self.join_point.require_gone_on()
+        if not self.join_point.gone_on:
+            self.join_point.require_gone_on()
         template = update_template(op=op, generation=own.generation, worker=own.rank)
         if not chunks:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")

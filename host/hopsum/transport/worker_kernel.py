@@ -546,15 +546,14 @@ def _wait(a: Any) -> None:
     left_s = limit_at - _now_s(first)
     # An idle network costs more than a caller who has to wait for a train.
     may_work = left_s > 0 or on_the_way < min(job[at.TRAIN], window)
-    if may_work and (_encode_train(a) or _decode_any(first)):
+    has_worked = may_work and (_encode_train(a) or _decode_any(first))
+    if has_worked:
         # There may be more to do: only look whether somebody wants the caller.
         left_s = 0.0
     elif job[at.STOP] != 0:
         # The codes of a vector cannot begin here: nothing will come that ends the wait.
         return
-    elif left_s <= 0:
-        job[at.STOP] = at.STOP_TIME
-        return
+    left_s = max(left_s, 0.0)
     time = _integers(job[at.TIME_AT])
     time[0] = i64(left_s)
     time[1] = i64((left_s - i64(left_s)) * 1e9)
@@ -562,12 +561,19 @@ def _wait(a: Any) -> None:
     # A signal ends the call, so that Python can handle it.
     if ready < 0:
         job[at.STOP] = at.STOP_WOKEN
+    # The limit counts here only, so that no timer fires while its result lies unread in a socket.
+    elif ready == 0 and not has_worked and limit_at <= _now_s(first):
+        job[at.STOP] = at.STOP_TIME
     # revents are the upper 16 bits of a pollfd as one little-endian word.
     for shard in range(job[at.SHARDS]):
         if polls[2 * shard + 1] >> 48 != 0:
             job[at.STOP] = at.STOP_WOKEN
-        elif polls[2 * shard] >> 48 & _POLLOUT:
-            memory(a, shard).words[at.BLOCKED] = 0
+        words, found = memory(a, shard).words, polls[2 * shard] >> 48
+        if found & _POLLOUT:
+            words[at.BLOCKED] = 0
+        # Readable, or the socket has an error to tell.
+        if found & ~_POLLOUT:
+            words[at.EMPTY] = 0
 
 
 @inner
@@ -580,11 +586,13 @@ def _turn(m: Any) -> Any:
         take_train(m)
     elif words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
         _send_pending(m)
-    # Receive until the sockets are empty before waiting: ppoll costs as much as a train of results. The limit counts
-    # there only, so that no timer fires while its result lies unread in a socket.
+    elif words[at.EMPTY] == 1:
+        return False
+    # Receive until the socket is empty before waiting: ppoll costs as much as a train of results.
     elif _receive(m):
         words[at.CAME] = 1
     elif _errno()[0] == _EAGAIN:
+        words[at.EMPTY] = 1
         return False
     elif _errno()[0] != _EINTR:
         words[at.ENDED] = m.job[at.STOP] = at.STOP_RECEIVE
@@ -599,7 +607,7 @@ def _serve(a: Any) -> None:
     job[at.STOP] = 0
     for shard in range(job[at.SHARDS]):
         words = memory(a, shard).words
-        words[at.ENDED] = words[at.ERRNO] = words[at.BLOCKED] = 0
+        words[at.ENDED] = words[at.ERRNO] = words[at.BLOCKED] = words[at.EMPTY] = 0
         words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
         # Datagrams that the last call left behind one that was not plain.
         words[at.CAME] = 1

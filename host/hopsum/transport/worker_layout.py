@@ -61,15 +61,16 @@ PENDING_END: Final = 22
 BLOCKED: Final = 23  # 1: the kernel had no room for more
 NARROW: Final = 24  # 1: the window may have left positions waiting that are not in `fresh`
 CAME: Final = 25  # 1: the buffer has datagrams that were not looked at, or there is something to choose
-RESULTS: Final = 26  # counts of this call, from here on
-UPDATES: Final = 27
-RECEIVES: Final = 28
-DATAGRAMS_RECEIVED: Final = 29
-BYTES_RECEIVED: Final = 30
-SENDS: Final = 31
-DATAGRAMS_SENT: Final = 32
-BYTES_SENT: Final = 33
-WORDS: Final = 34
+EMPTY: Final = 26  # 1: the socket had nothing more to read, and no wait has said since that it has
+RESULTS: Final = 27  # counts of this call, from here on
+UPDATES: Final = 28
+RECEIVES: Final = 29
+DATAGRAMS_RECEIVED: Final = 30
+BYTES_RECEIVED: Final = 31
+SENDS: Final = 32
+DATAGRAMS_SENT: Final = 33
+BYTES_SENT: Final = 34
+WORDS: Final = 35
 
 # `clocks`, float64[CLOCKS], seconds: set before a call
 LIMIT_AT: Final = 0  # the call ends
