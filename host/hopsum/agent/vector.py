@@ -74,11 +74,10 @@ class HostVector:
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
         self._step = context.step
-        # From here on no other vector has this error feedback.
-        if self.feedback is not None:
-            both = sample(self.x, context.step), sample(self.feedback.residual, context.step)
-            self._vector_squares = sum_squares(*both)
-        return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
+        made = codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
+        if self.feedback is not None and self.feedback.pending is not None:
+            self._vector_squares = sum_squares(sample(self.feedback.pending, context.step))
+        return made
 
     def give_back(self) -> None:
         if self.feedback is None:
@@ -124,11 +123,8 @@ def sample_place(elements: int, step: int) -> slice:
     return slice(first, first + RUN_ELEMENTS)
 
 
-def sum_squares(*summands: NDArray[np.float32]) -> float:
-    """Return the sum of squares of the sum of vectors, as float64. It is not finite where they are not."""
+def sum_squares(vector: NDArray[np.float32]) -> float:
+    """Return the sum of the squares of a vector, as float64. It is not finite where the vector is not."""
     # float64: squares of float32 overflow at 1e19.
-    total = summands[0].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        for other in summands[1:]:
-            total += other
-        return float(np.vdot(total, total))
+    doubles = vector.astype(np.float64)
+    return float(np.vdot(doubles, doubles))

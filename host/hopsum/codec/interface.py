@@ -579,7 +579,8 @@ class ErrorFeedback:
         self.residual = np.zeros(elements, np.float32)
         """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
         the old one serves other error feedbacks: copy what is to be kept."""
-        self._pending: Floats | None = None
+        self.pending: Floats | None = None
+        """The compensated vector of the all-reduce in progress, float32[elements]."""
         self._revocable = revocable
         self._before: Floats | None = None
         # Weak values: the vectors of a length go when the last feedback of that length does.
@@ -594,7 +595,7 @@ class ErrorFeedback:
         if x.shape != self.residual.shape or x.dtype != np.float32:
             require_vector(x)
             raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
-        if self._pending is not None:
+        if self.pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
         # The vector from before the last commit, which cannot be given back any more, is room for this one.
         room, self._before = self._before, None
@@ -604,8 +605,8 @@ class ErrorFeedback:
             room = np.empty_like(self.residual)
         # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
-            self._pending = np.add(x, self.residual, out=room)
-        return self._pending
+            self.pending = np.add(x, self.residual, out=room)
+        return self.pending
 
     def commit(self, delivered: Floats | None = None) -> None:
         """End the all-reduce: keep of the compensated vector what was not delivered. None stands for nothing.
@@ -613,13 +614,13 @@ class ErrorFeedback:
         Raises:
             CodecError: no vector was compensated.
         """
-        if self._pending is None:
+        if self.pending is None:
             raise CodecError("nothing to commit: no vector was compensated")
         if delivered is not None:
             # In place: the pending vector becomes the residual, and no third vector is needed.
-            np.subtract(self._pending, delivered, out=self._pending)
+            np.subtract(self.pending, delivered, out=self.pending)
         before = self.residual
-        self.residual, self._pending = self._pending, None
+        self.residual, self.pending = self.pending, None
         if self._revocable:
             # Kept, and not given to the spare vectors: another feedback would write into it before it can be given
             # back.
@@ -639,5 +640,5 @@ class ErrorFeedback:
                 self.residual[committed] = self._before[committed]
             return
         # Other error feedbacks may have both.
-        self._spares.extend(each for each in (self._pending, self._before) if each is not None)
-        self._pending = self._before = None
+        self._spares.extend(each for each in (self.pending, self._before) if each is not None)
+        self.pending = self._before = None
