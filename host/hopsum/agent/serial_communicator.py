@@ -109,7 +109,13 @@ class SerialCommunicator(Communicator):
         self._interrupt()
 
     def _why_over(self) -> HopsumError | None:
-        return None if self._failure is None else self._over()
+        if self._failure is None:
+            return None
+        over = GenerationEndedError(
+            f"rank {self.rank} has left {self.name}, as an all-reduce failed: {self._failure}. Connect all ranks again"
+        )
+        over.__cause__ = self._failure
+        return over
 
     # ---- the thread -----------------------------------------------------------------------------------
 
@@ -121,9 +127,11 @@ class SerialCommunicator(Communicator):
             # All ranks have this error for the same all-reduce, so the stream stays in step and the next one can
             # follow.
             except CollectiveError as error:
-                self._count(task, time.perf_counter() - start, skipped=True)
+                self._counted.count(task.vector.elements, time.perf_counter() - start, skipped=True)
                 task.future.set_exception(error)
             except BaseException as error:
+                # The vector is not delivered: the error feedback keeps it for the next all-reduce.
+                task.give_back()
                 task.future.set_exception(self._fail(error))
             else:
                 task.future.set_result(result)
@@ -131,28 +139,23 @@ class SerialCommunicator(Communicator):
 
     def _reduce(self, task: Task) -> AllReduceResult:
         start, before = time.perf_counter(), self._counted.traffic
-        try:
-            with self._lock:
-                self._require_open()
-            # Facts first: ranks that are at different calls find out before one of them waits for a phase that never
-            # comes.
-            self._agree(call_in_words(task))
-            context = ReductionContext(self._seed, task.step, self.rank)
-            task.reduction = reduction = task.vector.start(
-                self.codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite
-            )
-            while (phase := reduction.phase) is not None:
-                summed = self._sum(phase)
-                self._count_bytes(summed)
-                reduction.take(summed.results, summed.contributors)
-        except CollectiveError:
-            raise
-        except BaseException:
-            # The vector is not delivered: the error feedback keeps it for the next all-reduce.
-            task.give_back()
-            raise
+        with self._lock:
+            self._require_open()
+        # Facts first: ranks that are at different calls find out before one of them waits for a phase that never comes.
+        self._agree(call_in_words(task))
+        context = ReductionContext(self._seed, task.step, self.rank)
+        task.reduction = reduction = task.vector.start(
+            self.codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite
+        )
+        while (phase := reduction.phase) is not None:
+            summed = self._sum(phase)
+            # Of payloads: there are no datagrams.
+            was = self._counted.traffic
+            sent, received = was.bytes_sent + summed.bytes_sent, was.bytes_received + summed.results.nbytes
+            self._counted.traffic = SocketTraffic(bytes_sent=sent, bytes_received=received)
+            reduction.take(summed.results, summed.contributors)
         seconds = time.perf_counter() - start
-        self._count(task, seconds, skipped=reduction.mean is None)
+        self._counted.count(task.vector.elements, seconds, skipped=reduction.mean is None)
         return AllReduceResult(
             mean=task.vector.all_nan() if reduction.mean is None else reduction.mean,
             contributors=reduction.contributors,
@@ -160,15 +163,6 @@ class SerialCommunicator(Communicator):
             traffic=self._counted.traffic - before,
             seconds=seconds,
         )
-
-    def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        self._counted.count(task.vector.elements, seconds, skipped=skipped)
-
-    def _count_bytes(self, summed: Summed) -> None:
-        # Of payloads: there are no datagrams.
-        was = self._counted.traffic
-        sent, received = was.bytes_sent + summed.bytes_sent, was.bytes_received + summed.results.nbytes
-        self._counted.traffic = SocketTraffic(bytes_sent=sent, bytes_received=received)
 
     def _fail(self, error: BaseException) -> BaseException:
         """Part from the others over an error, unless that was done. Return what the future has."""
@@ -185,10 +179,3 @@ class SerialCommunicator(Communicator):
             self._failure = error
         self._leave(error)
         return error
-
-    def _over(self) -> HopsumError:
-        over = GenerationEndedError(
-            f"rank {self.rank} has left {self.name}, as an all-reduce failed: {self._failure}. Connect all ranks again"
-        )
-        over.__cause__ = self._failure
-        return over

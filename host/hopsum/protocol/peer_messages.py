@@ -30,15 +30,14 @@ class PeerKind(IntEnum):
 
     FETCH = 1
     FOUND = 2
-    NOTYET = 3
-    GONE = 4
-    DONE = 5
-    PROGRESS_QUERY = 6
-    LEAVE = 7
-    STATE_ASK = 8
-    STATE_PIECE = 9
-    STATE_NONE = 10
-    STATE_TAKEN = 11
+    GONE = 3
+    DONE = 4
+    PROGRESS_QUERY = 5
+    LEAVE = 6
+    STATE_ASK = 7
+    STATE_PIECE = 8
+    STATE_NONE = 9
+    STATE_TAKEN = 10
 
 
 STATE_KINDS: Final = frozenset({PeerKind.STATE_ASK, PeerKind.STATE_PIECE, PeerKind.STATE_NONE, PeerKind.STATE_TAKEN})

@@ -8,7 +8,6 @@ W4, W6, R1 to R3 and E3 of docs/protocol.md.
     -           STALE that names it, or silence             ASKED   FETCH to one peer
     -           decided, submitted here, lacking (E3)       ASKED   FETCH to one that holds it, `AHEAD` at a time
     ASKED       decided: `AGAIN_S` over                     ASKED   FETCH to another one
-    ASKED       NOTYET                                      ASKED   -
     ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
     ASKED       GONE                                        ASKED   FETCH to a peer that has not said so
     ASKED       GONE from all peers                         -       the worker is over: FellBehindError
@@ -28,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.result_store import EVERYTHING, ResultStore, StoredResult
@@ -204,10 +203,9 @@ class PeerRepair:
             op, contributors, values = found
             self._statistics.served += 1
             self._say(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
-        else:
-            # GONE is final. NOTYET lets the asker come again.
-            kind = PeerKind.GONE if self.store.is_dropped(position) else PeerKind.NOTYET
-            self._say(fetch.sender, kind, slot=slot, round=round_)
+        elif self.store.is_dropped(position):
+            # GONE is final. Whoever hears nothing asks again.
+            self._say(fetch.sender, PeerKind.GONE, slot=slot, round=round_)
 
     # ---- who holds what -----------------------------------------------------------------------------
 
@@ -312,12 +310,8 @@ class PeerRepair:
     def _gives_up_at(self, submitted_at: float) -> float:
         return max(submitted_at, self.store.oldest_delivered_at or 0.0) + self.policy.straggler_s
 
-    def _say(
-        self, rank: int, kind: PeerKind, *, slot: int = 0, round: int = 0, op: int = 0, value: int = 0,
-        payload: bytes = b"",
-    ) -> None:  # fmt: skip
-        message = PeerMessage(kind, self._own.rank, self._own.generation, slot, round, op, value, payload)
-        self.outgoing.append((rank, message))
+    def _say(self, rank: int, kind: PeerKind, **fields: Any) -> None:
+        self.outgoing.append((rank, PeerMessage(kind, self._own.rank, self._own.generation, **fields)))
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:
@@ -327,7 +321,7 @@ def peer_fault(message: PeerMessage, own: Membership) -> str:
         return "generation"  # R1
     if message.sender == own.rank or message.sender >= own.workers:
         return "sender"
-    placed = message.kind in (PeerKind.FETCH, PeerKind.FOUND, PeerKind.NOTYET, PeerKind.GONE)
+    placed = message.kind in (PeerKind.FETCH, PeerKind.FOUND, PeerKind.GONE)
     if placed and not (message.slot < own.slots and 1 <= message.round <= MAX_ROUND):
         return "place"
     return ""

@@ -6,8 +6,8 @@ perhaps in other bytes: so every piece says how long the whole is, and its SHA-2
 of one digest only.
 
 The worker that offers keeps nothing for those that ask: STATE_ASK names a byte, and is answered by `PIECES` pieces from
-there on. An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later
-ones. Newcomers that have not got the state of their generation may ask for that of a later one: it waits for them too.
+there on. A state is dropped when all that wait for one have said STATE_TAKEN, or for a later one: newcomers that have
+not got the state of their generation ask for that of a later one (StateMovedError), and it waits for them too.
 
     input to a newcomer                       next
     STATE_NONE                                the next worker is asked; after all of them a pause
@@ -23,13 +23,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PeerKind, PeerMessage
 
 PIECES: Final = 32
 """The pieces that are asked for in one go: 2 MiB, which the sender's queue has to hold."""
-OFFERS_MAX: Final = 2
 STATE_BYTES_MAX: Final = 16 << 30
 """The most bytes of a state that a newcomer takes, unless it is told otherwise."""
 STALLED_S: Final = 1.0
@@ -39,25 +38,20 @@ _PIECE: Final = struct.Struct(">Q32s")
 """Bytes of the whole state, its SHA-256, then the piece."""
 
 
-class _Offer(NamedTuple):
-    state: bytes
-    digest: bytes
-    waiting: dict[int, int]
-    """Ranks that may come for it, and the generation in which each began."""
-
-
 class StateOffers:
-    """The states that one worker offers to newcomers."""
+    """The state that one worker offers to newcomers: the latest one."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._offers: dict[int, _Offer] = {}
+        self.state: bytes | None = None
+        """None where nobody waits for one."""
+        self._digest = b""
+        self._generation = 0
+        """The generation whose newcomers the state is for."""
+        self._waiting: dict[int, int] = {}
+        """Ranks that may come for a state, and the generation in which each began."""
         self._taken: dict[int, int] = {}
         """The latest generation whose state a rank says that it has, by rank."""
-
-    def __len__(self) -> int:
-        """The number of states that are offered."""
-        return len(self._offers)
 
     def offer(self, state: bytes, digest: bytes, generation: int, newcomers: Mapping[int, int]) -> None:
         """Have a state ready for the newcomers of a generation. It is kept, not copied.
@@ -67,40 +61,35 @@ class StateOffers:
             newcomers: by rank, the generation in which it began, those of earlier generations without a state among
                 them.
         """
-        waiting = dict(newcomers)
-        for older in self._offers.values():
-            waiting = {**older.waiting, **waiting}
-        self._offers[generation] = _Offer(state, digest, waiting)
-        for old in sorted(self._offers)[:-OFFERS_MAX]:
-            del self._offers[old]
-        if generation in self._offers:
-            self._drop(generation)
+        self.state, self._digest, self._generation = state, digest, generation
+        self._waiting.update(newcomers)
+        self._drop()
 
     def answer(self, message: PeerMessage, generation: int) -> list[PeerMessage]:
         """Take a STATE_ASK or STATE_TAKEN. Return what is to be said in `generation` to its sender."""
         if message.kind is PeerKind.STATE_TAKEN:
             if message.round <= generation:  # nobody can have one of a generation to come
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
-            for each in list(self._offers):
-                self._drop(each)
+            self._drop()
             return []
-        offer, first = self._offers.get(message.round), message.value
-        if offer is None or first > len(offer.state):
+        state, first = self.state, message.value
+        if state is None or message.round != self._generation or first > len(state):
             return [PeerMessage(PeerKind.STATE_NONE, self._rank, generation, round=message.round)]
         piece = PeerMessage(PeerKind.STATE_PIECE, self._rank, generation, round=message.round)
+        whole = _PIECE.pack(len(state), self._digest)
         # A state of no bytes is one piece of none.
-        end = min(first + PIECES * DATA_BYTES, max(len(offer.state), first + 1))
+        end = min(first + PIECES * DATA_BYTES, max(len(state), first + 1))
         return [
-            piece._replace(
-                value=at, payload=_PIECE.pack(len(offer.state), offer.digest) + offer.state[at : at + DATA_BYTES]
-            )
+            piece._replace(value=at, payload=whole + state[at : at + DATA_BYTES])
             for at in range(first, end, DATA_BYTES)
         ]
 
-    def _drop(self, generation: int) -> None:
-        waiting = self._offers[generation].waiting
-        if all(self._taken.get(rank, 0) >= since for rank, since in waiting.items()):
-            del self._offers[generation]
+    def _drop(self) -> None:
+        """Drop the state where all that wait for one have said STATE_TAKEN."""
+        waiting = self._waiting.items()
+        self._waiting = {rank: since for rank, since in waiting if self._taken.get(rank, 0) < since}
+        if not self._waiting:
+            self.state = None
 
 
 class StateFetch:

@@ -309,9 +309,8 @@ class Worker:
         """Take one message of a peer. Anything that is no use is counted and ignored.
 
         message              RUN                                 SEALED, OVER
-        FETCH                answered: FOUND, NOTYET or GONE     the same (E2)
+        FETCH                answered by FOUND, GONE or not      the same (E2)
         FOUND                accepted like a RESULT (W3)         nothing
-        NOTYET               nothing: it is asked for again      nothing
         GONE                 another peer is asked; none left:   nothing
                              FellBehindError
         DONE, LEAVE,         see repair.py                       the same

@@ -76,21 +76,19 @@ class ScapyLink:
     ) -> None:
         self._layers = _load_layers()
         self._view, self._pcap = view or PacketView(), None
-        if self._view.pcap is not None:
-            self._pcap = self._layers.open_pcap(os.fspath(self._view.pcap))
-        try:
-            carrier: _UdpCarrier | _Layer2Carrier
+        self._carrier: _UdpCarrier | _Layer2Carrier
+        with ExitStack() as opened:
+            if self._view.pcap is not None:
+                self._pcap = opened.enter_context(self._layers.open_pcap(os.fspath(self._view.pcap)))
             if interface is None:
-                carrier = _UdpCarrier(self._layers, local, switch)
+                self._carrier = _UdpCarrier(self._layers, local, switch)
             else:
-                carrier = _Layer2Carrier(self._layers, interface, local, switch, via or switch[0])
-        except BaseException:
-            self._close_pcap()
-            raise
-        self._carrier = carrier
-        self.local = carrier.local
+                self._carrier = _Layer2Carrier(self._layers, interface, local, switch, via or switch[0])
+            opened.callback(self._carrier.close)
+            self._opened = opened.pop_all()
+        self.local = self._carrier.local
         """The address that datagrams are sent from."""
-        self.statistics = carrier.statistics
+        self.statistics = self._carrier.statistics
 
     def send(self, datagram: bytes | memoryview) -> None:
         packet = self._layers.packet_of(self._carrier.path, bytes(datagram))
@@ -108,13 +106,7 @@ class ScapyLink:
         self._carrier.wake()
 
     def close(self) -> None:
-        self._carrier.close()
-        self._close_pcap()
-
-    def _close_pcap(self) -> None:
-        if self._pcap is not None:
-            self._pcap.close()
-            self._pcap = None
+        self._opened.close()
 
     def _show(self, packet: Any, *, sent: bool) -> None:
         if self._pcap is not None:

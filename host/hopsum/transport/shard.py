@@ -172,7 +172,6 @@ class Shard:
         """The latest DONE of each rank, where the worker has not taken it yet."""
         self._waits = False
         """True while a message of a peer would help a step."""
-        self._others = _others_of(membership)
         self._peers, self._linger_s = peers, 0.0
         self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
         if peers is None:
@@ -181,8 +180,10 @@ class Shard:
         _require_all(peers.addresses, membership)
         self._linger_s = peers.linger_s
         self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
-        self._states = StateExchange(self.worker, peers.channel, self._others, self._changed)
-        peers.channel.start({other: peers.addresses[other] for other in self._others}, self._hear, peers.shard)
+        repair = self.worker.repair
+        assert repair is not None
+        self._states = StateExchange(self.worker, repair, peers.channel, self._changed)
+        peers.channel.start({other: peers.addresses[other] for other in repair.peers}, self._hear, peers.shard)
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -294,10 +295,8 @@ class Shard:
         with self._changed:
             # Worker first: when the channel takes messages of the new generation the worker must know it.
             self.worker.resume(generation, resume, time.monotonic(), rack, absent)
-            # In place: the exchange of states has the same list.
-            self._others[:] = _others_of(self.worker.membership)
             # The key changes with the generation, so a worker that was evicted can prove nothing any more.
-            channel.move(generation_key, {other: peers[other] for other in self._others})
+            channel.move(generation_key, {other: peers[other] for other in _others_of(self.worker.membership)})
             self.say()
             self._changed.notify_all()
         self.wake()

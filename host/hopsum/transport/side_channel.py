@@ -84,9 +84,7 @@ class SideStatistics:
     """Counts of the traffic between peers."""
 
     messages_sent: int = 0
-    bytes_sent: int = 0
     messages_received: int = 0
-    bytes_received: int = 0
     unreachable: int = 0
     """Times that a peer could not be connected to."""
     refused: int = 0
@@ -379,7 +377,7 @@ class SideChannel:
         try:
             async with asyncio.timeout(PROVE_S):
                 configure(writer)
-                hello = await self._read(reader, HELLO_BYTES)
+                hello = await reader.readexactly(HELLO_BYTES)
                 rank = check_hello(hello, self._rank, key)
                 if not self._lives_at(writer, self._outgoing.get(rank)):
                     raise PeerMessageError("sender", f"rank {rank} does not live there")
@@ -410,21 +408,16 @@ class SideChannel:
 
     async def _read_message(self, reader: asyncio.StreamReader, seal: Seal) -> PeerMessage:
         """Return the next message. Raises IncompleteReadError with bytes where a message was cut off."""
-        length = await self._read(reader, LENGTH_BYTES)
+        length = await reader.readexactly(LENGTH_BYTES)
         size = int.from_bytes(length, "big")
         if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
             raise PeerMessageError("length", f"a message of {size} bytes")
         try:
-            data = memoryview(await self._read(reader, size + MAC_BYTES))
+            data = memoryview(await reader.readexactly(size + MAC_BYTES))
         except (asyncio.IncompleteReadError, OSError):
             raise asyncio.IncompleteReadError(length, size) from None
         seal.check(data[:size], data[size:])
         return PeerMessage.unpack(data[:size])
-
-    async def _read(self, reader: asyncio.StreamReader, size: int) -> bytes:
-        data = await reader.readexactly(size)
-        self.statistics.bytes_received += size
-        return data
 
     # ---- outgoing -------------------------------------------------------------------------------------
 
@@ -438,7 +431,7 @@ class SideChannel:
                 if seal is None or not out.is_connected:
                     seal = await self._dial(out)
                 assert out.writer is not None
-                self._write(out.writer, len(message).to_bytes(LENGTH_BYTES, "big") + message + seal.mac(message))
+                out.writer.write(len(message).to_bytes(LENGTH_BYTES, "big") + message + seal.mac(message))
                 self.statistics.messages_sent += 1
                 # As fast as the peer reads.
                 with contextlib.suppress(OSError):
@@ -459,7 +452,7 @@ class SideChannel:
                     # So `drain` returns when the kernel has everything, and `hang_up` loses nothing.
                     out.writer.transport.set_write_buffer_limits(0)
                     hello = make_hello(self._rank, out.rank, self._key)
-                    self._write(out.writer, hello)
+                    out.writer.write(hello)
                     return check_reply(await out.reader.readexactly(REPLY_BYTES), hello, self._key)
             except PeerMessageError as refused:
                 self.statistics.closed[refused.reason] += 1
@@ -473,10 +466,6 @@ class SideChannel:
                 longest_s = PROVE_AGAIN_MAX_S
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-
-    def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        writer.write(data)
-        self.statistics.bytes_sent += len(data)
 
 
 def configure(writer: asyncio.StreamWriter) -> None:

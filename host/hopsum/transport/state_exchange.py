@@ -13,6 +13,7 @@ from typing import Final
 from hopsum.errors import HopsumError
 from hopsum.notice import WaitMonitor
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.state_transfer import StateFetch, StateOffers
 from hopsum.protocol.worker import Worker
 from hopsum.transport.side_channel import SideChannel
@@ -29,15 +30,13 @@ class StateExchange:
 
     Args:
         worker: tells the generation, and who is new in it.
-        channel: to the others.
-        others: the other ranks.
+        repair: the worker's, which knows its peers.
+        channel: to them.
         changed: the transport's condition. Its lock is held where `hear` is called, and taken by the other methods.
     """
 
-    def __init__(
-        self, worker: Worker, channel: SideChannel, others: Sequence[int], changed: threading.Condition
-    ) -> None:
-        self._worker, self._channel, self._others, self._changed = worker, channel, others, changed
+    def __init__(self, worker: Worker, repair: PeerRepair, channel: SideChannel, changed: threading.Condition) -> None:
+        self._worker, self._repair, self._channel, self._changed = worker, repair, channel, changed
         self._rank = worker.membership.rank
         self._offers = StateOffers(self._rank)
         self._fetch: StateFetch | None = None
@@ -83,7 +82,7 @@ class StateExchange:
             # Everybody hears that the state is here, so that the holders free theirs.
             generation = self._worker.membership.generation
             taken = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=start_generation)
-            self._channel.send_all([(other, taken) for other in self._others])
+            self._channel.send_all([(peer, taken) for peer in self._repair.peers])
             return fetch.state
 
     def hear(self, message: PeerMessage) -> None:
@@ -103,11 +102,12 @@ class StateExchange:
 
     def _able(self, start_generation: int) -> Sequence[int]:
         """Return the ranks that may have the state: the old ones, if there are any."""
-        if not self._others:
+        peers = self._repair.peers
+        if not peers:
             raise HopsumError(f"rank {self._rank} is alone in its job: no other rank has a state for it")
         new = self._worker.join_point.newcomers(start_generation)
         # Where all others are new as well, one of them may have got the state first.
-        return [other for other in self._others if other not in new] or self._others
+        return [peer for peer in peers if peer not in new] or peers
 
     def _require_fetching(self, fetch: StateFetch, wait_s: float, left_s: float) -> None:
         """Raise HopsumError where waiting for a state is no use."""

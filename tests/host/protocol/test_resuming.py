@@ -81,7 +81,7 @@ def test_a_sealed_worker_only_answers() -> None:
     worker.messages_to_peers()
     hear(worker, 2, PeerKind.FETCH, 1)
     hear(worker, 2, PeerKind.FETCH, 2)
-    assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.FOUND, PeerKind.NOTYET]
+    assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.FOUND]
     with pytest.raises(GenerationEndedError, match="generation 7 is sealed"):
         submit(worker, 1)
     assert worker.stream.end == 6
@@ -147,7 +147,6 @@ def test_no_source_is_left() -> None:
     submit(worker, 1)
     worker.seal()
     worker.resume(8, resume(0, Decided(0, 1, (0,))), 0.0)
-    hear(worker, 0, PeerKind.NOTYET, 0)
     worker.handle_timer(100.0)
     error = error_of(worker, AllReduceTimeoutError)
     assert "lacks 1 results that were decided when generation 8 began, the first of them slot 0, round 1" in str(error)

@@ -152,7 +152,7 @@ class Twins:
             if message.kind is PeerKind.FETCH and rng.random() < 0.7:
                 position = self.one.stream.position(message.slot, message.round)
                 op = self.ops[position] if position < len(self.ops) else Op.ADD32
-                kind = rng.choice([PeerKind.FOUND] * 4 + [PeerKind.NOTYET])
+                kind = rng.choice([PeerKind.FOUND] * 4 + [PeerKind.GONE])
                 found = (op, 0b101, rng.randbytes(down_bytes(op))) if kind is PeerKind.FOUND else (0, 0, b"")
                 self.both(
                     "receive_peer",
