@@ -23,9 +23,9 @@ answer (R1).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ class _Asked:
     """Bitmap of the workers that a STALE or a generation change named, or 0 if none did."""
     turn: int
     """The index of the candidate to ask next."""
-    at: float = 0.0
+    at: float = -inf
     gone: int = 0
     """Bitmap of the workers that said GONE."""
 
@@ -101,12 +101,12 @@ class PeerRepair:
         """Messages to be sent, as (rank, message)."""
         self.asked: dict[int, _Asked] = {}
         """Positions for which peers were asked, and have not answered."""
-        self._wanted: deque[int] = deque()
-        """Decided positions that are lacking and were not asked for yet, in the order of the stream (E3)."""
-        self._fetched: dict[int, int] = {}
-        """Decided positions that are asked for, and the bitmap of the workers that hold their results."""
+        self._lacking: dict[int, None] = {}
+        """Decided positions whose results are still to come, in the order of the stream (E3)."""
+        self._fetched_to = -1
+        """The last position among the `AHEAD` that were asked for."""
         self._fetch_at = 0.0
-        """The time at which `_fetched` is asked for again."""
+        """The time at which they are asked for again."""
         self._awaited = set(self.peers)
         """The ranks that have not said LEAVE. In the next generation the same worker may take part again."""
         self._finished_at: dict[int, int] = {}
@@ -115,7 +115,7 @@ class PeerRepair:
         """The position of the last DONE."""
         self._untold = self._untold_bytes = 0
         """All-reduces, and bytes of their results, since DONE was last told at once."""
-        self._asked_until = self._query_at = 0.0
+        self._query_at = 0.0
         self.store.enter(membership, now)
 
     @property
@@ -128,8 +128,7 @@ class PeerRepair:
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
         """Ask a worker that a STALE or a generation change named, but not again before a timeout."""
         for position in positions:
-            # In the past, so that the first STALE asks at once.
-            asked = self.asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
+            asked = self.asked.setdefault(position, _Asked(named, self._own.rank))
             asked.named = named
             if now >= asked.at + timeout_s:
                 self._ask(position, asked, now)
@@ -154,26 +153,26 @@ class PeerRepair:
     def settle(self, position: int, now: float) -> None:
         """Forget a position that has its result."""
         self.asked.pop(position, None)
-        if self._fetched.pop(position, None) is not None:
-            self._fetch_next(now)
+        self._lacking.pop(position, None)
+        if position == self._fetched_to:
+            self._fetch(now)
 
     @property
     def lacking(self) -> list[int]:
         """Return the decided positions that are still to come, in the order of the stream."""
-        return [*self._fetched, *self._wanted]
+        return list(self._lacking)
 
     def want(self, positions: Iterable[int], now: float) -> None:
         """Take decided positions that are lacking, behind all that were taken before (E3)."""
-        self._wanted.extend(positions)
-        self._fetch_next(now)
+        self._lacking.update(dict.fromkeys(positions))
+        self._fetch(now)
 
-    def _fetch_next(self, now: float) -> None:
-        if not self._fetched:
-            self._fetch_at = now + AGAIN_S
-        while self._wanted and len(self._fetched) < AHEAD:
-            position = self._wanted.popleft()
-            self._fetched[position] = named = self._decided.holders(position)
-            self.ask_named((position,), named, now, AGAIN_S)
+    def _fetch(self, now: float) -> None:
+        """Ask for the first results that are lacking, but not for those that were asked for a moment ago."""
+        self._fetch_at = now + AGAIN_S
+        for position in islice(self._lacking, AHEAD):
+            self._fetched_to = position
+            self.ask_named((position,), self._decided.holders(position), now, AGAIN_S)
 
     def _ask(self, position: int, asked: _Asked, now: float) -> None:
         candidates = self._candidates(asked)
@@ -209,12 +208,10 @@ class PeerRepair:
 
     # ---- who holds what -----------------------------------------------------------------------------
 
-    def take(self, message: PeerMessage, now: float) -> None:
+    def take(self, message: PeerMessage) -> None:
         """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
         if message.kind is PeerKind.PROGRESS_QUERY:
             self._say(message.sender, PeerKind.DONE, value=self.store.held_to)
-            # The peer is held back, and asks again after this time if it still is: until then no DONE waits.
-            self._asked_until = now + PROGRESS_QUERY_INTERVAL_S
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
@@ -243,8 +240,7 @@ class PeerRepair:
         self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes
         policy = self.policy
         # R2: at half of what may be unproved, so that peers hear of it before they hold anything back.
-        full = 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes
-        if full or now < self._asked_until:
+        if 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes:
             self.announce(position)
 
     def take_done(self) -> PeerMessage | None:
@@ -280,7 +276,7 @@ class PeerRepair:
 
     def timer(self, held_back: AllReduce | None) -> float:
         """Return the time at which `handle_timer` is due, infinite for never. `held_back`: what R2 holds back."""
-        due_at = self._fetch_at if self._fetched else inf
+        due_at = self._fetch_at if self._lacking else inf
         # Without a kept result it is one in progress here that holds it back.
         if held_back is not None and len(self.store):
             due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
@@ -292,10 +288,8 @@ class PeerRepair:
         `late`: positions whose timeout is over, and how often each was sent.
         """
         self.ask_about(late, now)
-        if self._fetched and self._fetch_at <= now:
-            self._fetch_at = now + AGAIN_S
-            for position, named in self._fetched.items():
-                self.ask_named((position,), named, now, AGAIN_S)
+        if self._lacking and self._fetch_at <= now:
+            self._fetch(now)
         if held_back is None or not len(self.store):
             return
         # R2 lets a straggler hold the others back for `straggler_s` at most.

@@ -331,7 +331,7 @@ class Worker:
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
                 return
         else:
-            repair.take(message, now)
+            repair.take(message)
         if self.runs:
             self.state.release()
             # P4: a sum may wait for just this worker. The switch says so.

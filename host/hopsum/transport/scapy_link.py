@@ -8,7 +8,6 @@ a link is made. `hopsum_wire.frames` builds the same bytes without scapy, and a 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -18,7 +17,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
@@ -31,7 +30,6 @@ from hopsum_wire.frames import FramePath
 # linux/sockios.h, linux/if_arp.h
 _SIOCGIFMTU: Final = 0x8921
 _ARPHRD_ETHER: Final = 1
-_SO_ATTACH_FILTER: Final = 26
 
 
 class ScapyMissingError(HopsumError):
@@ -162,7 +160,11 @@ class _Layer2Carrier:
             opened.callback(self._waker.close)
             own_mac, self._mtu_bytes = inspect_interface(self._socket.ins)
             self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            holder = opened.enter_context(hold_port(local, switch))
+            # Keeps the port, so that the kernel neither gives it away nor answers "port unreachable". The kernel drops
+            # what does not fit: the packet socket has the datagrams.
+            holder = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+            holder.bind(local)
             self.local = holder.getsockname()
             mac = layers.ask_mac(self._socket, own_mac, self.local[0], hop)
             if mac is None:
@@ -258,22 +260,6 @@ def inspect_interface(sock: socket.socket) -> tuple[int, int]:
         raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")
     answer = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
     return int.from_bytes(mac, "big"), int(struct.unpack_from("=i", answer, 16)[0])
-
-
-def hold_port(local: tuple[str, int], switch: tuple[str, int]) -> socket.socket:
-    """Return a socket that keeps the port and takes nothing. Raises OSError: not this host's address, or taken."""
-    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    # One BPF instruction, which returns 0: the packet socket has the datagrams. The kernel copies it during the call.
-    nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
-    try:
-        holder.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(nothing)))
-        holder.bind(local)
-        with suppress(OSError):  # the kernel need not know a way there
-            holder.connect(switch)
-    except OSError:
-        holder.close()
-        raise
-    return holder
 
 
 def split_segments(buffer: memoryview) -> list[memoryview]:

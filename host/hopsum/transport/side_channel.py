@@ -135,7 +135,7 @@ class Outgoing:
 
 
 class SideChannel:
-    """One worker's connections to its peers. `send` may be called from any thread.
+    """One worker's connections to its peers. `send_all` may be called from any thread.
 
     Args:
         rank: whose channel it is.
@@ -197,14 +197,10 @@ class SideChannel:
         Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
         All shards call it, and the first call counts.
         """
-        self._do(self._move, key, peers)
-
-    def send(self, rank: int, message: PeerMessage) -> None:
-        """Say something to a peer, sooner or later or never."""
-        self.send_all([(rank, message)])
+        self._do(self._enter, key, peers)
 
     def send_all(self, messages: Sequence[tuple[int, PeerMessage]]) -> None:
-        """Say something to several peers: (rank, message) each, as `send`."""
+        """Say something to peers, (rank, message) each, sooner or later or never."""
         if messages:
             self._do(self._put, [(rank, message.pack()) for rank, message in messages])
 
@@ -281,12 +277,10 @@ class SideChannel:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def _move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
-        if key != self._key:
-            self._enter(key, peers)
-
     def _enter(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
-        """Begin a generation. Peers that are in it already dial again."""
+        """Begin a generation, unless that was done. Peers that are in it already dial again."""
+        if key == self._key and self._outgoing:
+            return
         for writer in (*self._unproved, *self._proved.values()):
             writer.transport.abort()
         for out in self._outgoing.values():

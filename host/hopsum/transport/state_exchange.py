@@ -73,7 +73,7 @@ class StateExchange:
                     ask = fetch.ask(self._worker.membership.generation, now)
                     # A rank that is gone has no address, and is asked in turn all the same: it may come back.
                     if ask is not None:
-                        self._channel.send(fetch.source, ask)
+                        self._channel.send_all([(fetch.source, ask)])
                     # Gives the lock back while it waits, so that `hear` can bring the pieces.
                     self._changed.wait(min(fetch.due, until) - now)
             finally:

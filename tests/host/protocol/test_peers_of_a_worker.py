@@ -250,20 +250,6 @@ def test_done_is_told_at_once_after_half_of_the_bytes() -> None:
     assert done.value == 9
 
 
-def test_no_done_waits_while_a_peer_is_held_back() -> None:
-    """It asks again after a quarter of a second, if it still is."""
-    worker = make(unproved_max=99)
-    hear(worker, 2, PeerKind.PROGRESS_QUERY, now=1.0)
-    assert said(worker) == [(2, PeerKind.DONE, 0, 0)]
-    for position, now in enumerate((1.1, 1.24, 1.26)):
-        submit(worker, now=now)
-        from_switch(worker, position, now)
-    assert said(worker) == [(rank, PeerKind.DONE, 0, end) for end in (1, 2) for rank in (0, 2, 3)]
-    done = worker.done_for_peers()
-    assert done is not None
-    assert done.value == 3
-
-
 def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
     worker = make(slots=64, unproved_max=6, unproved_bytes=8 << 10, unproved_least=3)
     assert worker.repair is not None

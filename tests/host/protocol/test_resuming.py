@@ -136,9 +136,13 @@ def test_no_more_is_asked_for_at_a_time_than_may_be() -> None:
     submit(worker, 100)
     worker.seal()
     worker.resume(8, resume(0, Decided(0, 100, (0,))), 0.0)
-    assert len(said(worker, PeerKind.FETCH)) == 32
-    hear(worker, 0, PeerKind.FOUND, 0, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
-    assert said(worker, PeerKind.FETCH) == [(0, 32)]
+    asked = said(worker, PeerKind.FETCH)
+    assert len(asked) == 32
+    for position in (31, *range(31), 32):
+        hear(worker, 0, PeerKind.FOUND, position, 0.0, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
+        asked += said(worker, PeerKind.FETCH)
+        assert len(asked) == (33 if position < 32 else 65)
+    assert asked == [(0, position) for position in range(65)]
 
 
 def test_no_source_is_left() -> None:

@@ -84,8 +84,8 @@ def sealed(seal: Seal, data: bytes) -> bytes:
 def test_messages_arrive_whole_and_in_order(stack: ExitStack) -> None:
     ends = Ends(stack, 3)
     for round_ in range(1, 400):
-        ends.channels[0].send(1, found(0, round_))
-        ends.channels[2].send(1, found(2, round_))
+        ends.channels[0].send_all([(1, found(0, round_))])
+        ends.channels[2].send_all([(1, found(2, round_))])
     heard = [ends.heard[1].get(timeout=WAIT_S) for _ in range(798)]
     for sender in (0, 2):
         assert [message for message in heard if message.sender == sender] == [found(sender, r) for r in range(1, 400)]
@@ -100,8 +100,8 @@ def test_answers_from_the_channels_own_thread(stack: ExitStack) -> None:
     stack.callback(second.close)
     peers, heard = {0: first.address, 1: second.address}, queue.Queue[PeerMessage]()
     first.start(peers, heard.put)
-    second.start(peers, lambda message: second.send(0, found(1, message.round)))
-    first.send(1, PeerMessage(PeerKind.FETCH, 0, GENERATION, 3, 9))
+    second.start(peers, lambda message: second.send_all([(0, found(1, message.round))]))
+    first.send_all([(1, PeerMessage(PeerKind.FETCH, 0, GENERATION, 3, 9))])
     assert heard.get(timeout=WAIT_S) == found(1, 9)
 
 
@@ -112,7 +112,7 @@ def test_a_peer_that_listens_later(stack: ExitStack) -> None:
     early = SideChannel(0, KEY, LOCAL)
     stack.callback(early.close)
     early.start({1: address}, lambda message: None)
-    early.send(1, found(0, 1))
+    early.send_all([(1, found(0, 1))])
     await_that(lambda: early.statistics.unreachable > 1, "other try")
     late, heard = SideChannel(1, KEY, address), queue.Queue[PeerMessage]()
     stack.callback(late.close)
@@ -127,7 +127,7 @@ def test_a_peer_that_goes_and_comes_back(stack: ExitStack) -> None:
     address, heard = second.address, queue.Queue[PeerMessage]()
     first.start({1: address}, lambda message: None)
     second.start({0: first.address}, heard.put)
-    first.send(1, found(0, 1))
+    first.send_all([(1, found(0, 1))])
     assert heard.get(timeout=WAIT_S) == found(0, 1)
     second.close()
     again = SideChannel(1, KEY, address)
@@ -137,23 +137,23 @@ def test_a_peer_that_goes_and_comes_back(stack: ExitStack) -> None:
 
 
 def _says(channel: SideChannel, heard: queue.Queue[PeerMessage], to: int = 1, sender: int = 0) -> bool:
-    channel.send(to, found(sender, 2))
+    channel.send_all([(to, found(sender, 2))])
     return not heard.empty()
 
 
 def test_what_is_said_last_arrives(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
-    ends.channels[0].send(1, found(0, 1))
+    ends.channels[0].send_all([(1, found(0, 1))])
     ends.heard[1].get(timeout=WAIT_S)
     for round_ in range(2, 50):
-        ends.channels[0].send(1, found(0, round_))
+        ends.channels[0].send_all([(1, found(0, round_))])
     ends.channels[0].close()
     assert [ends.heard[1].get(timeout=WAIT_S).round for _ in range(48)] == list(range(2, 50))
 
 
 def test_what_is_said_last_may_be_the_first(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
-    ends.channels[0].send(1, found(0, 1))
+    ends.channels[0].send_all([(1, found(0, 1))])
     ends.channels[0].close()
     assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
 
@@ -161,7 +161,7 @@ def test_what_is_said_last_may_be_the_first(stack: ExitStack) -> None:
 def test_a_connection_that_is_renewed_leaves_no_error(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
     """asyncio logs the errors that nobody has asked for."""
     ends = Ends(stack, 2)
-    ends.channels[0].send(1, found(0, 1))
+    ends.channels[0].send_all([(1, found(0, 1))])
     assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
     ends.channels[0].move(NEXT, {1: ends.channels[1].address})
     ends.channels[0].close()
@@ -215,12 +215,12 @@ def test_all_shards_move_and_the_first_one_moves_the_channel(stack: ExitStack) -
     peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
     for channel in ends.channels:
         channel.move(NEXT, peers)
-    here.send(1, found(0, 1)._replace(generation=8))
+    here.send_all([(1, found(0, 1)._replace(generation=8))])
     assert ends.heard[1].get(timeout=WAIT_S).generation == 8
     proved = dict(there._proved)
     for channel in ends.channels:
         channel.move(NEXT, peers)
-    here.send(1, found(0, 2)._replace(generation=8))
+    here.send_all([(1, found(0, 2)._replace(generation=8))])
     assert ends.heard[1].get(timeout=WAIT_S).round == 2
     assert there._proved == proved
     here.move(GenerationKey(9, bytes(32)), {})
@@ -241,7 +241,7 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
 ) -> None:
     ends = Ends(stack, 2)
     here, there = ends.channels
-    here.send(1, found(0, 1))
+    here.send_all([(1, found(0, 1))])
     ends.heard[1].get(timeout=WAIT_S)
     monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
     here.tell_all(done(0, 5, generation=6))
@@ -319,7 +319,7 @@ def test_what_came_before_was_heard(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
     assert reason_of(stack, lambda seal: sealed(seal, GOOD.pack()) + b"garbage!", ends=ends) == "length"
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    ends.channels[1].send(0, found(1, 6))
+    ends.channels[1].send_all([(0, found(1, 6))])
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 6), "and others are still heard"
 
 
@@ -328,7 +328,7 @@ def test_nothing_of_another_generation_is_heard(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
     here, there = ends.channels
     for generation in (6, 7, 8):
-        there.send(0, found(1, generation)._replace(generation=generation))
+        there.send_all([(0, found(1, generation)._replace(generation=generation))])
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 7)
     peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
     await_that(lambda: here.statistics.other_generations == 2, "two messages of other generations")
@@ -338,9 +338,9 @@ def test_nothing_of_another_generation_is_heard(stack: ExitStack) -> None:
     )
     await_that(lambda: there.statistics.refused > 0, "refusal")
     there.move(NEXT, peers)
-    there.send(0, found(1, 10)._replace(generation=8))
+    there.send_all([(0, found(1, 10)._replace(generation=8))])
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 10)._replace(generation=8)
-    here.send(1, found(0, 10)._replace(generation=8))
+    here.send_all([(1, found(0, 10)._replace(generation=8))])
     assert ends.heard[1].get(timeout=WAIT_S).round == 10
     assert not here.statistics.closed
     assert there.statistics.unreachable == 0
@@ -348,7 +348,7 @@ def test_nothing_of_another_generation_is_heard(stack: ExitStack) -> None:
 
 def _dials(channel: SideChannel) -> bool:
     """Have something to say again and again, still in the generation before."""
-    channel.send(0, found(1, 9))
+    channel.send_all([(0, found(1, 9))])
     return True
 
 
@@ -357,8 +357,8 @@ def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
     ends = Ends(stack, 3)
     stays, leaves, other = ends.channels
     for sender, channel in ((1, leaves), (2, other)):
-        channel.send(0, found(sender, 1))
-        stays.send(sender, found(0, 1))
+        channel.send_all([(0, found(sender, 1))])
+        stays.send_all([(sender, found(0, 1))])
         ends.heard[0].get(timeout=WAIT_S)
         ends.heard[sender].get(timeout=WAIT_S)
     address = stays.address
@@ -369,10 +369,10 @@ def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
     comes.start(peers, heard.put)
     for channel in (stays, other):
         channel.move(NEXT, peers)
-    stays.send(1, found(0, 2)._replace(generation=8))
+    stays.send_all([(1, found(0, 2)._replace(generation=8))])
     assert heard.get(timeout=WAIT_S).round == 2
-    comes.send(0, found(1, 3)._replace(generation=8))
-    other.send(0, found(2, 3)._replace(generation=8))
+    comes.send_all([(0, found(1, 3)._replace(generation=8))])
+    other.send_all([(0, found(2, 3)._replace(generation=8))])
     assert {ends.heard[0].get(timeout=WAIT_S).sender for _ in range(2)} == {1, 2}
     assert stays.address == address
     assert other.statistics.unreachable == 0
@@ -381,7 +381,7 @@ def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
 def test_connections_from_where_nobody_lives_any_more_end(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
     channel = ends.channels[0]
-    ends.channels[1].send(0, GOOD)
+    ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
     assert set(channel._proved) == {1}
     channel.move(NEXT, {1: ("127.0.0.9", 1)})
@@ -416,7 +416,7 @@ def test_a_handshake_that_is_none(stack: ExitStack, hello: bytes, reason: str) -
             intruder.shutdown(socket.SHUT_WR)
         await_that(lambda: bool(channel.statistics.closed), "refusal")
     assert channel.statistics.closed == {reason: 1}
-    ends.channels[1].send(0, GOOD)
+    ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD, "and others are heard"
 
 
@@ -497,7 +497,7 @@ def test_a_channel_says_nothing_to_an_impostor(stack: ExitStack) -> None:
     channel = SideChannel(0, KEY, LOCAL)
     stack.callback(channel.close)
     channel.start({1: impostor.getsockname()}, lambda message: None)
-    channel.send(1, found(0, 1))
+    channel.send_all([(1, found(0, 1))])
     for reply in (bytes(REPLY_BYTES), b""):
         connection, _ = impostor.accept()
         with connection:
@@ -531,7 +531,7 @@ def test_fuzzed_streams(stack: ExitStack) -> None:
                 intruder.connection.sendall(stream[at : at + 300])
             intruder.connection.shutdown(socket.SHUT_WR)
             assert intruder.is_closed()
-    ends.channels[1].send(0, found(1, 10_000))
+    ends.channels[1].send_all([(0, found(1, 10_000))])
     heard: list[PeerMessage] = []
     while not heard or heard[-1] != found(1, 10_000):
         heard.append(ends.heard[0].get(timeout=WAIT_S))
@@ -553,7 +553,7 @@ def test_fuzzed_handshakes(stack: ExitStack) -> None:
             intruder.connection.shutdown(socket.SHUT_WR)
             while intruder.connection.recv(100):
                 pass
-    ends.channels[1].send(0, GOOD)
+    ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
     assert channel.statistics.messages_received == 1
     assert set(channel.statistics.closed) <= {"hello", "sender", "forged", "truncated"}
@@ -573,7 +573,7 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
     """The oldest that proved nothing makes room; who proved itself stays."""
     ends = Ends(stack, 2)
     channel = ends.channels[0]
-    ends.channels[1].send(0, found(1, 1))
+    ends.channels[1].send_all([(0, found(1, 1))])
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 1)
     idle = [
         stack.enter_context(socket.create_connection(channel.address, timeout=WAIT_S))
@@ -585,7 +585,7 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
         member.connection.sendall(sealed(member.prove(), found(1, 2).pack()))
         assert ends.heard[0].get(timeout=WAIT_S) == found(1, 2), "a newcomer is heard"
     await_that(lambda: not channel._proved, "connection in the place of the older one of its rank")
-    ends.channels[1].send(0, found(1, 3))
+    ends.channels[1].send_all([(0, found(1, 3))])
     await_that(lambda: _says(ends.channels[1], ends.heard[0], 0, 1), "new connection of the one that says something")
 
 
@@ -602,7 +602,7 @@ def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatc
 def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None:
     """Both ends have keepalive, with a limit in seconds."""
     ends = Ends(stack, 2)
-    ends.channels[1].send(0, GOOD)
+    ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
     for writer in (ends.channels[0]._proved[1], ends.channels[1]._outgoing[0].writer):
         assert writer is not None
@@ -624,7 +624,7 @@ def test_memory_is_bounded_towards_a_peer_that_does_not_read(stack: ExitStack, m
 
 def _floods(channel: SideChannel) -> bool:
     for round_ in range(1, 50):
-        channel.send(1, found(0, round_))
+        channel.send_all([(1, found(0, round_))])
     return channel.statistics.closed["slow"] > 0
 
 

@@ -201,7 +201,7 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
     stack.callback(shards[1].close)
     shards[0].worker.receive_peer = None  # type: ignore[method-assign,assignment]
     heard = threading.Event()
-    channels[1].send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))
+    channels[1].send_all([(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, GENERATION))])
     while channels[0].failure is None:
         heard.wait(0.005)
     with broken, pytest.raises(HopsumError, match="the side channel of rank 0 has ended: 'NoneType'"):
