@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prober of a worker: it asks the switch about the oldest position before a deadline, and words the answer.
 
-P1 to P4 of docs/protocol.md. A PROBE is sent `lead_s` before the deadline of the oldest all-reduce, and again half and
-a quarter of it before, as long as no STATE about that position is here. The caller may have one sent at any time.
+P1 to P4 of docs/protocol.md. PROBEs are sent from some time before the deadline of the oldest all-reduce on, as long as
+no STATE about its oldest position is here. The caller may have one sent at any time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hopsum.protocol.stream import SlotRound, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
 from hopsum_wire import Header, Kind, Op, State
 
-PROBES_MAX: Final = 3
-"""PROBEs for one all-reduce: one and its answer may be lost on the way."""
+PROBES: Final = 4
+"""PROBEs before a deadline: one and its answer may be lost on the way."""
 LEAD_MAX_S: Final = 1.0
 
 
@@ -28,8 +28,8 @@ class DeadlineProber:
     def __init__(self, membership: Membership, timing: Timing, stream: Stream, outbox: RetransmitQueue) -> None:
         self._membership, self._stream, self._queue = membership, stream, outbox
         self._lead_s = min(LEAD_MAX_S, timing.deadline_s / 4)
-        self._handle = 0
-        self._asked = 0
+        self._asked_at = -inf
+        """The time of the last PROBE before a deadline."""
         self._place: SlotRound | None = None
         self._about = 0
         """PROBEs about it."""
@@ -44,20 +44,19 @@ class DeadlineProber:
         """
         if not active or self._queue.oldest is None:
             return inf
-        asked = self._asked if active[0].handle == self._handle else 0
-        if asked == PROBES_MAX or (asked and self.answer is not None):
-            return inf
-        # P1: at the lead, at half of it and at a quarter of it before the deadline.
-        return active[0].deadline_at - self._lead_s * 0.5**asked
+        begins_at = active[0].deadline_at - self._lead_s
+        if self._asked_at < begins_at:
+            return begins_at
+        return inf if self.answer is not None else self._asked_at + self._lead_s / PROBES
 
     def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
         """Ask if it is time."""
         if self.timer(active) > now:
             return
-        if active[0].handle != self._handle:
-            # What the switch said about an earlier all-reduce was long ago.
-            self._handle, self._asked, self._answer = active[0].handle, 0, None
-        self._asked += 1
+        if self._asked_at < active[0].deadline_at - self._lead_s:
+            # What the switch said before is too old for the words of an error.
+            self._answer = None
+        self._asked_at = now
         self.ask()
 
     def ask(self) -> None:

@@ -93,18 +93,15 @@ class JoinPoint:
 
 def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int, int]]) -> Sealed:
     """Return a worker's report at the end of a generation. `kept` are runs of results that it keeps for peers."""
-    runs = list(kept)
+    first = min([state.delivered_to, *(first for first, _ in kept)])
+    held = np.zeros(state.stream.end - first, np.int8)
+    for begin, end in kept:
+        held[begin - first : end - first] = 1
     for reduce in state.active:
-        # Where `held` changes from 0 to 1 a run begins, where it changes back the run ends.
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held, [0]]).astype(np.int8))) + reduce.first
-        runs += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-    merged: list[tuple[int, int]] = []
-    # Neighbouring runs become one, so that the report stays short.
-    for first, end in sorted(runs):
-        if merged and merged[-1][1] == first:
-            first = merged.pop()[0]
-        merged.append((first, end))
-    return Sealed(generation, state.delivered_to, state.stream.end, tuple(merged))
+        held[reduce.first - first : reduce.end - first] = reduce.held
+    # Where `held` changes from 0 to 1 a run begins, where it changes back the run ends.
+    edges = (np.flatnonzero(np.diff(held, prepend=0, append=0)) + first).tolist()
+    return Sealed(generation, state.delivered_to, state.stream.end, tuple(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -> DecidedRanges:
