@@ -85,8 +85,9 @@ class Stream:
 
     def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots and rounds, int64[count] each, of consecutive positions."""
-        positions = np.arange(first, first + count, dtype=np.int64)
-        return positions % self.slots, (positions - self.base) // self.slots + 1
+        # The base is a multiple of the slots, so positions behind it have the same remainders.
+        rounds, slots = np.divmod(np.arange(first - self.base, first - self.base + count, dtype=np.int64), self.slots)
+        return slots, rounds + 1
 
     def position(self, slot: int, round: int) -> int:
         """Return the position that stands at a slot and round.

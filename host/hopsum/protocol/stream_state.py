@@ -220,9 +220,8 @@ class StreamState:
     def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
         """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
         # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.
-        are_new = self.decided is None and bool((positions >= reduce.first).all())
-        holds_some = reduce.missing < reduce.end - reduce.first
-        if are_new and not (holds_some and reduce.held[positions - reduce.first].any()):
+        are_new = self.decided is None and not np.count_nonzero(positions < reduce.first)
+        if are_new and not np.count_nonzero(reduce.held[positions - reduce.first]):
             self._queue.open_many(positions)
             return
         for position in positions.tolist():

@@ -137,8 +137,10 @@ class ShardMemory:
         window.halved_at = None if halved_at == inf else halved_at
         statistics.results += words[at.RESULTS]
         statistics.updates += words[at.UPDATES]
+        if words[at.DATAGRAMS_RECEIVED] and worker.absence.answers:
+            worker.absence.end()  # A1: a datagram came, so the switch is there
         is_complete = False
-        for row, reduce in zip(self.reduces.tolist(), worker.in_progress, strict=False):
+        for row, reduce in zip(self.reduces[: len(worker.in_progress)].tolist(), worker.in_progress, strict=True):
             reduce.missing, reduce.ready = row[at.MISSING], row[at.READY]
             is_complete = is_complete or not reduce.missing
         if is_complete:
@@ -318,13 +320,10 @@ class WorkerLoop:
         unsent: list[list[NDArray[np.uint8]]] = [[] for _ in workers]
         # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
         for _ in range(BATCH_DATAGRAMS):
-            self._serve(self.lend(workers, spreads, limit_at))
-            rows, has_rest = self._words.tolist(), False
-            for number, (memory, worker, words) in enumerate(zip(self.shards, workers, rows, strict=True)):
+            rows, has_rest = self._serve(self.lend(workers, spreads, limit_at)), False
+            for number, words in enumerate(rows):
                 if words[at.PENDING] < words[at.PENDING_END]:
-                    unsent[number] += memory.unsent(worker)
-                if words[at.DATAGRAMS_RECEIVED] and worker.absence.answers:
-                    worker.absence.end()  # A1: a datagram came, so the switch is there
+                    unsent[number] += self.shards[number].unsent(workers[number])
             self.give_back(workers, spreads)
             for memory, worker, words in zip(self.shards, workers, rows, strict=True):
                 if words[at.ENDED] == at.STOP_REST:
@@ -353,7 +352,8 @@ class WorkerLoop:
         """Say whether a buffer has datagrams that nobody has taken."""
         return any(memory.has_rest for memory in self.shards)
 
-    def _serve(self, addresses: NDArray[np.int64]) -> None:
+    def _serve(self, addresses: NDArray[np.int64]) -> list[list[int]]:
+        """Call the kernel. Return the words of each shard afterwards."""
         try:
             self._kernel.serve(addresses)
         except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
@@ -364,8 +364,8 @@ class WorkerLoop:
                 "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
                 f"{self._kernel.__file__}"
             )
-        polls = self._polls.tolist()
-        for number, (memory, words) in enumerate(zip(self.shards, self._words.tolist(), strict=True)):
+        polls, rows = self._polls.tolist(), list[list[int]](self._words.tolist())
+        for number, (memory, words) in enumerate(zip(self.shards, rows, strict=True)):
             if words[at.RECEIVES] or words[at.SENDS] or words[at.ENDED]:
                 memory.count(words)
             came = stop == at.STOP_WOKEN and polls[2 * number] >> 48 & select.POLLIN
@@ -373,6 +373,7 @@ class WorkerLoop:
             self.emptied[number] = stop == at.STOP_TIME or (stop == at.STOP_WOKEN and not came)
             if stop == at.STOP_WOKEN and polls[2 * number + 1] >> 48:
                 memory.link.waker.clear()
+        return rows
 
 
 def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
