@@ -277,8 +277,8 @@ class PeerRepair:
     def timer(self, held_back: AllReduce | None) -> float:
         """Return the time at which `handle_timer` is due, infinite for never. `held_back`: what R2 holds back."""
         due_at = self._fetch_at if self._lacking else inf
-        # Without a kept result it is one in progress here that holds it back.
-        if held_back is not None and len(self.store):
+        # Where nobody's proof is missing it is one in progress here that holds it back.
+        if held_back is not None and self.store.unproved():
             due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
         return due_at
 
@@ -290,7 +290,7 @@ class PeerRepair:
         self.ask_about(late, now)
         if self._lacking and self._fetch_at <= now:
             self._fetch(now)
-        if held_back is None or not len(self.store):
+        if held_back is None or not self.store.unproved():
             return
         # R2 lets a straggler hold the others back for `straggler_s` at most.
         if self._gives_up_at(held_back.submitted_at) <= now:

@@ -299,6 +299,20 @@ def test_stragglers_are_given_up_on_and_may_come_back() -> None:
     assert worker.repair.store.unproved() == [3], "it counts again"
 
 
+def test_who_is_late_itself_gives_up_once() -> None:
+    """The second has its result, the first has not and holds the third back: no timer is due again and again."""
+    worker = make(slots=4, straggler_s=5.0)
+    for _ in range(3):
+        submit(worker)
+    from_switch(worker, 1)
+    worker.handle_timer(6.0)
+    worker.datagrams_to_send(6.0)
+    assert worker.statistics.given_up == 0b1101
+    due = worker.get_timer()
+    assert due is not None
+    assert due > 6.0
+
+
 def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
     worker = make(slots=4, straggler_s=5.0)
     submit_and_sum(worker, 0, 1)
