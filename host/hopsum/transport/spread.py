@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from hopsum.codec.interface import ChunkStream, Reduction
+from hopsum.codec.interface import Reduction
 from hopsum.protocol.worker_state import AllReduce, Places
 
 # A look at the network costs some ten microseconds: half a million gradients take so long that it does not count.
@@ -47,16 +47,6 @@ class Spread:
         return len(self.places.held)
 
     @property
-    def part_chunks(self) -> int:
-        """Return the chunks that Python encodes or reads at once."""
-        return part_chunks(self.chunks)
-
-    @property
-    def ready(self) -> int:
-        """Return the chunks, from the first on, that have payloads."""
-        return self.chunks if self.coder is None else self.coder.encoded
-
-    @property
     def missing(self) -> int:
         """Return the chunks that have no result."""
         missing = 0
@@ -64,11 +54,6 @@ class Spread:
             if reduce is not None:
                 missing += reduce.missing
         return missing
-
-    @property
-    def stream(self) -> ChunkStream | None:
-        """Return the machine code that may make payloads and read sums, or None."""
-        return None if self.coder is None else self.coder.stream
 
     @property
     def readable(self) -> int:
@@ -132,15 +117,16 @@ def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> Co
         # With a quorum, sums may come before this rank's codes begin.
         if not coder.is_begun:
             continue
+        part = part_chunks(spread.chunks)
         if unfilled is None and coder.encoded < spread.chunks:
             unfilled = CodecWork(spread, "encode")
             # The network may soon have sent all payloads that are made. An idle link costs most.
-            if coder.encoded + spread.missing - spread.chunks <= window + 2 * spread.part_chunks:
+            if coder.encoded + spread.missing - spread.chunks <= window + 2 * part:
                 return unfilled
         # A part is due as soon as the results of so many chunks may be here without a gap.
-        if readable is None and spread.chunks - spread.missing >= spread.taken + spread.part_chunks:
+        if readable is None and spread.chunks - spread.missing >= spread.taken + part:
             held = spread.readable
-            end = held - (held - spread.taken) % spread.part_chunks
+            end = held - (held - spread.taken) % part
             if end > spread.taken:
                 readable = CodecWork(spread, "read", end)
     return readable or unfilled
