@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -279,6 +280,38 @@ def test_shards_with_two_locks_are_refused(stack: ExitStack) -> None:
     first, second = (transport_of(stack, 1, "locks", 0.0).shards[0] for _ in range(2))
     with pytest.raises(ValueError, match="one lock"):
         Transport([first, second])
+
+
+def calls_of(stack: ExitStack, shards: int) -> int:
+    """Return the calls of functions in Python that one vector makes, with a chunk for each shard."""
+    transport, switches = played(stack, shards)
+    source, times, counts = codes_of(shards, 0).source, 4, list[int]()
+
+    def answer() -> None:
+        for switch in switches * times:
+            update, peer = switch.recvfrom(65535)
+            switch.sendto(result_of(update), peer)
+
+    def count(_: Any, event: str, __: Any) -> None:
+        counts[-1] += event == "call"
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(times):
+        counts.append(0)
+        sys.setprofile(count)
+        try:
+            transport.allreduce(Op.ADD32, source)
+        finally:
+            sys.setprofile(None)
+    thread.join(WAIT_S)
+    # The first one fills caches. One that waits for a processor for a second takes a further step.
+    return min(counts)
+
+
+def test_a_further_shard_costs_few_calls(stack: ExitStack) -> None:
+    """A host of a job with as many shards as hosts would else spend more and more on each vector."""
+    assert calls_of(stack, 8) - calls_of(stack, 2) <= 6 * 60
 
 
 def spread_of(chunks: int, codes: Codes | None) -> Spread:
