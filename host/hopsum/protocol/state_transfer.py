@@ -72,11 +72,13 @@ class StateOffers:
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
             self._drop()
             return []
-        state, first = self.state, message.value
-        if state is None or message.round != self._generation or first > len(state):
+        state = self.state
+        if state is None or message.round != self._generation:
             return [PeerMessage(PeerKind.STATE_NONE, self._rank, generation, round=message.round)]
         piece = PeerMessage(PeerKind.STATE_PIECE, self._rank, generation, round=message.round)
         whole = _PIECE.pack(len(state), self._digest)
+        # Another worker's bytes may be more: what the newcomer has of these is of no use with this state.
+        first = message.value if message.value <= len(state) else 0
         # A state of no bytes is one piece of none.
         end = min(first + PIECES * DATA_BYTES, max(len(state), first + 1))
         return [
