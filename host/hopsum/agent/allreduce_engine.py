@@ -254,7 +254,7 @@ class AllReduceEngine:
             self._on_failure(error)
 
     def _drive(self, until: Task | None) -> None:
-        """Serve until a task's future is done; without a task, as long as anything is in progress."""
+        """Encode, send, receive and decode until a task's future is done; without a task, while one is in progress."""
         while True:
             if self._inbox:
                 self._listen()

@@ -97,7 +97,7 @@ class CommunicatorStatistics:
     """The ranks of this host that are one worker of the job (`local_group`). Only their leader has traffic."""
 
     def count(self, elements: int, seconds: float, *, skipped: bool) -> None:
-        """Count an all-reduce that ended on all ranks alike."""
+        """Count an all-reduce that ended on all ranks alike: with a mean, or `skipped`."""
         self.allreduces += 1
         self.skipped += skipped
         self.elements += elements

@@ -36,15 +36,15 @@ from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
 class Communicator(ABC):
-    """The handle of one rank. Any thread may submit. All threads together submit the same sequence on all ranks.
+    """One rank's handle for all-reduces. Any thread may submit. All ranks submit the same sequence of vectors.
 
-    Subclasses serve. They start the thread when all of them is made.
+    A subclass implements `_serve`. The last step of its constructor starts the thread that runs `_serve`.
 
     Args:
-        who: in messages.
-        rank: which worker this is.
-        codec: how vectors travel, the same on all ranks.
-        thread: its name.
+        who: the name of this communicator in messages.
+        rank: the rank of this communicator.
+        codec: makes payloads of vectors, the same on all ranks.
+        thread: the name of the thread.
     """
 
     on_host_only: ClassVar[bool] = False

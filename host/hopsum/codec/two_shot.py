@@ -92,7 +92,7 @@ class TwoShot:
 
 
 class TwoShotReduction(Reduction):
-    """One all-reduce of one vector by `two-shot`, in one phase that the ranks add up."""
+    """One all-reduce of one vector by codec `two-shot`: one phase, which the ranks sum in place of a switch."""
 
     def __init__(self, codec: TwoShot, *given: Any, **options: Unpack[StartOptions]) -> None:
         self.codec = codec

@@ -50,14 +50,14 @@ class _Call:
 
 
 class LocalGroupMember(LocalRank):
-    """The communicator of a rank whose host's leader takes part in the job.
+    """The communicator of a rank that hands its vectors to its host's leader, which is a worker of the job.
 
     Args:
-        codec: the job's, for its facts; this rank encodes nothing.
-        group: this rank and all others.
+        codec: the job's codec. This rank reads its properties and encodes nothing.
+        group: the ranks of each host of the job.
         connection: to the leader; closed with this object.
-        deadline_s: for the leader to begin an all-reduce.
-        is_newcomer: whether this host took the place of another one in a job that goes on.
+        deadline_s: the longest wait for the leader to begin an all-reduce.
+        is_newcomer: whether this host took the place of another host in a running job.
     """
 
     def __init__(

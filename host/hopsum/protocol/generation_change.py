@@ -61,7 +61,7 @@ class JoinPoint:
         return before.size > 0 and not (decided is not None and decided.covers(before).all())
 
     def void(self, handle: int) -> None:
-        """End an all-reduce that has no result on any rank."""
+        """End an all-reduce without a result on any rank: queue an AllReduceFailed event with WorkersReplacedError."""
         self._state.events.append(AllReduceFailed(handle, self._error()))
 
     def newcomers(self, generation: int) -> tuple[int, ...]:

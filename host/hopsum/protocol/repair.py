@@ -193,7 +193,7 @@ class PeerRepair:
     # ---- answering ----------------------------------------------------------------------------------
 
     def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
-        """Answer a FETCH of this generation. `found` is what the worker holds of an all-reduce in progress."""
+        """Answer a FETCH of this generation with `found`, of an all-reduce in progress, or else from the store."""
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
         # In progress here, or delivered and kept for peers (R2).
@@ -234,7 +234,7 @@ class PeerRepair:
                 self._say(rank, PeerKind.DONE, value=self._told)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
-        """Keep the results of an all-reduce. All results before `position` are held here now."""
+        """Keep a delivered all-reduce's results for peers. This worker holds all results before `position` by now."""
         self.store.keep(reduce, now)
         self.store.note_held(position)
         self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes

@@ -98,7 +98,7 @@ class ResultStore:
         self._drop()
 
     def unproved(self) -> list[int]:
-        """The ranks that have not proved to hold the oldest all-reduce that this worker keeps for its peers."""
+        """Return the ranks that have not proved, by DONE or LEAVE, to hold the oldest all-reduce of this store."""
         if not self._kept:
             return []
         end = self._kept[0].end

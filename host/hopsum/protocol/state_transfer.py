@@ -87,7 +87,7 @@ class StateOffers:
         ]
 
     def _drop(self) -> None:
-        """Drop the state where all that wait for one have said STATE_TAKEN."""
+        """Drop the state if every newcomer that was waiting has said STATE_TAKEN."""
         waiting = self._waiting.items()
         self._waiting = {rank: since for rank, since in waiting if self._taken.get(rank, 0) < since}
         if not self._waiting:

@@ -191,7 +191,7 @@ class StreamState:
         return found
 
     def held_back(self) -> AllReduce | None:
-        """Return the first all-reduce that may not begin yet though those before it have all payloads, or None."""
+        """Return the all-reduce that only rule R2 keeps from sending its first payload, or None."""
         for reduce in self.active:
             if reduce.first >= self.open_end:
                 # Without a payload nothing of it could be sent.

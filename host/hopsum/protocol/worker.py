@@ -88,11 +88,11 @@ __all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Ti
 
 
 class Worker:
-    """One rank's side of the slot protocol.
+    """The state machine of the slot protocol for one rank (in a job with shards: for one of its shards).
 
     Args:
-        repair: asks and serves peers. The caller carries their messages. None: there are no peers to ask.
-        resume: how the job's stream stands where it begins in a later generation: a newcomer begins at its `start`.
+        repair: when to ask peers, and the results to keep for them. None: there are no peers to ask.
+        resume: the state of the job's stream, for a worker made in a later generation. A newcomer begins at `start`.
 
     Raises:
         ValueError: `resume` does not fit the slots.

@@ -342,7 +342,7 @@ class DeviceReduction(BlockReduction):
             yield _Piece(blocks, chunks, slice(start, stop))
 
     def _take_sample(self, vector: torch.Tensor) -> None:
-        """Read the squares of the elements that statistics look at, in the order of the kernels."""
+        """Queue, after the kernels, the sum of squares of a sample of the vector, and append it to `squares`."""
         if self.elements > RUNS * RUN_ELEMENTS:
             # As `hopsum.agent.vector.sample`, so that statistics of both kinds of vectors are alike.
             part = self.elements // RUNS

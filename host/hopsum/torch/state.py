@@ -91,14 +91,14 @@ class _Calls:
 
 
 class HopsumState:
-    """State of the hook: the communicator, and the error feedback of each parameter of `module` by its name.
+    """State of the DDP communication hook: a communicator, and an error feedback for each parameter of `module`.
 
     All arguments are the same on all ranks, but for the rank of `comm`.
 
     Args:
-        comm: sums; stays the caller's to close. Several states may share one, if all ranks run their backward passes
-            in the same order.
-        module: the one that is trained, or the DistributedDataParallel around it.
+        comm: sums gradients. The caller closes it. Several states may share a communicator, if all ranks run their
+            backward passes in the same order.
+        module: the trained module, or the DistributedDataParallel around it.
         error_feedback: whether what a sum does not deliver is added to the next gradient.
         on_nonfinite: when some rank's gradients have NaN or infinity, the step is dropped on all ranks, and residuals
             are what they were before it. "raise": `backward` raises, naming the parameters; "skip": all gradients
@@ -111,17 +111,16 @@ class HopsumState:
         on_switch_lost: "raise"; or "fall_back": from the step on in which some rank lost the switch for good, the
             process group averages, on all ranks alike. Costs a copy of the gradients and a vote of the ranks each step.
         log_every: after so many steps, rank 0 writes a line with their times; 0: never.
-        codec_on: "auto": gradients on a GPU are encoded and decoded there, if the codec has a form for it, else on the
-            host, which the log says; "device": on their own device, the CPU too; "host". The bytes are the same.
+        codec_on: "auto": gradients on a GPU are encoded and decoded there, if the codec has code for GPUs, else on the
+            host, with a line in the log; "device": on their own device, the CPU too; "host". The bytes are the same.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
 
     Raises:
-        ValueError: a number below zero, a pattern that fits no parameter, a process group that is missing or is not
-            the agent's workers.
-        CodecError: another word for `on_nonfinite`; or codec_on="device" and the codec has no form for a parameter's
-            device.
+        ValueError: a negative number, a pattern that fits no parameter, a process group that is missing or has other
+            ranks than `comm`.
+        CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no code for a parameter's device.
     """
 
     def __init__(

@@ -284,11 +284,11 @@ class Shard:
         key: bytes,
         absent: frozenset[int] = frozenset(),
     ) -> None:
-        """Go on in another generation, as `Worker.resume`, with peers where they live now, and the generation's key.
+        """Continue in another generation, as `Worker.resume`, with the generation's key and its addresses of peers.
 
         Raises:
-            TypeError: without peers.
-            ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
+            TypeError: the shard was made without peers.
+            ValueError: as `Worker.resume`, or `peers` lacks a rank, or `key` has a wrong length. Nothing was changed.
         """
         channel, generation_key = self._with_peers().channel, GenerationKey(generation, key)
         _require_all(peers, replace(self.worker.membership, rack=rack, absent=absent))

@@ -93,7 +93,7 @@ def make_reply(hello: bytes, key: GenerationKey) -> tuple[bytes, Seal]:
 
 
 def check_reply(reply: bytes, hello: bytes, key: GenerationKey) -> Seal:
-    """Return the seal of messages to the worker that answered HELLO. Raises PeerMessageError: it is no member."""
+    """Check the REPLY to a HELLO. Return the seal of later messages. Raises PeerMessageError: the key differs."""
     nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
     if not hmac.compare_digest(key.derive(b"listener", hello, nonce), proof):
         raise PeerMessageError("forged", "who listens there does not know the generation's key")

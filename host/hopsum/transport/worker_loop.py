@@ -303,16 +303,16 @@ class WorkerLoop:
                     stream.taken = spread.taken = row[at.TAKEN]
 
     def run(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> list[list[NDArray[np.uint8]]]:
-        """Let the kernel serve plain workers until `limit_at`, or until there is something that is not plain.
+        """Call the compiled kernel until `limit_at`, a wake-up, a socket error, or an all-reduce with all its results.
 
-        A worker itself takes a datagram that is not plain, and some behind it. The kernel continues where all workers
-        are plain again.
+        A worker in Python takes a datagram that is not plain, and a few after it. The kernel continues where all
+        workers are plain again.
 
         Args:
-            spreads: all that is in progress.
+            spreads: all all-reduces in progress.
 
         Returns:
-            By shard, what is to be sent next, uint8[n, bytes] each: it was counted as sent.
+            By shard, the datagrams that the caller sends next, uint8[n, bytes] each. They are counted as sent already.
 
         Raises:
             RuntimeError: the kernel in numba's cache has another layout of the memory.

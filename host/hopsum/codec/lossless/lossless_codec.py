@@ -262,7 +262,7 @@ class LosslessReduction(Reduction):
         self._finish(self._mean(sums, counts), contributors)
 
     def _repeat(self, found: str) -> None:
-        """Sum the same payloads again, or give up. Nobody has used any of the sums."""
+        """Keep the phase, to be summed again; raise CollectiveError after the last try. `found` names the fault."""
         # The same payloads once more: the network may have lost a late worker's part only this time.
         self._repeats_left -= 1
         if self._repeats_left:
