@@ -202,6 +202,15 @@ class Shard:
             self.say()
         return self.worker.get_timer()
 
+    def end_step(self) -> None:
+        """Give the worker the DONEs of its peers where no step is in progress: there may be none for a long time."""
+        # Both threads look here: the channel's after it put a DONE there, the other one after it let go of the lock.
+        while self._dones and self.lock.acquire(blocking=False):
+            try:
+                self._take_dones()
+            finally:
+                self.lock.release()
+
     def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
         """Send batches of datagrams, uint8[n, bytes] each, in this order."""
         for segments in batches:
@@ -374,12 +383,7 @@ class Shard:
         self._dones[message.sender] = message
         if self._waits:
             self.wake()
-        elif self.lock.acquire(blocking=False):
-            # No step is in progress, and perhaps none will be for a long time.
-            try:
-                self._take_dones()
-            finally:
-                self.lock.release()
+        self.end_step()
 
     def _take_dones(self) -> None:
         """Give the worker the DONEs of its peers; with the lock."""

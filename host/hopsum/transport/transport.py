@@ -243,6 +243,7 @@ class Transport:
             while worker.events:
                 if (over := self._take(number, worker.events.popleft())) is not None:
                     found.append(over)
+            shards[number].end_step()
         return found
 
     def wake(self) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +128,8 @@ def test_a_worker_that_is_held_back_continues_when_it_is_told(stack: ExitStack) 
     assert second.waits
     peer.tell_all(done(1))
     second.end()
+    peer.tell_all(done(2))
+    await_that(lambda: not pair.kept)
 
 
 def test_an_idle_worker_drops_what_is_proved(stack: ExitStack) -> None:
@@ -156,6 +160,21 @@ def test_done_does_not_end_a_wait_for_the_network(stack: ExitStack, monkeypatch:
     pair.sum()
     assert pair.kept == 1
     assert not woken
+
+
+def test_done_that_comes_during_the_last_step_is_taken(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(stack, PATIENT)
+    hand_over = pair.shard.hand_over
+
+    def hear_meanwhile(*arrived: Any, **how: Any) -> None:
+        hand_over(*arrived, **how)
+        if pair.kept:
+            with ThreadPoolExecutor(1) as channel:
+                channel.submit(pair.shard._hear, done(1)).result()
+
+    monkeypatch.setattr(pair.shard, "hand_over", hear_meanwhile)
+    pair.sum()
+    assert not pair.kept
 
 
 @pytest.mark.parametrize("how", ["closes", "dies"])
