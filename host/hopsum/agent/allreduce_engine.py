@@ -641,12 +641,8 @@ class AllReduceEngine:
             self._tasks.remove(task)
             return
         self._leave(task)
-        try:
-            if give_back:
-                task.give_back()
-        except BaseException as failure:  # whoever waits for the future hears of both
-            error.add_note(f"its error feedback did not take the vector back: {failure!r}")
-            _log.exception("rank %d: the error feedback of all-reduce %d is lost", self._rank, task.number)
+        if give_back:
+            task.give_back(error)
         task.future.set_exception(error)
 
     def _leave(self, task: Task) -> None:
@@ -717,7 +713,7 @@ def _whole(task: Task) -> AllReduceDone:
         raise RuntimeError("an all-reduce has results of a phase that it did not begin")
     done = task.first[0]
     results, contributors = done.results, done.contributors
-    # The signature's chunk, and the others if there are any (`signed`).
+    # The signature's chunk, and the others if there are any (`Signer.sign`).
     if task.parts == 2:
         done = task.first[1]
         results = np.concatenate((results, done.results))

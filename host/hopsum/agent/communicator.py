@@ -60,6 +60,7 @@ class Communicator(ABC):
         self._followed_by_other: ErrorFeedback | None = None
         """The error feedback of the last vector, if a group is open: it serves one vector at a time."""
         self._counted: Final = CommunicatorStatistics()
+        """The counts so far. The thread that serves counts all-reduces, `note_step` counts steps."""
         self._groups = 0
         """Groups that are open, one inside the other."""
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)

@@ -131,7 +131,7 @@ class SerialCommunicator(Communicator):
                 task.future.set_exception(error)
             except BaseException as error:
                 # The vector is not delivered: the error feedback keeps it for the next all-reduce.
-                task.give_back()
+                task.give_back(error)
                 task.future.set_exception(self._fail(error))
             else:
                 task.future.set_result(result)

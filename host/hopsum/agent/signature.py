@@ -94,7 +94,6 @@ class Signer:
         task.signature = _PAIRS.pack(
             length, MOST - length, codec, MOST - codec, seed, MOST - seed, digest, MOST - digest
         )
-
         full = SHAPES[Op.MAX32].elements
         lanes = phase.lanes + LANES
         payloads = np.zeros((-(-lanes // full), 4 * full), np.uint8)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from hopsum.agent.allreduce_results import AllReduceResult
 from hopsum.agent.vector import Vector, host_vector
 from hopsum.codec.interface import CollectivePhase, OnNonfinite, Reduction, Tensors
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,10 +84,18 @@ class Task:
         """Return the memory for the mean of a vector of numpy. Raises CodecError for a vector that lies elsewhere."""
         return host_vector(self.vector).out
 
-    def give_back(self) -> None:
-        """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped."""
-        if self.reduction is not None and self.reduction.phase is not None:
-            # The reduction may have written the mean over x already, so only it still has the vector.
-            self.reduction.abort()  # it has the vector, also when its memory has the mean already
-        else:
-            self.vector.give_back()
+    def give_back(self, error: BaseException) -> None:
+        """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped.
+
+        Args:
+            error: that the future gets next. A failure of the error feedback is added to it, and not raised.
+        """
+        try:
+            if self.reduction is not None and self.reduction.phase is not None:
+                # The reduction may have written the mean over x already, so only it still has the vector.
+                self.reduction.abort()
+            else:
+                self.vector.give_back()
+        except BaseException as failure:  # whoever waits for the future hears of both
+            error.add_note(f"its error feedback did not take the vector back: {failure!r}")
+            _log.exception("the error feedback of all-reduce %d is lost", self.number)

@@ -191,7 +191,7 @@ class LocalGroupMember(LocalRank):
             workers = np.full(message["chunks"], message["contributors"], np.uint64)
         else:
             workers = np.frombuffer(contributors, np.uint64)
-        self._count(task, message["seconds"], skipped=skipped)
+        self._counted.count(task.x.size, message["seconds"], skipped=skipped)
         task.future.set_result(AllReduceResult(mean, workers, skipped, SocketTraffic(), message["seconds"]))
 
     def _fail(self, call: _Call, error: HopsumError) -> None:
@@ -199,16 +199,13 @@ class LocalGroupMember(LocalRank):
         self._pool.give(call.segment)
         if isinstance(error, CollectiveError):
             call.withdraw()
-            self._count(call.task, 0.0, skipped=True)
+            self._counted.count(call.task.x.size, 0.0, skipped=True)
         else:
             call.deliver()
         # The leader knows that some rank had NaN or infinity. Which tensor of this rank it was is found out here.
         if isinstance(error, NonFiniteError):
             error = nonfinite_error(call.task.x, call.task.tensors, self.rank)
         call.task.future.set_exception(error)
-
-    def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
-        self._counted.count(task.x.size, seconds, skipped=skipped)
 
     def _leave(self) -> None:
         """Part from the leader; what was not answered ends, and goes back into the error feedback."""

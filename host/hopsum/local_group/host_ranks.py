@@ -139,9 +139,10 @@ class LocalRank(Communicator):
     def _end_tasks(self, tasks: Iterable[Task]) -> None:
         """End tasks without a result. After a failure their vectors go back into the error feedback."""
         for task in tasks:
+            error = self._failure or self._closed_error()
             if self._failure is not None:
-                task.give_back()
-            task.future.set_exception(self._failure or self._closed_error())
+                task.give_back(error)
+            task.future.set_exception(error)
 
 
 def as_hopsum(error: BaseException, what: str = "") -> HopsumError:

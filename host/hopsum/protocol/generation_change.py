@@ -51,7 +51,7 @@ class JoinPoint:
             self.gone_on = False
 
     def require_gone_on(self) -> None:
-        """Raise WorkersReplacedError where the stream stands at `start`: the program has not gone on."""
+        """Raise WorkersReplacedError where the stream has reached `start`. For a program that has not gone on yet."""
         if self._stream.end >= self.start:
             raise self._error()
 

@@ -346,8 +346,7 @@ class HopsumState:
 
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
-        if self._grouping is not None:
-            self._end_group()
+        self._end_group()
         # Where the end of a step may still change the means, no bucket gets one before.
         drops_unused = self._sender is not None and self._sender.drops_unused
         together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
@@ -365,8 +364,8 @@ class HopsumState:
             # Kept, as `attach` may put another communicator in its place before the group ends.
             self._grouping = self._sender.communicator
             self._grouping.group_start()
-        if self._scaler is not None and self._scaler.get_scale() != self._scale:
-            scale = self._scaler.get_scale()
+        # Asked once: on a GPU the answer waits for the device.
+        if self._scaler is not None and (scale := self._scaler.get_scale()) != self._scale:
             # Residuals are parts of scaled gradients. Unscaled they would count 2^16 times too little or too much.
             self._residuals.scale(scale / self._scale)
             self._scale = scale

@@ -188,7 +188,7 @@ class Transport:
         spread.coder = None
 
     def _fill(self, spread: Spread, first: int, payloads: NDArray[np.uint8]) -> None:
-        """Give the shards the payloads of chunks from `first` on; with the locks."""
+        """Give the shards the payloads of chunks from `first` on; with the lock."""
         shards = len(self.shards)
         for number, reduce in enumerate(spread.reduces):
             if reduce is not None:
@@ -240,8 +240,8 @@ class Transport:
         failed = None if work is None else self._do(work)
         found: list[AllReduceEvent] = [] if failed is None else [failed]
         for number, worker in enumerate(workers):
-            while worker.events:
-                if (over := self._take(number, worker.events.popleft())) is not None:
+            while (event := worker.next_event()) is not None:
+                if (over := self._take(number, event)) is not None:
                     found.append(over)
             shards[number].end_step()
         return found
@@ -274,7 +274,7 @@ class Transport:
     # ---- parts of a step ---------------------------------------------------------------------------------
 
     def _is_plain(self) -> bool:
-        """Say whether the compiled loop can have the workers now; with the locks."""
+        """Say whether the compiled loop can have the workers now; with the lock."""
         # A thread that wants a worker gets it before the loop waits for the network with it.
         loop = self._loop
         return loop is not None and not self._lock.waiting and loop.is_plain(self._workers, self._spreads)

@@ -111,6 +111,21 @@ def test_what_is_queued_behind_a_failure_is_over_too() -> None:
         assert [kept.residual.tolist() for kept in feedback] == [[1, 2], [3, 4], [0, 0]], "NaN is dropped"
 
 
+def test_a_feedback_that_fails_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    with join("feedback", 0, deadline_s=0.2) as job, join("feedback", 1):
+        feedback = ErrorFeedback(2)
+        monkeypatch.setattr(feedback, "give_back", fail)
+        futures = [job.submit(np.ones(2, np.float32), feedback=each) for each in (feedback, None)]
+        errors = [future.exception(60) for future in futures]
+    assert [type(each) for each in errors] == [AllReduceTimeoutError, GenerationEndedError]
+    assert getattr(errors[0], "__notes__", "") == [
+        "its error feedback did not take the vector back: MemoryError('no room')"
+    ]
+
+
 def test_missing_ranks_are_named() -> None:
     with join("missing", 2, workers=3, deadline_s=0.05), join("missing", 0, workers=3, deadline_s=0.05) as job:
         with pytest.raises(AllReduceTimeoutError) as refused:

@@ -66,7 +66,7 @@ class LazyKernel:
         function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
         self._compiled: Callable[..., None] | None = None
-        # A caller that is in a hurry calls it: one call of Python less.
+        # Replaced by the machine code itself, which a caller can then call without a call of Python in between.
         self.run: Callable[..., None] = lambda *arguments: self.compile()(*arguments)
 
     def __call__(self, *arguments: Any) -> None:

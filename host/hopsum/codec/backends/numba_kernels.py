@@ -222,6 +222,7 @@ class NumbaKernels(Kernels):
         units, scales, shifts = by_block[: 8 * blocks], by_block[8 * blocks : 12 * blocks], by_block[12 * blocks :]
         stream.scales = scales.view(np.float32), shifts[: 4 * blocks].view(np.int32), units.view(np.float64)
         stream.kept = (x, own, payloads, x if mean is None else mean, room, plan.table.values)
+        # As `address_of`, without a call for each of five arrays of every vector.
         addresses = [each.__array_interface__["data"][0] for each in stream.kept[:5]]
         at = addresses[-1] + before
         addresses += [at, *range(at + 8 * blocks, at + 28 * blocks, 4 * blocks)]
