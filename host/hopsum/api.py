@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, Literal, Protocol, TypeVar, overload
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,8 @@ class _Kept:
 
     def __init__(self) -> None:
         self.feedback: dict[str, Any] = {}
-        self.pending: dict[str, Future[AllReduceResult]] = {}
+        # Weak: the communicator keeps those on their way, and a done one would keep its mean.
+        self.pending: WeakValueDictionary[str, Future[AllReduceResult]] = WeakValueDictionary()
 
 
 _lock: Final = threading.RLock()

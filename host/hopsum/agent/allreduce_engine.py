@@ -614,7 +614,8 @@ class AllReduceEngine:
         task.future.set_result(
             AllReduceResult(
                 mean=task.vector.all_nan() if mean is None else mean,
-                contributors=reduction.contributors,
+                # A copy: a view would keep the payloads of all results as long as the caller keeps this.
+                contributors=reduction.contributors.copy(),
                 skipped=mean is None,
                 traffic=traffic,
                 seconds=seconds,

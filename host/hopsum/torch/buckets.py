@@ -8,6 +8,7 @@ that DDP makes without a hook. Each rank divides by the number of ranks, then al
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Communicator
+from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec.interface import OnNonfinite
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
@@ -258,9 +259,9 @@ class Sender:
             future = self.communicator.submit(on_device.vector(x, held, out=x), **call)
         portion.submitted = True
 
-        def take() -> bool:
+        def take(done: Future[AllReduceResult]) -> bool:
             try:
-                result = future.result()
+                result = done.result()
             except WorkersReplacedError:
                 # The communicator has put the whole vector into the feedback: a step that is done again takes it back.
                 portion.settled = True
@@ -280,8 +281,8 @@ class Sender:
         portion.carry(self.residuals)
         future = self.group.mean(portion.x)
 
-        def take() -> bool:
-            future.wait()
+        def take(done: torch.futures.Future[Any]) -> bool:
+            done.wait()
             # The process group says nothing of NaN: each rank looks at the same mean, so all decide alike.
             if portion.is_finite:
                 return True
@@ -309,17 +310,18 @@ class Sender:
             step.end(failure=error)
             return
 
-        def take() -> bool:
-            future.wait()
+        def take(done: torch.futures.Future[Any]) -> bool:
+            done.wait()
             return True
 
         future.add_done_callback(partial(_end, step, None, take))
 
 
-def _end(step: Step, portion: Portion | None, take: Callable[[], bool], _: object) -> None:
+def _end(step: Step, portion: Portion | None, take: Callable[[Any], bool], done: Any) -> None:
     """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
-        has_mean = take()
+        # `take` is given the future: if it had it, the future would hold itself, and its memory until a collection.
+        has_mean = take(done)
     except BaseException as failure:
         step.end(portion, failure=failure)
     else:

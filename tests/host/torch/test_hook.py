@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
+from hopsum.agent import AllReduceResult
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.torch import HopsumState, hopsum_hook
 
@@ -110,6 +112,20 @@ def test_without_error_feedback_nothing_is_kept(stack: ExitStack) -> None:
     first, second = (ranks.reduce(LAST, gradients(310, 2))[0] for _ in range(2))
     assert not torch.equal(first, second)
     assert ranks.states[0].state_dict()["residuals"]["0"] == {}
+
+
+def test_a_result_is_freed_without_a_collection(stack: ExitStack) -> None:
+    """With large gradients, those of some steps more would be most of a worker's memory."""
+    ranks = Ranks(stack, 2)
+    gc.collect()
+    gc.disable()
+    try:
+        for seed in range(8):
+            ranks.reduce(LAST, gradients(310, 2, seed))
+        # An agent's thread may have the last one still.
+        assert sum(type(each) is AllReduceResult for each in gc.get_objects()) <= 2
+    finally:
+        gc.enable()
 
 
 def test_statistics(stack: ExitStack) -> None:
