@@ -8,8 +8,8 @@ Bytes are counted, costs are measured on this machine, and the rest is arithmeti
     network     UPDATEs of a step times the time of one UPDATE and its RESULT, and vectors times the shortest
                 all-reduce, measured here: one worker and an embedded switch on loopback. A ring has none here:
                 `hopsum bench allreduce` measures gloo beside hopsum
-    all-reduce  the longer of wire, and codec with network: a worker has one thread for both, and the wire works beside.
-                The shorter is added for a window of chunks, in which one of them waits for the other
+    all-reduce  the longer of wire, and codec with network: a worker has one thread for both, and the wire works beside,
+                but for what the codec does before its first code can be sent, such as finding the ranges of a vector
     step        computing, and what of the all-reduce is not hidden behind `--overlap` of it
 
 So an all-reduce is a lower bound: other load, losses and the first and last vector of a step come on top.
@@ -48,7 +48,7 @@ from hopsum_evaluation.plan.traffic import (
 )
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
-from hopsum_wire import MAX_WORKERS
+from hopsum_wire import MAX_WORKERS, Op
 
 CODECS: Final = ("thc", "thc:result_bits=6", "thc:bits=2", "uhc", "fixed", "lossless")
 """The codecs of a page where --codec names none."""
@@ -102,7 +102,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="share of computing that communication may overlap; DDP: the backward pass (default %(default)s)",
     )
     parser.add_argument("--buckets", type=int, default=8, metavar="N", help="vectors of a step (default %(default)s)")
-    parser.add_argument("--window", type=whole(1), default=512, help="slots of the job (default %(default)s)")
     parser.add_argument(
         "--density",
         type=float,
@@ -180,6 +179,7 @@ class PlanCosts:
     vector_s: of the shortest all-reduce. 0 where it cannot be measured.
     missing: why these two were not measured, or empty.
     codec_s: to encode and decode an element, by codec.
+    first_s: the part of it before the first code can be sent, by codec. A two-shot encodes all before it sends.
     nmse: error of the mean by codec, where it is known.
     refused: codecs that a job of so many workers cannot have, with the reason.
     """
@@ -188,6 +188,7 @@ class PlanCosts:
     vector_s: float
     missing: str
     codec_s: dict[str, float] = field(default_factory=dict)
+    first_s: dict[str, float] = field(default_factory=dict)
     nmse: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -198,8 +199,9 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
     # A job of one rank: it adds as many elements as each of n ranks, n versions of an n-th of the vector.
     for bits in TWO_SHOT_BITS:
         alone = TwoShot(1, bits=bits)
-        costs.codec_s[f"two-shot:bits={bits}"] = codec_seconds(alone, 1.0, options.seed)
-        costs.nmse[f"two-shot:bits={bits}"] = nmse_of(alone, options.seed)
+        name = f"two-shot:bits={bits}"
+        costs.codec_s[name] = costs.first_s[name] = codec_seconds(alone, 1.0, options.seed)[0]
+        costs.nmse[name] = nmse_of(alone, options.seed)
     # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
     union = 1 - (1 - options.density) ** options.workers
     for name in options.codec or CODECS:
@@ -209,7 +211,7 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
             # A TypeError names an option that the codec lacks.
             costs.refused[name] = str(error)
             continue
-        costs.codec_s[name] = codec_seconds(codec, union, options.seed)
+        costs.codec_s[name], costs.first_s[name] = codec_seconds(codec, union, options.seed)
         if isinstance(codec, LookupTableCodec):
             costs.nmse[name] = expected_nmse(codec.table, options.workers)
     return costs
@@ -224,10 +226,8 @@ def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> l
         codec_s = elements * costs.codec_s.get(method, 0.0)
         network_s = traffic.chunks * costs.chunk_s + options.buckets * costs.vector_s * bool(traffic.chunks)
         worker_s = codec_s + network_s
-        # A two-shot sends a vector when all of it is encoded. Chunks of a switch are encoded while others are on the
-        # wire, but for the first window: nothing has come back yet, or nothing is left to send.
-        alone = min(1.0, options.window / traffic.chunks) if traffic.chunks else 1.0
-        allreduce_s = max(wire_s, worker_s) + alone * min(wire_s, worker_s)
+        first_s = elements * costs.first_s.get(method, 0.0)
+        allreduce_s = first_s + max(wire_s, worker_s - first_s)
         # The last vector is there only when the backward pass ends, so it is never hidden.
         exposed_s = max(allreduce_s / options.buckets, allreduce_s - options.overlap * options.compute)
         step_s = options.compute + (exposed_s if options.overlap else allreduce_s)
@@ -244,8 +244,10 @@ def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> l
     return rows
 
 
-def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> float:
-    """Return the seconds to encode and decode one element, measured: processor time, the least of a few runs.
+def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> tuple[float, float]:
+    """Return the seconds to encode and decode one element, and those of them before the first code can be sent.
+
+    Measured: processor time, the least of a few runs.
 
     One rank's all-reduce of a vector of N(0, 1) with error feedback, of which a share `density` is not zero for codec
     lossless. What the switch does in between is not counted, what ranks add is.
@@ -260,6 +262,8 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
         begin = time.process_time()
         reduction = codec.start(x, ReductionContext(seed, step, 0), feedback)
         seconds = time.process_time() - begin
+        # Codes are encoded while others are on the wire. Ranges are found before.
+        first = seconds if reduction.phase is not None and reduction.phase.op is Op.MAX32 else 0.0
         while (phase := reduction.phase) is not None:
             begin = time.process_time()
             results, contributors = simulate_phase(codec, [phase])
@@ -267,9 +271,9 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
                 begin = time.process_time()
             reduction.take(results, contributors)
             seconds += time.process_time() - begin
-        taken.append(seconds)
+        taken.append((seconds / elements, first / elements))
     # The first run compiles kernels.
-    return min(taken[1:]) / elements
+    return min(taken[1:])
 
 
 def nmse_of(codec: Codec, seed: int) -> float:

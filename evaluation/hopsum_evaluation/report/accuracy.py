@@ -21,7 +21,7 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, links_unavailable, seats_of, start_switches
-from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.accuracy_plan import UNSHAPED, AccuracyPlan, Course, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.experiment import Tell
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_topologies import Star
@@ -119,7 +119,7 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
     course = trainings.course
     for rate, repeats in course.rates.items():
         # Shaping again empties the queues and begins the counts at zero.
-        star.shape(dilated_rate(rate, trainings.dilate))
+        star.shape(None if rate == UNSHAPED else dilated_rate(rate, trainings.dilate))
         slow = star.rate_bits_per_s()
         bits_per_s = None if slow is None else trainings.dilate * slow
         for repeat, seed in enumerate(trainings.seeds[:repeats]):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench accuracy`: seconds to a target on shaped links, hopsum beside other schemes.
 
-All schemes train by turns from the same parameters on the same batches, once for each seed. Printed are the seconds of
-each scheme and how many times longer it takes to the target than hopsum, with the 95 % interval of the seeds. The
-fastest other scheme is taken seed by seed. --output has the figures of every training that has ended. A call with the
-same settings does the trainings that the file lacks.
+All schemes train by turns from the same parameters on the same batches, once for each seed, to the target. Printed are
+the seconds of each scheme and how many times longer it takes to the target than hopsum, with the 95 % interval of the
+seeds. The fastest other scheme is taken seed by seed. --output has the figures of every training that has ended. A call
+with the same settings does the trainings that the file lacks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
-from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, Course
+from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, UNSHAPED, Course
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
-from hopsum_evaluation.report.time_to_target import BEST, Ratio, end_ratios, reached_s, time_ratios
+from hopsum_evaluation.report.time_to_target import BEST, Ratio, reached_s, time_ratios
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = base_parser("accuracy", __doc__ or "")
     parser.add_argument("--model", choices=tuple(MODELS), default="cnn", help="model (default %(default)s)")
     parser.add_argument(
-        "--rate", type=rate_bits_per_s, default=200e6, metavar="RATE", help="rate of the links (default 200mbit)"
+        "--rate", type=_rate, default=200e6, metavar="RATE", help=f"rate of the links, or {UNSHAPED} (default 200mbit)"
     )
     parser.add_argument(
         "--placement", choices=PLACEMENTS, default="fabric", help="place of the switches (default %(default)s)"
@@ -200,7 +200,7 @@ def course_of(options: argparse.Namespace) -> Course:
     steps = max(2, round(steps * options.scale))
     # Each scheme once, ours last: turns rotate from there.
     schemes = (*(name for name in options.others if name != options.codec), options.codec)
-    rates = {f"{options.rate / 1e6:g}mbit": options.seeds}
+    rates = {f"{options.rate / 1e6:g}mbit" if options.rate else UNSHAPED: options.seeds}
     return Course(options.model, steps, batch, min(every, steps), rates, schemes)
 
 
@@ -209,22 +209,22 @@ def show(document: dict[str, Any], console: Console) -> None:
     model, ours, runs = MODELS[document["model"]], document["ours"], document["runs"]
     console.print(document["processors"], highlight=False)
     dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
-    ratios, ends = time_ratios(model, runs, ours), end_ratios(runs, ours)
+    rate = document["rate_bits_per_s"]
+    ratios = time_ratios(model, runs, ours)
     title = (
-        f"{dilated}{model.words}, links of {said_rate(document['rate_bits_per_s'])}, "
+        f"{dilated}{model.words}, links {(rate and f'of {said_rate(rate)}') or 'that are not shaped'}, "
         f"placement {document['placement']}, {document['workers']} workers, "
-        f"{document['seeds']} seeds, {document['steps']} steps; "
+        f"{document['seeds']} seeds, {document['steps']} steps at most; "
         "step and its parts in ms, kB of a step at a worker's interface"
     )
     table = Table(title=title, title_justify="left")
     parts = ("step", "compute", "reduce", "CPU", "kB")
-    for head in ("scheme", *parts, f"s to {model.goal}", f"over {ours}", "more at the end"):
+    for head in ("scheme", *parts, f"s to {model.goal}", f"over {ours}"):
         table.add_column(head, justify="left" if head == "scheme" else "right", no_wrap=head == "scheme")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
-        compared = (_said(found.get(scheme)) for found in (ratios, ends))
         sent = f"{fmean(run['bytes_per_step'] for run in same) / 1000:,.0f}"
-        table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), *compared)
+        table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), _said(ratios.get(scheme)))
     console.print(table)
     # Seed by seed: the fastest other scheme of one seed need not be that of another.
     best = _said(ratios.get(BEST)) or "none reached the target"
@@ -248,6 +248,10 @@ def _said(ratio: Ratio | None) -> str:
         return "" if ratio is None else "not reached"
     interval = "" if ratio.low is None else f" ({ratio.low:.3g} to {ratio.high:.3g})"
     return f"{ratio.mean:.3g}{interval}"
+
+
+def _rate(text: str) -> float | None:
+    return None if text == UNSHAPED else rate_bits_per_s(text)
 
 
 def scheme(text: str) -> str:

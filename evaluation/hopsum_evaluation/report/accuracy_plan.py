@@ -48,6 +48,8 @@ MODELS: Final = {
 }
 
 
+UNSHAPED: Final = "unshaped"
+"""The rate of links that are not shaped."""
 TIMED: Final = {"vgg16": (4, 32), "resnet50": (8, 64), "bert-base": (4, 64), "gpt2-small": (4, 64)}
 """Models whose steps are timed on random data: samples of a worker in a step, on the CPU and on a GPU."""
 WINDOW: Final = 128
@@ -58,10 +60,10 @@ WINDOW: Final = 128
 class Course:
     """Trainings of one model, by rates and schemes.
 
-    steps: of a training. 0: as many as take `seconds`.
+    steps: the most of a training, which ends at its target. 0: as many as take `seconds`.
     batch: images or windows of a worker in a step.
     every: steps between two measurements on the test data.
-    rates: number of seeds at each rate, which is in tc's words.
+    rates: number of seeds at each rate, which is in tc's words or UNSHAPED.
     """
 
     model: str
@@ -136,7 +138,7 @@ class TrainingRun(NamedTuple):
     points: list[tuple[int, float, float]]
     """Steps, seconds of training so far, the model's measure, of rank 0."""
     step_s: float
-    """Mean of the steps after the first."""
+    """Mean of the steps after the first, or of those that are counted by their time."""
     compute_s: float
     """The seconds of a step without its all-reduce, all workers at the same time, as the median."""
     reduce_s: float | None
@@ -145,7 +147,7 @@ class TrainingRun(NamedTuple):
     None for PowerSGD, whose all-reduce has no form of its own, and where steps are counted by their time.
     """
     step_cpu_s: float
-    """The processor time of rank 0's process in a step, all threads, mean of the steps after the first."""
+    """The processor time of rank 0's process in a step, all threads, mean of the same steps."""
     bytes_per_step: float
     """The bytes at rank 0's interface in the busier direction, mean of all steps.
 

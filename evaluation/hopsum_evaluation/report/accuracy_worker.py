@@ -30,7 +30,7 @@ from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss, paced
-from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.accuracy_plan import MODELS, AccuracyPlan, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.other_schemes import bf16_hook
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
@@ -39,9 +39,9 @@ from hopsum_topologies.seat import Seat
 POWERSGD_RANKS = {"powersgd": 2, "powersgd-4": 4}
 POWERSGD_START = 10
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-SETTLING_STEPS = 4
-"""Steps before those that are counted by their time. DDP makes its buckets anew after the first, PowerSGD compresses
-from the third on and allocates there, and the last one tells how many steps follow."""
+SETTLING_STEPS, POWERSGD_SETTLING_STEPS = 2, 4
+"""Steps before those that are counted by their time: DDP makes its buckets anew after the first, PowerSGD compresses
+from the third on and allocates there. The last one tells how many steps follow."""
 LEAST_STEPS = 2
 ONE_BUCKET_MB = 1024
 """torch's PowerSGD begins an all-reduce when the one before has ended, in a callback. With several buckets ranks may
@@ -126,7 +126,8 @@ def _train(
     took: list[float] = []
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
-    steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(SETTLING_STEPS)][-1], order.seconds)
+    settling = POWERSGD_SETTLING_STEPS if order.scheme in POWERSGD_RANKS else SETTLING_STEPS
+    steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(settling)][-1], order.seconds)
     began_bytes, began_again = _interface_bytes(), _retransmits(order, reducers)
     for step in range(1, steps + 1):
         batch = draw()
@@ -134,11 +135,16 @@ def _train(
         took.append(_step(ddp, optimiser, batch))
         used.append(time.process_time() - used_s)
         if order.every and step % order.every == 0:
+            reached = torch.zeros(1)
             if rank == 0:
                 points.append((step, sum(took), learning.measure(network)))
                 pipe.send(("step", step))
-            dist.barrier()
+                reached += MODELS[plan.model].reached(points[-1][2])
+            dist.broadcast(reached, 0)
+            if reached:
+                break
     moved = max(now - then for now, then in zip(_interface_bytes(), began_bytes, strict=True))
+    steps = len(took)
     again = (_retransmits(order, reducers) - began_again) / steps
     compute_s = _compute(ddp, optimiser, batch)
     reduce_s = _reduce(order, network, plan, reducers) if order.steps else None
@@ -150,7 +156,8 @@ def _train(
             reducers.spans.clear()
             _step(ddp, optimiser, batch)
         encode_s, decode_s = (_seconds_in(reducers.spans, *stages) for stages in (("prepare", "encode"), ("decode",)))
-    step_s, step_cpu_s = float(np.mean(took[1:])), float(np.mean(used[1:]))
+    first = int(order.steps > 0)
+    step_s, step_cpu_s = float(np.mean(took[first:])), float(np.mean(used[first:]))
     return TrainingRun(points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s, again)
 
 

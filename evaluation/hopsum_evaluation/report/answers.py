@@ -17,17 +17,23 @@ from typing import Any, Final, NamedTuple
 
 from hopsum_evaluation.charts import BarChart, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
-from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.accuracy_plan import MODELS, UNSHAPED
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
-from hopsum_evaluation.report.time_to_target import Ratio, is_ours, make_ratio, seconds_ratio, seconds_to_target
+from hopsum_evaluation.report.time_to_target import (
+    Ratio,
+    is_ours,
+    make_ratio,
+    seconds_ratio,
+    seconds_to_target,
+    steps_to_target,
+)
 from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate, said_time
 
 FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
 SWITCHLESS: Final = "two-shot:bits=4"
 _PAIRED: Final = "thc:bits=2"
-_CNN: Final = "cnn"
 MOST_OFF: Final = 0.25
 """Most by which a prediction of `hopsum plan` may differ from what was measured, as a share."""
 REAL: Final = {
@@ -51,9 +57,10 @@ _HOOKS_SAID: Final = "the fastest of torch's hooks"
 
 
 class _Claimed(NamedTuple):
-    """A claim about trainings of the CNN: the fastest of `others` takes at least `least` times our seconds."""
+    """A claim about trainings: the fastest of `others` takes at least `least` times the seconds of hopsum's fastest."""
 
     name: str
+    model: str
     rate: str
     least: float
     said: str = _HOOKS_SAID
@@ -65,20 +72,20 @@ class _Claimed(NamedTuple):
     def claim(self) -> Claim:
         """The claim in words."""
         where = f"{self.rate} links, {PLACES[self.place]}"
-        text = f"seconds to {MODELS[_CNN].goal}, {where}: {self.said} over {_PAIRED}"
+        text = f"`{self.model}`: seconds to {MODELS[self.model].goal}, {where}: {self.said} over hopsum"
         basis = Basis.OWN if self.source == "goal" else Basis.PUBLISHED
-        return Claim(f"{self.name}-{self.rate}", text, self.source, basis, self.least, Relation.AT_LEAST)
+        return Claim(f"{self.name}-{self.model}-{self.rate}", text, self.source, basis, self.least, Relation.AT_LEAST)
 
 
 _THC: Final = "Li et al., THC (NSDI 2024), abstract: 1.40 to 1.47"
 _CLAIMED: Final = [
     each
+    for model in ("cnn", "cnn-10m", "transformer-10m")
     for rate in ("200mbit", "1gbit")
     for each in (
-        _Claimed("tta-best", rate, 1.40, source=_THC),
-        _Claimed("tta-all", rate, 1.30, f"{_HOOKS_SAID} and {SWITCHLESS}", (*_HOOKS, SWITCHLESS)),
-        _Claimed("tta-fp32", rate, 2.0, "fp32", ("fp32",)),
-        _Claimed("tta-hosts", rate, 1.0, place=HOSTS),
+        _Claimed("tta-best", model, rate, 1.40, source=_THC),
+        _Claimed("tta-all", model, rate, 1.30, f"{_HOOKS_SAID} and {SWITCHLESS}", (*_HOOKS, SWITCHLESS)),
+        _Claimed("tta-hosts", model, rate, 1.0, place=HOSTS),
     )
 ]
 CLAIMS: Final = tuple(each.claim for each in _CLAIMED)
@@ -91,11 +98,14 @@ Times = dict[str, dict[int, float]]
 class LinkAnswer:
     """What was measured of a model, or of an all-reduce, on links of one rate.
 
+    name: of the model, empty for an all-reduce.
+    model: the name and its size, or the size of the vector, in words.
     what: quantity of `times`, in words.
     times: by place of the switches. Schemes that need no switch are under FABRIC.
     """
 
     bits_per_s: float
+    name: str
     model: str
     what: str
     times: dict[str, Times] = field(default_factory=lambda: {FABRIC: defaultdict(dict), HOSTS: defaultdict(dict)})
@@ -135,21 +145,42 @@ class LinkAnswer:
 
 
 def answers_of(result: Result) -> list[LinkAnswer]:
-    """Group the trainings of a result of section `links` by links and model, smaller models first."""
+    """Group the trainings of a result of section `links` by links and model, smaller models first.
+
+    A training to a target on links that are not shaped tells steps: with the time of a step on links they are seconds.
+    """
     found: dict[tuple[str, float], LinkAnswer] = {}
+    steps = steps_of(result)
     for document in _documents(result, "accuracy", "training"):
-        name = document["model"]
-        model = MODELS.get(name)
-        what = f"s to {model.goal}" if model else "s a step"
+        name, waits = document["model"], document.get("compute_s")
+        counted, timed = steps.get(name, {}), document["benchmark"] == "training"
+        said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
+        said += f", computing {said_time(waits)}" if waits else ""
         for run in document["runs"]:
+            if run["rate"] == UNSHAPED:
+                continue
             bits_per_s = rate_bits_per_s(run["rate"])
-            waits = document.get("compute_s")
-            said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
-            said += f", computing {said_time(waits)}" if waits else ""
-            answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, said, what))
-            seconds = seconds_to_target(model, run) if model else run["step_s"]
-            answer.times[run["placement"]][run["scheme"]][run["repeat"]] = seconds
+            what = "s a step" if timed and not counted else f"s to {MODELS[name].goal}"
+            answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, name, said, what))
+            times = answer.times[run["placement"]][run["scheme"]]
+            if not timed:
+                times[run["repeat"]] = seconds_to_target(MODELS[name], run)
+            elif not counted:
+                times[run["repeat"]] = run["step_s"]
+            else:
+                times.update({seed: n * run["step_s"] for seed, n in counted.get(run["scheme"], {}).items()})
     return list(found.values())
+
+
+def steps_of(result: Result) -> dict[str, Times]:
+    """Return the steps to the target of trainings on links that are not shaped, by model."""
+    found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
+    for document in _documents(result, "accuracy"):
+        model = document["model"]
+        for run in document["runs"]:
+            if run["rate"] == UNSHAPED:
+                found[model][run["scheme"]][run["repeat"]] = steps_to_target(MODELS[model], run)
+    return found
 
 
 def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any], LinkAnswer]]:
@@ -159,7 +190,7 @@ def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any],
     for document in _documents(result, "allreduce"):
         for entry in document["rates"]:
             key = entry["elements"], rate_bits_per_s(entry["rate"])
-            answer = found.setdefault(key, LinkAnswer(key[1], f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
+            answer = found.setdefault(key, LinkAnswer(key[1], "", f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
             for name, subject in entry["subjects"].items():
                 answer.times[document["placement"]][name.removeprefix("gloo-")][0] = subject["seconds"]
             listed.append((document, entry, answer))
@@ -199,23 +230,47 @@ def said_ratio(ratio: Ratio) -> str:
     return f"{figure(ratio.mean, 2)}{interval}"
 
 
+def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+    """Tabulate how many times as fast hopsum is, least and most of all models, a row for each rate and place."""
+    rows = []
+    for rate in dict.fromkeys(each.bits_per_s for each in answers):
+        for place, words in PLACES.items():
+            same = [each for each in answers if each.bits_per_s == rate and each.ours(place) and each.best(each.hooks)]
+            cells = [_range([(each.ratio(them(each), each.ours(place), place).mean, each.name) for each in same])
+                     for them in (lambda _: ["fp32"], lambda each: each.hooks)]  # fmt: skip
+            rows += [[said_rate(rate), words, str(len(same)), *cells]] if same else []
+    return ShownTable("ranges", ("links", "hopsum with", "models", "times as fast as fp32", f"as {_HOOKS_SAID}"), rows)
+
+
+def _range(ratios: Sequence[tuple[float, str]]) -> str:
+    known = sorted(each for each in ratios if isfinite(each[0]))
+    ends = dict.fromkeys((known[0], known[-1])) if known else ()
+    return " to ".join(f"{figure(ratio, 2)} (`{name}`)" for ratio, name in ends) or "-"
+
+
 def figure_table(result: Result) -> ShownTable:
-    """Tabulate every time that was measured, a row for each scheme, and bits and error of an element."""
+    """Tabulate every time that was measured, a column for each scheme, and bits and error of an element."""
     found = list({id(answer): answer for _, _, answer in all_reduces_of(result)}.values())
-    columns = [*((each, 1000) for each in found), *((each, 1) for each in answers_of(result))]
-    keys = dict.fromkeys(key for each, _ in columns for key in ((p, n) for p in PLACES for n in each.times[p]))
+    listed = [*((each, 1000) for each in found), *((each, 1) for each in answers_of(result))]
+    keys = list(dict.fromkeys((p, name) for p in PLACES for each, _ in listed for name in each.times[p]))
     sent = {
         (document["placement"], name.removeprefix("gloo-")): subject
         for document, entry, _ in all_reduces_of(result) for name, subject in entry["subjects"].items()
     }  # fmt: skip
-    rows = []
-    for place, name in keys:
-        cells = [_mean_cell(each, place, name, unit) for each, unit in columns]
-        subject = sent.get((place, name))
-        bits = (figure(subject["busiest_bits_per_element"]), f"{subject['nmse']:.0e}") if subject else ("-", "-")
-        rows.append([_label(place, name), *cells, *bits])
-    heads = [f"{each.model}, {each.links}: {each.what}" for each, _ in columns]
-    return ShownTable("figures", ("", *heads, "bits an element", "error"), rows)
+    rows = [
+        [f"{each.model}, {each.links}: {each.what}", *(_mean_cell(each, *key, unit) for key in keys)]
+        for each, unit in listed
+    ]
+    for model, times in steps_of(result).items():
+        means = {name: fmean(counts.values()) for name, counts in times.items()}
+        cells = ["-" if place == HOSTS or name not in means else _or_missed(means[name]) for place, name in keys]
+        rows.append([f"`{model}`: steps to {MODELS[model].goal}", *cells])
+    for words, name, form in (
+        ("bits an element", "busiest_bits_per_element", figure),
+        ("error", "nmse", "{:.0e}".format),
+    ):
+        rows.append([words, *(form(sent[key][name]) if key in sent else "-" for key in keys)])
+    return ShownTable("figures", ("", *(_label(*key) for key in keys)), rows)
 
 
 def _label(place: str, name: str) -> str:
@@ -225,8 +280,11 @@ def _label(place: str, name: str) -> str:
 def _mean_cell(answer: LinkAnswer, place: str, name: str, unit: float) -> str:
     if name not in answer.times[place]:
         return "-"
-    mean = answer.mean(name, place)
-    return figure(mean * unit) if mean < inf else "missed"
+    return _or_missed(answer.mean(name, place) * unit)
+
+
+def _or_missed(value: float) -> str:
+    return figure(value) if value < inf else "missed"
 
 
 def parts_table(result: Result) -> ShownTable:
@@ -234,7 +292,7 @@ def parts_table(result: Result) -> ShownTable:
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for document in _documents(result, "accuracy", "training"):
         for run in document["runs"]:
-            if run["scheme"] in (_PAIRED, SWITCHLESS):
+            if run["scheme"] == _PAIRED and run["rate"] != UNSHAPED:
                 where = f"`{document['model']}`, {said_rate(rate_bits_per_s(run['rate']))}"
                 found[where, run["placement"], run["scheme"]].append(run)
     rows = []
@@ -256,7 +314,7 @@ def plan_table(result: Result) -> ShownTable:
         place, elements = document["placement"], entry["elements"]
         options = argparse.Namespace(
             workers=document["workers"], rate=answer.bits_per_s, buckets=document["buckets"], placement=place,
-            window=document["window"], overlap=0.0, compute=0.0, density=1.0,
+            overlap=0.0, compute=0.0, density=1.0,
         )  # fmt: skip
         for row in plan_step(options, elements, costs):
             name = row.method.removeprefix("ring ")
@@ -281,17 +339,28 @@ def check_table(result: Result) -> ShownTable:
 
 def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
     """Chart how many times as fast as fp32 each side is, a group for links and model. None without a ratio."""
-    kept = [each for each in answers if "fp32" in each.times[FABRIC]]
-    if not kept:
+    measured = [each for each in answers if "fp32" in each.times[FABRIC]]
+    if not measured:
         return None
+    # One picture has room for as many groups: the rate at which most models were measured.
+    rates = [each.bits_per_s for each in measured]
+    kept = [each for each in measured if each.bits_per_s == max(rates, key=rates.count)]
     sides = [_sides(each) for each in kept]
     series = []
     for name in sides[0]:
         ratios = [each.ratio(["fp32"], *side[name]) for each, side in zip(kept, sides, strict=True)]
         parts = [[getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields]
         series.append(BarSeries(name, *parts))
-    groups = [f"{each.model.replace('`', '').replace(', ', chr(10))}\n{each.links}" for each in kept]
-    return BarChart("report-ratio", "Times as fast as DDP in fp32", groups, "times as fast", series, 1.0, "fp32")
+    groups = [each.model.replace("`", "").replace(", ", "\n") for each in kept]
+    return BarChart(
+        "report-ratio",
+        f"Times as fast as DDP in fp32, links of {kept[0].links}",
+        groups,
+        "times as fast",
+        series,
+        1.0,
+        "fp32",
+    )
 
 
 def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
@@ -305,11 +374,11 @@ def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
 
 def show(result: Result) -> Shown:
     """Make tables and the samples of the claims from a result of `links.run`."""
-    cnn = {each.links: each for each in answers_of(result) if each.model.startswith(f"`{_CNN}`")}
+    found = {(each.name, each.bits_per_s): each for each in answers_of(result)}
     samples: dict[str, list[float]] = {}
     for each in _CLAIMED:
-        answer = cnn.get(said_rate(rate_bits_per_s(each.rate)))
-        samples[each.claim.name] = answer.ratios(each.others, _PAIRED, each.place) if answer else []
-    reasons = {name: "not trained at this size; --full does" for name, found in samples.items() if not found}
+        answer = found.get((each.model, rate_bits_per_s(each.rate)))
+        samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place) if answer else []
+    reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
     tables = [figure_table(result), parts_table(result), plan_table(result), check_table(result)]
     return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

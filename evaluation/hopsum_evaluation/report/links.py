@@ -22,6 +22,7 @@ from hopsum_evaluation.bench.timing import commit, is_crowded, machine
 from hopsum_evaluation.plan import step_plan
 from hopsum_evaluation.report import accuracy_bench, training_bench
 from hopsum_evaluation.report.accuracy import unavailable
+from hopsum_evaluation.report.accuracy_plan import UNSHAPED
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
 from hopsum_evaluation.report.answers import show as show
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
@@ -33,6 +34,14 @@ COMPUTE: Final = "100ms"
 RATES: Final = ("200mbit", "1gbit")
 OURS: Final = ("thc", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4")
+# On slow links a step of the largest would take fp32 minutes.
+TIMED: Final = {
+    "resnet50": RATES, "cnn-10m": RATES, "vgg16": ("1gbit", "10gbit"), "gpt2-small": ("1gbit", "10gbit"),
+    "transformer-10m": RATES,
+}  # fmt: skip
+"""Rates at which steps of a model are timed."""
+STEPS: Final = {"cnn-10m": 3, "transformer-10m": 1}
+"""Seeds with which steps to a target are counted, on links that are not shaped: on slow ones they take hours."""
 _CODECS: Final = ("--codec", OURS[0], "--codec", OURS[1])
 _ALONE: Final = ("--only", "gloo-fp32", "--only", "gloo-fp16", "--only", "two-shot:bits=4")
 
@@ -58,18 +67,17 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
     # A vector as DDP's first bucket, and one in eight buckets.
-    reduces = [
-        [_reduce(place, rate, size) for place in places for rate in rates]
-        for size in settings.pick(
-            [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
-        )
-    ]
-    trained = [_train(place, rate, lengths) for place in places for rate in rates]
-    timed = [[_time(place, rate, model) for place in places for rate in listed]
-             for model, listed in settings.pick((), (), (("resnet50", rates), ("gpt2-small", RATES[1:])))]  # fmt: skip
+    short, *long = settings.pick(
+        [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
+    )
     plan = LinkCase("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)
-    first, *longer = reduces
-    return [plan, *first, *trained, *(case for cases in (*timed[:1], *longer, *timed[1:]) for case in cases)]
+    cases = [plan, *(_reduce(place, rate, short) for place in places for rate in rates)]
+    cases += [_train(place, rate, lengths) for place in places for rate in rates]
+    cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
+    for model, listed in settings.pick({}, {}, TIMED).items():
+        cases += [_count(model)] if model in STEPS else []
+        cases += [_time(place, rate, model) for place in places for rate in listed]
+    return cases
 
 
 def _spare(rate: str) -> float:
@@ -90,6 +98,12 @@ def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> LinkCase:
     others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
     arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
     return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
+
+
+def _count(model: str) -> LinkCase:
+    others = ",".join((*OTHERS, OURS[0]))
+    arguments = ("--model", model, "--rate", UNSHAPED, "--others", others, "--seeds", str(STEPS[model]))
+    return LinkCase(f"steps-{model}", "accuracy", arguments)
 
 
 def _time(placement: str, rate: str, model: str) -> LinkCase:
@@ -147,7 +161,8 @@ def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     """
     switches = switches_of(case.placement, WORKERS)
     arguments = [*case.arguments, "--placement", case.placement]
-    if case.benchmark != "plan" and dilate and is_crowded(WORKERS, switches, cores):
+    # A number of steps is the same on any links.
+    if case.benchmark != "plan" and UNSHAPED not in case.arguments and dilate and is_crowded(WORKERS, switches, cores):
         arguments += ["--dilate", figure(max(1.0, case.spare * (WORKERS + switches) / cores))]
     return arguments
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
+from hopsum_evaluation.report.accuracy_plan import MODELS, TIMED
 from hopsum_evaluation.report.answers import (
     MOST_OFF,
     PLACES,
@@ -23,6 +24,7 @@ from hopsum_evaluation.report.answers import (
     figure_table,
     parts_table,
     plan_table,
+    range_table,
     speed_bars,
 )
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
@@ -62,7 +64,9 @@ def answers_page(report: dict[str, Any]) -> str:
     """Write the page of answers: how it was measured, what to use, every figure, and predictions beside them."""
     result = report["sections"].get(LINKS, {})
     check, predicted = check_table(result), plan_table(result)
-    said = list(dict.fromkeys(each["processors"] for each in result.get("documents", ()) if "processors" in each))
+    # Steps on links that are not shaped are counted, not timed.
+    timed = [each for each in result.get("documents", ()) if each.get("rate_bits_per_s", 0) is not None]
+    said = list(dict.fromkeys(each["processors"] for each in timed if "processors" in each))
     lines = ["# Results", "", *(f"{each[:1].upper()}{each[1:]}." for each in said), ""]
     if check.rows:
         lines += [
@@ -83,7 +87,9 @@ def answers_page(report: dict[str, Any]) -> str:
     if not result.get("documents"):
         return "\n".join(lines)
     few = any(each.startswith(("dilated", "crowded")) for each in said)
-    lines += ["## Open", "", f"{_OPEN}{_FEW if few else ''}.", ""]
+    known = {each.name for each in answers_of(result)}
+    absent = "".join(f"`{name}`, " for name in (*MODELS, *TIMED) if name not in known)
+    lines += ["## Open", "", f"Not measured in this run: {absent}{_OPEN}{_FEW if few else ''}.", ""]
     lines += [f"Failed: {name}, {reason}." for name, reason in result.get("failed", {}).items()]
     return "\n".join([*lines, ""])
 
@@ -91,8 +97,10 @@ def answers_page(report: dict[str, Any]) -> str:
 _LEGEND: Final = (
     "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by seed, "
     "with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where another "
-    "scheme is faster. The CNN trains on the CPU. A step of other models waits for the named time in place of "
-    "computing, as a program does whose GPU computes."
+    "scheme is faster. `cnn` trains on the CPU, on these links, to its target. A step of other models waits for the "
+    "named time in place of computing, as a program does whose GPU computes. Their seconds to a target are the steps "
+    "of trainings on links that are not shaped, times the seconds of a step. PowerSGD's first ten steps, which it does "
+    "not compress, count as its others."
 )
 _FIGURES: Final = (
     "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with what "
@@ -102,10 +110,7 @@ _PARTS: Final = (
     "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
     "datagrams and waiting."
 )
-_OPEN: Final = (
-    "Not measured in this run: time to a target with models of 10 M parameters (`hopsum bench accuracy --model "
-    "cnn-10m`, hours), VGG-16 and BERT, links of 10 Gbit/s and more, GPUs"
-)
+_OPEN: Final = "links of 25 Gbit/s and more, GPUs"
 _FEW: Final = ", and a machine with two processors for each worker and switch"
 
 
@@ -116,7 +121,8 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
     if not found:
         return ["The trainings that would tell were not run.", ""]
     bars = speed_bars(found)
-    lines = [answer_words(found), "", *_markdown(answer_table(found))]
+    # README has the ranges alone: a row for each model would be more than a reader of README wants.
+    lines = [answer_words(found), "", *_markdown(range_table(found) if docs else answer_table(found))]
     if bars is not None:
         lines += [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""]
     more = f"[every figure]({docs}results.md)" if docs else "what papers claim: [claims](claims.md)"
@@ -141,8 +147,9 @@ def answer_words(answers: Sequence[LinkAnswer]) -> str:
     if not wins:
         return "None of the schemes can be compared."
     return (
-        f"Beside DDP in fp32, training with hopsum is {' and '.join(fp32)}. Beside the best of torch's hooks (fp16, "
-        f"PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster {' and '.join(wins)}. "
+        f"Beside DDP in fp32, training with hopsum (the faster of thc and thc:bits=2) is {' and '.join(fp32)}. Beside "
+        f"the best of torch's hooks (fp16, PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster "
+        f"{' and '.join(wins)}. "
         'Compressing takes processor time and changes gradients: `method="auto"` measures both ways on your job, '
         "`hopsum plan` predicts."
     )

@@ -21,7 +21,17 @@ Run = Mapping[str, Any]
 
 def seconds_to_target(model: AccuracyModel, run: Run) -> float:
     """Return the seconds of a training until the target is measured first, infinity if it never is."""
-    return next((float(s) for _, s, value in run["points"] if value is not None and model.reached(value)), inf)
+    return _at_target(model, run)[1]
+
+
+def steps_to_target(model: AccuracyModel, run: Run) -> float:
+    """Return the steps of a training until the target is measured first, infinity if it never is."""
+    return _at_target(model, run)[0]
+
+
+def _at_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
+    reached = ((step, float(s)) for step, s, value in run["points"] if value is not None and model.reached(value))
+    return next(reached, (inf, inf))
 
 
 class Ratio(NamedTuple):
@@ -55,16 +65,6 @@ def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[st
     return found
 
 
-def end_ratios(runs: Sequence[Run], ours: str) -> dict[str, Ratio]:
-    """Subtract the measure that `ours` ends with from that of each other scheme, seed by seed."""
-    pairs = runs_by_seed(runs, ours)
-    others = dict.fromkeys(scheme for pair in pairs for scheme in pair if scheme != ours)
-    return {
-        scheme: make_ratio([_last(pair[scheme]) - _last(pair[ours]) for pair in pairs if scheme in pair])
-        for scheme in others
-    }
-
-
 def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
     """Write the mean seconds to the target of one scheme, or how many seeds missed it."""
     seconds = [seconds_to_target(model, run) for run in runs]
@@ -86,11 +86,6 @@ def seconds_ratio(others: Iterable[float], ours_s: float) -> float:
     other_s = min(others, default=inf)
     # Infinity over infinity is no ratio, and a missed target is no number to average.
     return other_s / ours_s if max(other_s, ours_s) < inf else nan
-
-
-def _last(run: Run) -> float:
-    value = run["points"][-1][2]
-    return nan if value is None else float(value)
 
 
 def is_ours(scheme: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum bench training`: seconds of a step of models at their published size, hopsum beside other schemes.
+"""`hopsum bench training`: seconds of a step of models, most at their published size, hopsum beside other schemes.
 
 Workers train by DDP on random data over shaped links, each in a network namespace of its own, as in `hopsum bench
 accuracy`. Each scheme takes as many steps as fill --time, after some that are not counted. With CUDA workers compute
@@ -24,7 +24,7 @@ from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.accuracy import Trainings
 from hopsum_evaluation.report.accuracy_bench import OTHERS, base_parser, describe, run_command, scheme, train_missing
-from hopsum_evaluation.report.accuracy_plan import TIMED, Course
+from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, TIMED, Course
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
@@ -35,7 +35,7 @@ TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=2")
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = base_parser("training", __doc__ or "")
-    parser.add_argument("--model", choices=tuple(TIMED), default="resnet50", help="model (default %(default)s)")
+    parser.add_argument("--model", choices=(*TIMED, *MODELS), default="resnet50", help="model (default %(default)s)")
     parser.add_argument(
         "--rate", type=list_of(rate_bits_per_s), default=(1e9, 1e10, 2.5e10), metavar="RATE,...",
         help="rates of the links (default 1gbit,10gbit,25gbit)",
@@ -82,7 +82,9 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         raise NotRunError("--compute: a step that waits has its gradients on the CPU; take --device cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise NotRunError(f"--device cuda: torch {torch.__version__} finds no GPU; leave the option out, or take cpu")
-    batch = options.batch or TIMED[options.model][device == "cuda"]
+    batch = options.batch or (
+        FULL[options.model].batch if options.model in FULL else TIMED[options.model][device == "cuda"]
+    )
     document = describe("training", options, options.placement) | {
         "rates_bits_per_s": list(options.rate), "placements": list(options.placement),
         "schemes": list(options.schemes), "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
