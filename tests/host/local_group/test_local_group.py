@@ -117,7 +117,8 @@ def test_what_fails_in_a_ranks_thread_ends_its_group(rank: int, step: str, monke
         monkeypatch.setattr(opened[rank], step, fail)
         found = on_all({each: opened[each] for each in HOSTS[1]}, lambda rank, comm: comm.allreduce(vector(rank, 100)))
     assert all(isinstance(each, HopsumError) for each in found.values())
-    assert str(found[rank]).endswith(" cannot hand its vector over: OSError: no memory")
+    # A rank that begins after the group has ended has the reason in the middle.
+    assert " cannot hand its vector over: OSError: no memory" in str(found[rank])
 
 
 def test_books_balance_also_where_members_bring_residuals() -> None:
