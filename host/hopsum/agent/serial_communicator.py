@@ -120,22 +120,29 @@ class SerialCommunicator(Communicator):
     # ---- the thread -----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (task := self._queue.get()) is not None:
-            start = time.perf_counter()
-            try:
-                result = self._reduce(task)
-            # All ranks have this error for the same all-reduce, so the stream stays in step and the next one can
-            # follow.
-            except CollectiveError as error:
-                self._counted.count(task.vector.elements, time.perf_counter() - start, skipped=True)
-                task.future.set_exception(error)
-            except BaseException as error:
-                # The vector is not delivered: the error feedback keeps it for the next all-reduce.
-                task.give_back(error)
-                task.future.set_exception(self._fail(error))
-            else:
-                task.future.set_result(result)
+        # No task has a name in this loop: while it waits for the next one, the vector would stay in memory.
+        while self._end(self._queue.get()):
+            pass
         self._leave(None)
+
+    def _end(self, task: Task | None) -> bool:
+        """Give a task's future its result or its error. Return False for None, the end of all tasks."""
+        if task is None:
+            return False
+        start = time.perf_counter()
+        try:
+            result = self._reduce(task)
+        # All ranks have this error for the same all-reduce, so the stream stays in step and the next one can follow.
+        except CollectiveError as error:
+            self._counted.count(task.vector.elements, time.perf_counter() - start, skipped=True)
+            task.future.set_exception(error)
+        except BaseException as error:
+            # The vector is not delivered: the error feedback keeps it for the next all-reduce.
+            task.give_back(error)
+            task.future.set_exception(self._fail(error))
+        else:
+            task.future.set_result(result)
+        return True
 
     def _reduce(self, task: Task) -> AllReduceResult:
         start, before = time.perf_counter(), self._counted.traffic

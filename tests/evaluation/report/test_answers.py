@@ -121,7 +121,6 @@ def test_a_missed_target_is_no_number() -> None:
     table = figure_table(found)
     assert table.rows[1][table.heads.index("`thc:bits=2`")] == "missed"
     claims = {each.name: judge(each, answers.show(found).samples[each.name]).verdict for each in answers.CLAIMS}
-    # All that is left is slower than `thc`, in no more than the paper's ratio.
     assert claims["tta-all-cnn-200mbit"] is Verdict.NOT_REPRODUCED
     assert claims["tta-best-cnn-1gbit"] is Verdict.NOT_RUN
 
@@ -189,7 +188,6 @@ def test_cases_have_a_processor_each_where_time_is_dilated() -> None:
         parser, _ = links._BENCHMARKS[case.benchmark]
         options = parser().parse_args(links.arguments_of(case, dilate=True, cores=2))
         factor = case.spare * {"fabric": 2.5, "hosts": 4.0}[case.placement]
-        # Steps are the same on any links.
         assert getattr(options, "dilate", factor) == (1.0 if case.name.startswith("steps") else factor)
         assert "--dilate" not in links.arguments_of(case, dilate=True, cores=16)
 

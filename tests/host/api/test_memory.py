@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -16,6 +17,7 @@ from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteEr
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, RankLeftError
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
+from ...support.processes import await_that
 from .ranks import CODECS, run_ranks, vectors
 
 
@@ -239,6 +241,15 @@ def test_a_sum_that_fails_breaks_the_rack(monkeypatch: pytest.MonkeyPatch) -> No
         futures = [job.submit(np.ones(2, np.float32)) for job in (first, second)]
         kinds = sorted(type(future.exception(60)).__name__ for future in futures)
     assert kinds == ["CodecError", "RankLeftError"]
+
+
+def test_the_last_vector_does_not_stay_until_the_next_one() -> None:
+    with join("last", 0, 1) as job:
+        x = np.ones(5, np.float32)
+        alive = weakref.ref(x)
+        job.submit(x).result()
+        del x
+        await_that(lambda: alive() is None, "the end of the vector")
 
 
 def test_threads_end() -> None:
