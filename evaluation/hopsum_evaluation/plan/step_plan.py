@@ -173,13 +173,13 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlanCosts:
-    """Seconds that a step's parts take on one core of this machine.
+    """Costs that were measured for a plan.
 
-    chunk_s: between an UPDATE and the next of a busy worker. 0 where it cannot be measured.
+    chunk_s: network seconds of an all-reduce, for each chunk. 0 where they cannot be measured.
     vector_s: of the shortest all-reduce. 0 where it cannot be measured.
     missing: why these two were not measured, or empty.
     codec_s: to encode and decode an element, by codec.
-    first_s: the part of it before the first code can be sent, by codec. A two-shot encodes all before it sends.
+    first_s: the part of codec_s before the first code can be sent, by codec. A two-shot encodes all before it sends.
     nmse: error of the mean by codec, where it is known.
     refused: codecs that a job of so many workers cannot have, with the reason.
     """
@@ -245,7 +245,7 @@ def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> l
 
 
 def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> tuple[float, float]:
-    """Return the seconds to encode and decode one element, and those of them before the first code can be sent.
+    """Return the seconds to encode and decode one element, and the part of them before the first code can be sent.
 
     Measured: processor time, the least of a few runs.
 

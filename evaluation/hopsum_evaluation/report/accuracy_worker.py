@@ -166,7 +166,7 @@ def _retransmits(order: TrainingOrder, reducers: Reducers) -> int:
 
 
 def _settle(last_s: float, seconds: float) -> int:
-    """Return how many steps take so many seconds, the same on all ranks, by this rank's seconds of its last one."""
+    """Return the steps that take `seconds` on the slowest rank, LEAST_STEPS at least. last_s: of one here."""
     slowest = torch.tensor(last_s)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return max(LEAST_STEPS, ceil(seconds / float(slowest)))

@@ -145,9 +145,9 @@ class LinkAnswer:
 
 
 def answers_of(result: Result) -> list[LinkAnswer]:
-    """Group the trainings of a result of section `links` by links and model, smaller models first.
+    """Group the trainings of a result of section `links` by model and links, in the order of its cases.
 
-    A training to a target on links that are not shaped tells steps: with the time of a step on links they are seconds.
+    Counted steps times the seconds of a step are seconds to the target.
     """
     found: dict[tuple[str, float], LinkAnswer] = {}
     steps = steps_of(result)
@@ -168,12 +168,13 @@ def answers_of(result: Result) -> list[LinkAnswer]:
             elif not counted:
                 times[run["repeat"]] = run["step_s"]
             else:
-                times.update({seed: n * run["step_s"] for seed, n in counted.get(run["scheme"], {}).items()})
+                # A scheme whose steps were not counted may not have reached the target.
+                times.update({seed: n * run["step_s"] for seed, n in counted.get(run["scheme"], {0: inf}).items()})
     return list(found.values())
 
 
 def steps_of(result: Result) -> dict[str, Times]:
-    """Return the steps to the target of trainings on links that are not shaped, by model."""
+    """Return the steps to the target of trainings on links without a limit of rate, by model."""
     found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
     for document in _documents(result, "accuracy"):
         model = document["model"]
@@ -288,7 +289,7 @@ def _or_missed(value: float) -> str:
 
 
 def parts_table(result: Result) -> ShownTable:
-    """Tabulate where a step goes, in milliseconds, with the fewest bits, as means of the seeds."""
+    """Tabulate where a step of hopsum with 2 bits goes, in milliseconds, as means of the seeds."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for document in _documents(result, "accuracy", "training"):
         for run in document["runs"]:
@@ -342,7 +343,7 @@ def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
     measured = [each for each in answers if "fp32" in each.times[FABRIC]]
     if not measured:
         return None
-    # One picture has room for as many groups: the rate at which most models were measured.
+    # All rates would be too many bars for one picture: it has the one at which most models were measured.
     rates = [each.bits_per_s for each in measured]
     kept = [each for each in measured if each.bits_per_s == max(rates, key=rates.count)]
     sides = [_sides(each) for each in kept]
@@ -378,7 +379,11 @@ def show(result: Result) -> Shown:
     samples: dict[str, list[float]] = {}
     for each in _CLAIMED:
         answer = found.get((each.model, rate_bits_per_s(each.rate)))
-        samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place) if answer else []
+        # A model whose steps were not counted has seconds of a step.
+        if answer is None or MODELS[each.model].goal not in answer.what:
+            samples[each.claim.name] = []
+            continue
+        samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place)
     reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
     tables = [figure_table(result), parts_table(result), plan_table(result), check_table(result)]
     return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

@@ -63,10 +63,10 @@ class LinkCase(NamedTuple):
 
 
 def cases_of(settings: Settings) -> list[LinkCase]:
-    """List the cases of a report of this size, those first without which it has no answer."""
+    """List the cases of a report of this size, the most needed first."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
-    # A vector as DDP's first bucket, and one in eight buckets.
+    # One short vector. At full size also one in eight buckets.
     short, *long = settings.pick(
         [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
     )
@@ -157,11 +157,12 @@ def _kept(case: LinkCase, settings: Settings) -> dict[str, Any] | None:
 def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     """Complete the arguments of a case for a machine with so many processors.
 
-    Workers and switches that have no two processors each get one each where time is to be dilated, of `spare` for each.
+    With `dilate`, fewer than two processors for each worker and switch bring --dilate: its factor takes `spare`
+    processors for each of them.
     """
     switches = switches_of(case.placement, WORKERS)
     arguments = [*case.arguments, "--placement", case.placement]
-    # A number of steps is the same on any links.
+    # A number of steps does not depend on time.
     if case.benchmark != "plan" and UNSHAPED not in case.arguments and dilate and is_crowded(WORKERS, switches, cores):
         arguments += ["--dilate", figure(max(1.0, case.spare * (WORKERS + switches) / cores))]
     return arguments
@@ -171,7 +172,9 @@ def _measure(order: tuple[LinkCase, Settings]) -> dict[str, Any]:
     case, settings = order
     parser, measure = _BENCHMARKS[case.benchmark]
     arguments = arguments_of(case, settings.dilate, machine()["cores"])
-    to = ["--output", str(settings.folder / f"links-{case.name}-trainings.json")] if case.trains else []
+    # Trainings of another commit are refused: each has a file of its own.
+    name = f"links-{case.name}-{(commit() or 'unknown')[:8]}-trainings.json"
+    to = ["--output", str(settings.folder / name)] if case.trains else []
     document = measure(parser().parse_args([*arguments, *to]), Console(stderr=True))
     return {**document, "arguments": arguments}
 

@@ -25,7 +25,7 @@ def seconds_to_target(model: AccuracyModel, run: Run) -> float:
 
 
 def steps_to_target(model: AccuracyModel, run: Run) -> float:
-    """Return the steps of a training until the target is measured first, infinity if it never is."""
+    """Return the steps of a training up to the first measurement at the target, infinity if there is none."""
     return _at_target(model, run)[0]
 
 

@@ -126,7 +126,7 @@ class SerialCommunicator(Communicator):
         self._leave(None)
 
     def _end(self, task: Task | None) -> bool:
-        """Give a task's future its result or its error. Return False for None, the end of all tasks."""
+        """Do a task's all-reduce, and give its future the result or the error. Return False for None."""
         if task is None:
             return False
         start = time.perf_counter()
@@ -137,7 +137,7 @@ class SerialCommunicator(Communicator):
             self._counted.count(task.vector.elements, time.perf_counter() - start, skipped=True)
             task.future.set_exception(error)
         except BaseException as error:
-            # The vector is not delivered: the error feedback keeps it for the next all-reduce.
+            # The vector is not delivered: the error feedback keeps it. This communicator is over.
             task.give_back(error)
             task.future.set_exception(self._fail(error))
         else:

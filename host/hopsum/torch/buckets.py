@@ -320,7 +320,7 @@ class Sender:
 def _end(step: Step, portion: Portion | None, take: Callable[[Any], bool], done: Any) -> None:
     """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
-        # `take` is given the future: if it had it, the future would hold itself, and its memory until a collection.
+        # `take` gets the future here. A closure over it would be a cycle, which keeps the result until a collection.
         has_mean = take(done)
     except BaseException as failure:
         step.end(portion, failure=failure)
