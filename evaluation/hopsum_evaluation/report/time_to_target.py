@@ -20,7 +20,7 @@ Run = Mapping[str, Any]
 
 
 def seconds_to_target(model: AccuracyModel, run: Run) -> float:
-    """Return the seconds of a training until the target is measured first, infinity if it never is."""
+    """Return the seconds of a training up to the first measurement at the target, infinity if there is none."""
     return _at_target(model, run)[1]
 
 

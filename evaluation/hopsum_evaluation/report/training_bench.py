@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench training`: seconds of a step of models, most at their published size, hopsum beside other schemes.
 
-Workers train by DDP on random data over shaped links, each in a network namespace of its own, as in `hopsum bench
+Workers train by DDP over shaped links, each in a network namespace of its own, as in `hopsum bench
 accuracy`. Each scheme takes as many steps as fill --time, after some that are not counted. With CUDA workers compute
 on GPUs, which they share where there are fewer, and hopsum encodes gradients there. --output has the figures of every
 training that has ended. A call with the same settings does the trainings that the file lacks.
