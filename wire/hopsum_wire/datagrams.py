@@ -12,6 +12,7 @@ from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_DTYPE, Drop, Kind
 from hopsum_wire.errors import WireError
 from hopsum_wire.header import Header
 from hopsum_wire.payload import up_bytes
+from hopsum_wire.spare_arrays import spare_array
 
 
 @lru_cache(64)
@@ -45,7 +46,7 @@ def stamp_datagrams(
         found = f"{payloads.dtype}{list(payloads.shape)}"
         raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")
     # Header and payload lie side by side in one row, so that a row is a datagram and needs no copy for the socket.
-    rows = np.empty((np.size(slots), HOPSUM_BYTES + template.length), np.uint8)
+    rows = spare_array((np.size(slots), HOPSUM_BYTES + template.length))
     # One packed header in all rows; then the three fields that differ are written as columns.
     rows[:, :HOPSUM_BYTES] = _packed(template)
     rows[: len(payloads), HOPSUM_BYTES:] = payloads

@@ -245,7 +245,7 @@ class Reduction(ABC):
         """Return the phase behind the first one, before that has results. None where the codec cannot.
 
         Machine code may begin, encode and decode that phase once the ranges are summed, before `take` has their sums.
-        Its payloads are zeros until then.
+        Its payloads have any content until then.
         """
         return None
 

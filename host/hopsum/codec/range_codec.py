@@ -51,6 +51,7 @@ from hopsum.codec.vector_reduction import (
 )
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
+from hopsum_wire.spare_arrays import spare_array
 
 _LARGE = np.float32(2.0**100)
 
@@ -201,9 +202,10 @@ class RangeReduction(BlockReduction):
     def foresee(self) -> CollectivePhase | None:
         if not self._compiled or self.state is not ReductionState.RANGES:
             return None
-        phase = self._codes_phase()
-        self._stream = self.stream = self._machine_stream(phase.payloads)
-        return None if self._stream is None else phase
+        self._stream = self.stream = self._machine_stream(self._payloads())
+        if self._stream is None:
+            return None
+        return CollectivePhase(self.codec.op, self._stream.payloads, self._lanes, last=True)
 
     def encode_part(self) -> Bytes:
         stream = self._stream
@@ -272,7 +274,7 @@ class RangeReduction(BlockReduction):
         chunks = self._chunks
         self.stream = None
         if self._compiled:
-            self.stream = self._machine_stream(np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8))
+            self.stream = self._machine_stream(self._payloads())
             if self.stream is not None:
                 self.codec.begin(self.stream, self._own, shared)
                 return self.stream
@@ -281,8 +283,12 @@ class RangeReduction(BlockReduction):
             payloads, encoded = self.codec.encode(self._x, self._own, shared, self.context), chunks
         else:
             # Payloads of later parts are filled while the first ones are on the wire.
-            payloads, encoded = np.empty((chunks, SHAPES[self.codec.op].up_bytes), np.uint8), 0
+            payloads, encoded = self._payloads(), 0
         return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded, begun=True)
+
+    def _payloads(self) -> Bytes:
+        """Return room for all payloads of the codes, with any content."""
+        return spare_array((self._chunks, SHAPES[self.codec.op].up_bytes))
 
     def _machine_stream(self, payloads: Bytes) -> ChunkStream | None:
         mean = None if self._is_overwritten else self._mean

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
+from hopsum_wire.spare_arrays import spare_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,10 @@ class Places(NamedTuple):
 def places_for(op: int, chunks: int) -> Places:
     """Return room for results of an operation. Raises WireError: there is no such operation."""
     size = down_bytes(op)
-    # One array, for one look at its address. Zeros cost no memory until they are written.
-    room = np.zeros(chunks * (size + 9), np.uint8)
+    # One array, for one look at its address.
+    room = spare_array((chunks * (size + 9),))
     results, rest = room[: chunks * size].reshape(chunks, size), room[chunks * size :]
+    rest[:] = 0
     at: int = room.__array_interface__["data"][0]
     addresses = (at, at + chunks * size, at + chunks * (size + 8))
     return Places(results, rest[: 8 * chunks].view(np.uint64), rest[8 * chunks :].view(np.bool_), addresses)

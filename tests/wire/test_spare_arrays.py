@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spare arrays: memory serves again once no view is left, and not before."""
+
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from hopsum_wire.spare_arrays import KEPT_REQUESTS, LEAST_BYTES, free_spare_arrays, spare_array
+
+SHAPE = (4, LEAST_BYTES)
+
+
+def test_memory_serves_again_when_the_last_view_is_gone() -> None:
+    free_spare_arrays()
+    first = spare_array(SHAPE)
+    at, view = first.ctypes.data, first[1:].view(np.float32)[::2]
+    del first
+    assert spare_array(SHAPE).ctypes.data != at, "a view is left"
+    free_spare_arrays()
+    del view
+    less = spare_array((3, LEAST_BYTES // 4), np.float32)
+    assert (less.ctypes.data, less.shape, less.dtype) == (at, (3, LEAST_BYTES // 4), np.float32)
+
+
+def test_what_nobody_takes_is_freed() -> None:
+    tracemalloc.start()
+    try:
+        spare_array((64, LEAST_BYTES))
+        for _ in range(KEPT_REQUESTS + 2):
+            spare_array((1, LEAST_BYTES))
+        assert tracemalloc.get_traced_memory()[0] < 64 * LEAST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_never_share_memory() -> None:
+    def work(number: int) -> bool:
+        for _ in range(200):
+            held = spare_array((LEAST_BYTES // 8,), np.int64)
+            held[::512] = number
+            if (held[::512] != number).any():
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
