@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from hopsum_wire.spare_arrays import KEPT_REQUESTS, LEAST_BYTES, free_spare_arrays, spare_array
+from hopsum_wire.spare_arrays import KEPT_EVENTS, LEAST_BYTES, free_spare_arrays, spare_array
 
 SHAPE = (4, LEAST_BYTES)
 
@@ -27,7 +27,7 @@ def test_what_nobody_takes_is_freed() -> None:
     tracemalloc.start()
     try:
         spare_array((64, LEAST_BYTES))
-        for _ in range(KEPT_REQUESTS + 2):
+        for _ in range(KEPT_EVENTS):
             spare_array((1, LEAST_BYTES))
         assert tracemalloc.get_traced_memory()[0] < 64 * LEAST_BYTES
     finally:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of megabytes in the memory of earlier ones that nobody refers to any more.
 
-malloc gives memory of more than 32 MB back to the kernel, which fills each page with zeros when it is used again. A
-training needs arrays of the same sizes in every step.
+malloc gives memory of more than 32 MB back to the kernel, and smaller arrays at the end of its heap, and the kernel
+fills each page with zeros when it is used again. A training needs arrays of the same sizes in every step.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
+from itertools import count
 from math import prod
 from typing import Any, Final
 
@@ -18,15 +18,13 @@ from numpy.typing import DTypeLike, NDArray
 
 LEAST_BYTES: Final = 1 << 20
 """The smallest array that is kept: malloc keeps smaller ones for less."""
-KEPT_REQUESTS: Final = 256
-"""A spare array that none of so many requests took is freed: sizes have changed."""
+KEPT_EVENTS: Final = 512
+"""A spare array is freed by the first request behind so many others, and returns: sizes have changed."""
 
-_lock: Final = threading.Lock()
-_returned: Final[deque[NDArray[np.uint8]]] = deque()
-"""Memory of arrays that are gone, also of one that goes while `_lock` is held: append is atomic."""
-_spares: Final[list[tuple[int, NDArray[np.uint8]]]] = []
-"""The number of the request at which the memory was back, and the memory, in this order."""
-_requests = 0
+_events: Final = count()
+_spares: Final[deque[tuple[int, NDArray[np.uint8]]]] = deque()
+"""Memory, and the number of the event at which it was back. Threads share it without a lock, which an array that goes
+while the lock is held would wait for: append and popleft are atomic."""
 
 
 def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
@@ -35,29 +33,34 @@ def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[
     if size < LEAST_BYTES:
         return np.empty(shape, dtype)
     memory = _take(size)
-    # Views refer to this array and not to the memory, since a memoryview lies between: it goes with the last of them.
+    # Views refer to this array and not to the memory, since a memoryview lies between: it dies with the last view.
     owner = np.frombuffer(memory.data, np.uint8)
-    weakref.finalize(owner, _returned.append, memory).atexit = False
+    weakref.finalize(owner, _give_back, memory).atexit = False
     return owner[:size].view(dtype).reshape(shape)
 
 
 def free_spare_arrays() -> None:
     """Free all memory that no array uses."""
-    with _lock:
-        _returned.clear()
-        _spares.clear()
+    _spares.clear()
+
+
+def _give_back(memory: NDArray[np.uint8]) -> None:
+    _spares.append((next(_events), memory))
 
 
 def _take(size: int) -> NDArray[np.uint8]:
-    global _requests
-    with _lock:
-        _requests += 1
-        while _returned:
-            _spares.append((_requests, _returned.popleft()))
-        while _spares and _spares[0][0] + KEPT_REQUESTS < _requests:
-            del _spares[0]
-        # Buckets of a model differ a little: half of an array may lie idle, or each size would have arrays of its own.
-        fitting = [place for place, (_, each) in enumerate(_spares) if size <= each.size <= 2 * size]
-        if fitting:
-            return _spares.pop(min(fitting, key=lambda place: _spares[place][1].size))[1]
-    return np.empty(size, np.uint8)
+    event, found = next(_events), list[tuple[int, NDArray[np.uint8]]]()
+    while _spares:
+        try:
+            found.append(_spares.popleft())
+        except IndexError:  # another thread has the last one
+            break
+    # Buckets of a model differ a little: half of an array may lie idle, or each size would have arrays of its own.
+    best = min((each.size for _, each in found if size <= each.size <= 2 * size), default=0)
+    taken: NDArray[np.uint8] | None = None
+    for at, memory in found:
+        if taken is None and memory.size == best:
+            taken = memory
+        elif event - at < KEPT_EVENTS:
+            _spares.append((at, memory))
+    return np.empty(size, np.uint8) if taken is None else taken

@@ -132,7 +132,7 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     found = tuple(float(each) for each in samples)
     # One sample has no variance: no interval follows from it.
     if len(found) < 2:
-        return Judged(claim, found, None, Verdict.NOT_RUN, reason or f"{len(found)} samples have no interval")
+        return Judged(claim, found, None, Verdict.NOT_RUN, reason or "too few seeds for an interval")
     if not all(isfinite(each) for each in found):
         return Judged(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")
     ours = interval(found)

@@ -96,15 +96,15 @@ def answers_page(report: dict[str, Any]) -> str:
 
 _LEGEND: Final = (
     "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by seed, "
-    "with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches, where another "
-    "scheme is faster. `cnn` trains on the CPU, on these links, to its target. A step of other models waits for the "
-    "named time in place of computing, as a program does whose GPU computes. Their seconds to a target are the steps "
-    "of trainings on links that are not shaped, times the seconds of a step. PowerSGD's first ten steps, which it does "
-    "not compress, count as its others."
+    "with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches over the best hook, "
+    "where another scheme is faster. `cnn` trains on the CPU, on these links, to its target. A step of other models "
+    "waits for the named time in place of computing, as a program does whose GPU computes. Their seconds to a target "
+    "are the steps of trainings on links that are not shaped, times the seconds of a step. PowerSGD's first ten steps, "
+    "which it does not compress, count as its others."
 )
 _FIGURES: Final = (
-    "Bits: in the busier direction of a link. Error: squared error of the mean of a standard normal vector, with what "
-    "the all-reduce before left out."
+    "Missed: the target, within the steps of the plan. Bits: in the busier direction of a link. Error: squared error "
+    "of the mean of a standard normal vector, with what the all-reduce before left out."
 )
 _PARTS: Final = (
     "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
@@ -143,13 +143,13 @@ def answer_words(answers: Sequence[LinkAnswer]) -> str:
         hooks.append(_span([ratio.mean for ratio in ratios]))
         # The whole interval, where there is one.
         faster = sum((ratio.mean if ratio.low is None else ratio.low) > 1 for ratio in ratios)
-        wins.append(f"in {faster} of {len(here)} cases with {words}")
+        wins.append(f"in {faster} of {len(here)} with {words}")
     if not wins:
         return "None of the schemes can be compared."
     return (
         f"Beside DDP in fp32, training with hopsum (the faster of thc and thc:bits=2) is {' and '.join(fp32)}. Beside "
         f"the best of torch's hooks (fp16, PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster "
-        f"{' and '.join(wins)}. "
+        f"{' and '.join(wins)}, by whole intervals. "
         'Compressing takes processor time and changes gradients: `method="auto"` measures both ways on your job, '
         "`hopsum plan` predicts."
     )

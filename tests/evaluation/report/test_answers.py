@@ -89,8 +89,8 @@ def test_the_table_names_the_fastest_scheme_and_what_it_is_compared_with() -> No
 def test_the_words_count_what_the_figures_say() -> None:
     words = answer_words(answers_of(made_up()))
     assert "is 5.0 to 6.0 times as fast with a switch in the middle and 2.4 times as fast with a switch on" in words
-    assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 cases with a switch in the middle" in words
-    assert "and in 0 of 1 cases with a switch on every host" in words
+    assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 with a switch in the middle" in words
+    assert "and in 0 of 1 with a switch on every host, by whole intervals" in words
 
 
 def test_a_run_that_was_stopped_shows_what_it_has() -> None:
