@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 LEAST_BYTES: Final = 1 << 20
 """The smallest array that is kept: malloc keeps smaller ones for less."""
 KEPT_EVENTS: Final = 512
-"""A spare array is freed by the first request behind so many others, and returns: sizes have changed."""
+"""A spare array is freed by the first request behind so many requests and returns: sizes have changed."""
 
 _events: Final = count()
 _spares: Final[deque[tuple[int, NDArray[np.uint8]]]] = deque()
@@ -55,12 +55,16 @@ def _take(size: int) -> NDArray[np.uint8]:
             found.append(_spares.popleft())
         except IndexError:  # another thread has the last one
             break
-    # Buckets of a model differ a little: half of an array may lie idle, or each size would have arrays of its own.
-    best = min((each.size for _, each in found if size <= each.size <= 2 * size), default=0)
+    # Buckets of a model differ a little: a third of an array may lie idle, or each size would have arrays of its own.
+    best = min((each.size for _, each in found if size <= each.size <= size * 3 // 2), default=0)
     taken: NDArray[np.uint8] | None = None
+    # A new array replaces as many bytes that were spare for longest: all memory is what was in use at one time.
+    replaced = 0 if best else size
     for at, memory in found:
         if taken is None and memory.size == best:
             taken = memory
-        elif event - at < KEPT_EVENTS:
+        elif replaced > 0 or event - at >= KEPT_EVENTS:
+            replaced -= memory.size
+        else:
             _spares.append((at, memory))
     return np.empty(size, np.uint8) if taken is None else taken

@@ -49,6 +49,7 @@ from hopsum.transport.offload import Gso
 from hopsum.transport.state_exchange import StateMovedError
 from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
+from hopsum_wire.spare_arrays import free_spare_arrays
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
@@ -262,6 +263,7 @@ class Agent(Communicator):
         finally:
             # Peers may still need results that only this worker holds, unless everybody knows that it is gone.
             self._transport.close(linger=not self._ended and not self._unfinished)
+            free_spare_arrays()
 
     def _queue_task(self, task: Task) -> None:
         self._futures.add(task.future)

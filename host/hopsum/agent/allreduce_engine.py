@@ -65,7 +65,6 @@ from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 from hopsum_wire.membership import MembershipError
 from hopsum_wire.payload import SHAPES
-from hopsum_wire.spare_arrays import free_spare_arrays
 
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None
@@ -701,7 +700,6 @@ class AllReduceEngine:
             when = "in the middle of" if task.begun else "before"
             closed = CommunicatorClosedError(f"agent of rank {self._rank} was closed {when} this all-reduce")
             self._end(task, task.error or (closed if self._failure is None else self.over()))
-        free_spare_arrays()
 
     def _nobody_followed(self) -> HopsumError:
         return HopsumError(

@@ -233,7 +233,7 @@ class Worker:
             now: seconds on any clock that does not go back, the same in all calls.
             counts: [chunks] or a scalar, elements in use, 0 by default.
             ready: chunks whose payloads count. Those behind them come by `fill`. None: all.
-            places: room for its results, of zeros. New arrays if left out.
+            places: room for its results (`places_for`). New arrays if left out.
 
         Raises:
             GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
