@@ -22,37 +22,46 @@ KEPT_EVENTS: Final = 512
 """A spare array is freed by the first request behind so many requests and returns: sizes have changed."""
 
 _events: Final = count()
-_spares: Final[deque[tuple[int, NDArray[np.uint8]]]] = deque()
-"""Memory, and the number of the event at which it was back. Threads share it without a lock, which an array that goes
-while the lock is held would wait for: append and popleft are atomic."""
+
+
+class SpareArrays(deque[tuple[int, NDArray[np.uint8]]]):
+    """Memory that no array uses, and the number of the event at which it was back. It goes with the last holder."""
+
+    # Threads share it without a lock, which an array that goes while the lock is held would wait for: append and
+    # popleft are atomic.
+
+
+_SHARED: Final[weakref.WeakValueDictionary[str, SpareArrays]] = weakref.WeakValueDictionary()
+
+
+def keep_spare_arrays() -> SpareArrays:
+    """Return the spare arrays of the process. There are some as long as anybody holds this object."""
+    return _SHARED.setdefault("", SpareArrays())
 
 
 def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
     """Return a contiguous array with any content. Its memory serves another one once no view of it is left."""
     size = prod(shape) * np.dtype(dtype).itemsize
-    if size < LEAST_BYTES:
+    spares = _SHARED.get("")
+    if size < LEAST_BYTES or spares is None:
         return np.empty(shape, dtype)
-    memory = _take(size)
+    memory = _take(spares, size)
     # Views refer to this array and not to the memory, since a memoryview lies between: it dies with the last view.
     owner = np.frombuffer(memory.data, np.uint8)
-    weakref.finalize(owner, _give_back, memory).atexit = False
+    weakref.finalize(owner, _give_back, weakref.ref(spares), memory).atexit = False
     return owner[:size].view(dtype).reshape(shape)
 
 
-def free_spare_arrays() -> None:
-    """Free all memory that no array uses."""
-    _spares.clear()
+def _give_back(shared: weakref.ref[SpareArrays], memory: NDArray[np.uint8]) -> None:
+    if (spares := shared()) is not None:
+        spares.append((next(_events), memory))
 
 
-def _give_back(memory: NDArray[np.uint8]) -> None:
-    _spares.append((next(_events), memory))
-
-
-def _take(size: int) -> NDArray[np.uint8]:
+def _take(spares: SpareArrays, size: int) -> NDArray[np.uint8]:
     event, found = next(_events), list[tuple[int, NDArray[np.uint8]]]()
-    while _spares:
+    while spares:
         try:
-            found.append(_spares.popleft())
+            found.append(spares.popleft())
         except IndexError:  # another thread has the last one
             break
     # Buckets of a model differ a little: a third of an array may lie idle, or each size would have arrays of its own.
@@ -66,5 +75,5 @@ def _take(size: int) -> NDArray[np.uint8]:
         elif replaced > 0 or event - at >= KEPT_EVENTS:
             replaced -= memory.size
         else:
-            _spares.append((at, memory))
+            spares.append((at, memory))
     return np.empty(size, np.uint8) if taken is None else taken

@@ -49,7 +49,7 @@ from hopsum.transport.offload import Gso
 from hopsum.transport.state_exchange import StateMovedError
 from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
-from hopsum_wire.spare_arrays import free_spare_arrays
+from hopsum_wire.spare_arrays import keep_spare_arrays
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
@@ -108,6 +108,7 @@ class Agent(Communicator):
         # One more than the phases: the signature is sent as a part of its own (signature.py).
         policy = RepairPolicy(unproved_least=UNPROVED_LEAST * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
+        self._spares = keep_spare_arrays()
         self._shards = self._transport.shards
         self._ended = False
         """True once somebody ended the agent who knows that nobody needs this worker any more."""
@@ -263,7 +264,6 @@ class Agent(Communicator):
         finally:
             # Peers may still need results that only this worker holds, unless everybody knows that it is gone.
             self._transport.close(linger=not self._ended and not self._unfinished)
-            free_spare_arrays()
 
     def _queue_task(self, task: Task) -> None:
         self._futures.add(task.future)

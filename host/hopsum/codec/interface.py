@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 from hopsum.errors import HopsumError
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES
+from hopsum_wire.spare_arrays import keep_spare_arrays, spare_array
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -549,16 +549,6 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
 # ---- error feedback -----------------------------------------------------------------------------------------
 
 
-class SpareVectors(list[Floats]):
-    """Vectors of one length, with any content, that no error feedback uses now."""
-
-    # `pop` and `append` of a list are atomic under the interpreter lock: feedbacks of several threads share the list.
-
-
-_SPARES: Final[WeakValueDictionary[int, SpareVectors]] = WeakValueDictionary()
-"""The spare vectors by length. The last error feedback of a length takes them with it."""
-
-
 class ErrorFeedback:
     """The undelivered part of one vector's all-reduces, in the host's memory. One all-reduce at a time.
 
@@ -566,8 +556,8 @@ class ErrorFeedback:
     withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
     residual + x - delivered. It changes at no other time.
 
-    Memory: a residual, and a second vector for each all-reduce in progress. Error feedbacks of one length share the
-    second vectors, unless they are revocable.
+    Memory: a residual, and a second vector for each all-reduce in progress. Error feedbacks share the second vectors
+    (hopsum_wire.spare_arrays), unless they are revocable.
 
     Args:
         elements: of the vector.
@@ -577,14 +567,12 @@ class ErrorFeedback:
 
     def __init__(self, elements: int, *, revocable: bool = False) -> None:
         self.residual = np.zeros(elements, np.float32)
-        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array, and
-        the old one serves other error feedbacks: copy what is to be kept."""
+        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array."""
         self.pending: Floats | None = None
         """The compensated vector of the all-reduce in progress, float32[elements]."""
         self._revocable = revocable
         self._before: Floats | None = None
-        # Weak values: the vectors of a length go when the last feedback of that length does.
-        self._spares = _SPARES.setdefault(elements, SpareVectors())
+        self._spares = keep_spare_arrays()
 
     def compensate(self, x: Floats) -> Floats:
         """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
@@ -599,10 +587,8 @@ class ErrorFeedback:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
         # The vector from before the last commit, which cannot be given back any more, is room for this one.
         room, self._before = self._before, None
-        try:
-            room = self._spares.pop() if room is None else room
-        except IndexError:
-            room = np.empty_like(self.residual)
+        if room is None:
+            room = spare_array(self.residual.shape, np.float32)
         # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
             self.pending = np.add(x, self.residual, out=room)
@@ -619,14 +605,9 @@ class ErrorFeedback:
         if delivered is not None:
             # In place: the pending vector becomes the residual, and no third vector is needed.
             np.subtract(self.pending, delivered, out=self.pending)
-        before = self.residual
-        self.residual, self.pending = self.pending, None
         if self._revocable:
-            # Kept, and not given to the spare vectors: another feedback would write into it before it can be given
-            # back.
-            self._before = before
-        else:
-            self._spares.append(before)
+            self._before = self.residual
+        self.residual, self.pending = self.pending, None
 
     def give_back(self, committed: slice | None = None) -> None:
         """Withdraw the vector in progress, if there is one: the residual stays as it was.
@@ -639,6 +620,4 @@ class ErrorFeedback:
             if self._before is not None:
                 self.residual[committed] = self._before[committed]
             return
-        # Other error feedbacks may have both.
-        self._spares.extend(each for each in (self.pending, self._before) if each is not None)
         self.pending = self._before = None
