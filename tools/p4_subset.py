@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = tuple(ROOT / "p4" / "shared" / name for name in ("constants.p4", "packed.p4", "types.p4", "headers.p4"))
+SOURCES = tuple(ROOT / "p4" / "shared" / name for name in ("constants.p4", "requantize.p4", "types.p4", "headers.p4"))
 
 _PREPROCESSOR = re.compile(r'#(include\s+"[\w./]+"|ifndef\s+\w+|define\s+\w+|endif)$')
 _CONST = re.compile(r"const\s+bit<(\d+)>\s+([A-Z][A-Z0-9_]*)\s*=\s*(0x[0-9a-fA-F]+|\d+);$")

@@ -150,10 +150,17 @@ TABLE = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)
 """The optimal table of granularity 17 for normally distributed values: 15 workers fit an 8-bit lane."""
 TABLE16 = tuple(range(0, 16 * 273, 273))
 """Steps of 273 up to 4095: 15 workers fit a 16-bit lane."""
-# A packed sum has 6 bits: 15 workers of at most 4 each are 60, below 64.
-TABLE6 = (0, 1, 2, 3, *12 * (4,))
-"""Codes of 4 and above stand for 4: 15 workers fit a packed result."""
-TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
+TABLE4 = (*range(-8, 8), *range(8, 128, 8))
+"""Values of -8 to 7, then thresholds. Sums are looked up again in signed lanes of 8 bits: 15 workers fit."""
+TABLE3 = (-8, -6, -4, -1, 1, 4, 6, 8, *range(16, 128, 16))
+TABLE2 = (-8, -3, 3, 8, 56, 64, 72)
+TABLES = {
+    Op.LOOKUP_ADD8: TABLE,
+    Op.LOOKUP_ADD16: TABLE16,
+    Op.LOOKUP_ADD_LOOKUP4: TABLE4,
+    Op.LOOKUP_ADD_LOOKUP3: TABLE3,
+    Op.LOOKUP_ADD_LOOKUP2: TABLE2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +182,8 @@ class Exercise:
     def values(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
         """Draw a rank's vector, uint32[elements]: lanes, or codes for the lookups."""
         rng = np.random.default_rng([seed, rank, self.op])
-        if SHAPES[self.op].has_codes:
-            return rng.integers(0, 16, elements, dtype=np.uint32)
+        if code_bits := SHAPES[self.op].code_bits:
+            return rng.integers(0, 1 << code_bits, elements, dtype=np.uint32)
         # The bits of non-negative floats order like the floats: the switch compares integers.
         if self.op == Op.MAX32:
             return np.abs(rng.standard_normal(elements, dtype=np.float32)).view(np.uint32)
@@ -194,11 +201,12 @@ class Exercise:
         padded = np.zeros(chunks * self.chunk_elements, np.uint32)
         padded[: len(values)] = values
         if shape.has_codes:
-            return pack_codes(padded.astype(np.uint8).reshape(chunks, self.chunk_elements), self.lane_bits)
+            codes = padded.astype(np.uint8).reshape(chunks, self.chunk_elements)
+            return pack_codes(codes, self.lane_bits, bits=shape.code_bits)
         return padded.astype(shape.lane_dtype).view(np.uint8).reshape(chunks, shape.up_bytes)
 
     def sums(self, results: NDArray[np.uint8], elements: int) -> NDArray[np.uint32]:
-        """Unpack the lanes of RESULT payloads, uint32[elements]."""
+        """Unpack the lanes of RESULT payloads, or the codes, uint32[elements]."""
         return lanes(self.op, results).reshape(-1)[:elements].astype(np.uint32)
 
     def expected(self, vectors: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
@@ -208,6 +216,11 @@ class Exercise:
             return np.asarray(stacked.max(axis=0), np.uint32)
         if self.op == Op.OR:
             return np.asarray(np.bitwise_or.reduce(stacked), np.uint32)
+        if SHAPES[self.op].down_codes:
+            values, thresholds = np.split(np.asarray(TABLES[self.op]), [1 << SHAPES[self.op].code_bits])
+            # A code is the number of thresholds that a sum has reached.
+            reached = (values[stacked].sum(axis=0) + 128 >> 1) >= thresholds[:, None]
+            return np.asarray(reached.sum(axis=0), np.uint32)
         if SHAPES[self.op].has_codes:
             stacked = np.asarray(TABLES[self.op], np.uint32)[stacked]
         return np.asarray(stacked.sum(axis=0, dtype=np.uint32) & np.uint32((1 << self.lane_bits) - 1), np.uint32)

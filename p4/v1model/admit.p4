@@ -66,14 +66,17 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
         } else if ((hdr.hopsum.flags & ~FLAG_FLUSH) != 0
                    || (hdr.hopsum.flags != 0 && hdr.hopsum.kind != KIND_UPDATE && hdr.hopsum.kind != KIND_PARTIAL)) {
             meta.drop_reason = DROP_BAD_FLAGS;
-        } else if ((hdr.hopsum.op == 0) != (hdr.hopsum.kind == KIND_PROBE) || hdr.hopsum.op > OP_LOOKUP_ADD6) {
+        } else if ((hdr.hopsum.op == 0) != (hdr.hopsum.kind == KIND_PROBE)
+                   || hdr.hopsum.op == RETIRED_OP || hdr.hopsum.op > OP_LOOKUP_ADD_LOOKUP2
+                   || (meta.is_tree_peer == 1 && hdr.hopsum.op > OP_LOOKUP_ADD_LOOKUP4)) {
             meta.drop_reason = DROP_BAD_OP;
         } else if (hdr.ipv4.total_length != hdr.udp.length + 20 || hdr.udp.length != hdr.hopsum.length + 40
                    || (hdr.hopsum.length != 0 && (hdr.hopsum.kind == KIND_PROBE || hdr.hopsum.kind == KIND_STALE))
                    || (meta.is_tree_peer == 1 && hdr.hopsum.kind != KIND_STALE
-                       && !hdr.lanes.isValid() && !hdr.packed.isValid())
+                       && !hdr.lanes.isValid() && !hdr.codes8.isValid())
                    || (hdr.hopsum.kind == KIND_UPDATE
-                       && !hdr.codes8.isValid() && !hdr.codes16.isValid() && !hdr.lanes.isValid())) {
+                       && !hdr.codes8.isValid() && !hdr.codes16.isValid() && !hdr.codes3.isValid()
+                       && !hdr.codes2.isValid() && !hdr.lanes.isValid())) {
             meta.drop_reason = DROP_BAD_LENGTH;
         } else if (jobs.apply().hit) {
             if (meta.is_tree_peer == 0) {

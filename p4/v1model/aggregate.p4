@@ -60,7 +60,8 @@ control Aggregate(inout headers_t hdr, in metadata_t meta) {
         } else if (meta.operation == OPERATION_READ) {
             read();
         } else if (meta.operation == OPERATION_ADD) {
-            if (hdr.hopsum.op == OP_LOOKUP_ADD8 || hdr.hopsum.op == OP_LOOKUP_ADD6 || hdr.hopsum.op == OP_ADD8) {
+            if (hdr.hopsum.op == OP_LOOKUP_ADD8 || hdr.hopsum.op == OP_ADD8
+                || hdr.hopsum.op >= OP_LOOKUP_ADD_LOOKUP4) {    // LOOKUP_ADD_LOOKUP4, 3 and 2
                 add8();
             } else if (hdr.hopsum.op == OP_LOOKUP_ADD16 || hdr.hopsum.op == OP_ADD16) {
                 add16();

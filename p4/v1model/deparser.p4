@@ -10,7 +10,8 @@ control HopsumDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.hopsum);
         packet.emit(hdr.codes8);
         packet.emit(hdr.codes16);
+        packet.emit(hdr.codes3);
+        packet.emit(hdr.codes2);
         packet.emit(hdr.lanes);
-        packet.emit(hdr.packed);
     }
 }

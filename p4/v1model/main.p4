@@ -17,7 +17,7 @@
 #include "lookup.p4"
 #include "slot.p4"
 #include "aggregate.p4"
-#include "pack.p4"
+#include "requantize.p4"
 #include "reply.p4"
 #include "tree.p4"
 #include "forward.p4"
@@ -32,9 +32,8 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     Admit() admit;
     Lookup() lookup;
     Slot() slot;
-    Unpack() unpack;
     Aggregate() aggregate;
-    Pack() pack;
+    Requantize() requantize;
     ReplyHeader() reply;
     Forward() forward;
 
@@ -51,14 +50,15 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 admit.apply(hdr, meta, standard_metadata);
                 if (meta.drop_reason == DROP_NONE) {
                     lookup.apply(hdr, meta);
-                    unpack.apply(hdr);
                 }
                 if (meta.drop_reason == DROP_NONE) {
                     slot.apply(hdr, meta);
                 }
                 if (meta.drop_reason == DROP_NONE) {
                     aggregate.apply(hdr, meta);
-                    pack.apply(hdr, meta);
+                    requantize.apply(hdr, meta);
+                }
+                if (meta.drop_reason == DROP_NONE) {
                     reply.apply(hdr, meta, standard_metadata);
                 }
             } else if (meta.destination == DESTINATION_OTHER && meta.drop_reason == DROP_NONE) {

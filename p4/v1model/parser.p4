@@ -47,16 +47,18 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.hopsum);
         transition select(hdr.hopsum.version, hdr.hopsum.kind, hdr.hopsum.op, hdr.hopsum.length) {
             (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD8, CODES8_BYTES): parse_codes8;
-            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD6, CODES8_BYTES): parse_codes8;
             (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD16, CODES16_BYTES): parse_codes16;
+            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD_LOOKUP4, CODES8_BYTES): parse_codes8;
+            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD_LOOKUP3, CODES3_BYTES): parse_codes3;
+            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD_LOOKUP2, CODES2_BYTES): parse_codes2;
             (WIRE_VERSION, KIND_UPDATE, OP_ADD8, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_ADD16, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_ADD32, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_OR, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_MAX32, LANES_BYTES): parse_lanes;
-            (WIRE_VERSION, KIND_PARTIAL, OP_LOOKUP_ADD6, LANES_BYTES): parse_lanes;
+            (WIRE_VERSION, KIND_PARTIAL, OP_LOOKUP_ADD_LOOKUP4, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_PARTIAL, _, LANES_BYTES): parse_sum;
-            (WIRE_VERSION, KIND_RESULT, OP_LOOKUP_ADD6, PACKED_BYTES): parse_packed;
+            (WIRE_VERSION, KIND_RESULT, OP_LOOKUP_ADD_LOOKUP4, CODES8_BYTES): parse_codes8;
             (WIRE_VERSION, KIND_RESULT, _, LANES_BYTES): parse_sum;
             default: accept;
         }
@@ -86,8 +88,13 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         transition accept;
     }
 
-    state parse_packed {
-        packet.extract(hdr.packed);
+    state parse_codes3 {
+        packet.extract(hdr.codes3);
+        transition accept;
+    }
+
+    state parse_codes2 {
+        packet.extract(hdr.codes2);
         transition accept;
     }
 }

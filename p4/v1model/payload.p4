@@ -6,12 +6,13 @@
 #define HOPSUM_PAYLOAD_P4
 
 #include "../shared/constants.p4"
-#include "../shared/packed.p4"
+#include "../shared/requantize.p4"
 #include "../shared/headers.p4"
 
 typedef bit<2048> vector_t;             // 256 lanes of 8 bits, 128 of 16 or 64 of 32
+typedef bit<1024> half_vector_t;
 
-header codes8_h {                       // CODES8_BYTES: two groups of LANE_GROUP_CODES codes
+header codes8_h {                       // CODES8_BYTES: two groups of LANE_GROUP_CODES codes of 4 bits
     vector_t group0;
     vector_t group1;
 }
@@ -20,17 +21,20 @@ header codes16_h {                      // CODES16_BYTES: one group
     vector_t group0;
 }
 
+header codes3_h {                       // CODES3_BYTES: codes of 3 bits
+    vector_t      a;
+    half_vector_t b;
+}
+
+header codes2_h {                       // CODES2_BYTES: codes of 2 bits
+    vector_t a;
+}
+
 header lanes_h {                        // LANES_BYTES
     vector_t v0;
     vector_t v1;
     vector_t v2;
     vector_t v3;
-}
-
-header packed_h {                       // PACKED_BYTES: lanes of 6 bits, see pack.p4
-    vector_t v0;
-    vector_t v1;
-    vector_t v2;
 }
 
 struct headers_t {
@@ -42,8 +46,9 @@ struct headers_t {
     hopsum_h   hopsum;
     codes8_h   codes8;
     codes16_h  codes16;
+    codes3_h   codes3;
+    codes2_h   codes2;
     lanes_h    lanes;
-    packed_h   packed;
 }
 
 // What Address found.
@@ -110,10 +115,10 @@ const bit<64>   HIGH8_64    = 0x8080808080808080;
 const bit<256>  HIGH8_256   = HIGH8_64 ++ HIGH8_64 ++ HIGH8_64 ++ HIGH8_64;
 const bit<1024> HIGH8_1024  = HIGH8_256 ++ HIGH8_256 ++ HIGH8_256 ++ HIGH8_256;
 const vector_t  HIGH8       = HIGH8_1024 ++ HIGH8_1024;         // highest bit of every 8-bit lane
-const bit<64>   TOP2_64     = 0xc0c0c0c0c0c0c0c0;
-const bit<256>  TOP2_256    = TOP2_64 ++ TOP2_64 ++ TOP2_64 ++ TOP2_64;
-const bit<1024> TOP2_1024   = TOP2_256 ++ TOP2_256 ++ TOP2_256 ++ TOP2_256;
-const vector_t  TOP2        = TOP2_1024 ++ TOP2_1024;           // highest 2 bits of every 8-bit lane
+const bit<64>   NIBBLE8_64  = 0x0f0f0f0f0f0f0f0f;
+const bit<256>  NIBBLE8_256 = NIBBLE8_64 ++ NIBBLE8_64 ++ NIBBLE8_64 ++ NIBBLE8_64;
+const bit<1024> NIBBLE8_1024 = NIBBLE8_256 ++ NIBBLE8_256 ++ NIBBLE8_256 ++ NIBBLE8_256;
+const vector_t  NIBBLE8     = NIBBLE8_1024 ++ NIBBLE8_1024;     // lowest 4 bits of every 8-bit lane
 const bit<64>   LOW16_64    = 0x0001000100010001;
 const bit<256>  LOW16_256   = LOW16_64 ++ LOW16_64 ++ LOW16_64 ++ LOW16_64;
 const bit<1024> LOW16_1024  = LOW16_256 ++ LOW16_256 ++ LOW16_256 ++ LOW16_256;

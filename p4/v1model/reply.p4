@@ -9,10 +9,9 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
         hdr.hopsum.length = LANES_BYTES;
     }
 
-    action packed_result() {
+    action result_of_codes() {
         hdr.hopsum.kind = KIND_RESULT;
-        hdr.hopsum.held = 0;
-        hdr.hopsum.length = PACKED_BYTES;
+        hdr.hopsum.held = 0;            // Requantize has set the length
     }
 
     action partial() {
@@ -54,10 +53,10 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
             hdr.hopsum.contributors = meta.contributors;
             if (meta.reply == REPLY_RESULT || meta.reply == REPLY_ANSWER) {
                 hdr.hopsum.flags = 0;
-                if (hdr.packed.isValid()) {
-                    packed_result();
-                } else {
+                if (hdr.lanes.isValid()) {
                     result();
+                } else {
+                    result_of_codes();
                 }
             } else if (meta.reply == REPLY_PARTIAL) {
                 partial();              // FLUSH goes up

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hopsum_ptf.case import SwitchCase
+from hopsum_controlplane.job_spec import TABLE_NAMES
+from hopsum_ptf.case import TABLES, SwitchCase
 from hopsum_ptf.frames import payload, update
-from hopsum_wire import Drop, Op
+from hopsum_wire import Drop, Op, up_bytes
 from hopsum_wire.payload import SHAPES
 
 STEEP = (0, 1, 255, 256, 257, 0x0FFF, 0x1000, 0x5555, 0x7FFF, 0x8000, 0x8001, 0xAAAA, 0xF0F0, 0xFF00, 0xFFFE, 0xFFFF)
@@ -38,13 +39,16 @@ class EveryOperationInElementOrder(SwitchCase):
     """One round of each operation, every lane another value."""
 
     def runTest(self) -> None:
-        job = self.job(2, slots=9, table=TABLE, table16=SLOPING, table6=TABLE)
+        job = self.job(2, slots=12, **{**TABLES, "table": TABLE, "table16": SLOPING})
         for op in self.operations:
             elements = np.arange(SHAPES[op].elements if op is not Op.OR else 1024)
             if SHAPES[op].has_codes:
-                first, second = elements % 16, elements // 32 % 16
-                table = np.asarray(SLOPING if op is Op.LOOKUP_ADD16 else TABLE)
-                expected = table[first] + table[second]
+                codes = 1 << SHAPES[op].code_bits
+                first, second = elements % codes, elements // 32 % codes
+                table = {Op.LOOKUP_ADD16: SLOPING, Op.LOOKUP_ADD8: TABLE}.get(op) or TABLES[TABLE_NAMES[op]]
+                expected = np.take(table, first) + np.take(table, second)
+                if SHAPES[op].down_codes:
+                    expected = np.searchsorted(table[codes:], expected + 128 >> 1, side="right")
             else:
                 first, second = elements % 251, elements * 7 % 256
                 combined = {Op.OR: first | second, Op.MAX32: np.maximum(first, second)}
@@ -152,11 +156,11 @@ class TopBitsMatterToTheMaximumAlone(SwitchCase):
     """A payload with every bit set: refused under MAX32, taken under all others."""
 
     def runTest(self) -> None:
-        job = self.job(2, slots=9, table=TABLE, table16=TABLE, table6=TABLE)
+        job = self.job(2, slots=12, **TABLES)
         for op in self.operations:
-            ones = payload(op, 15 if SHAPES[op].has_codes else 0)
-            frame = update(job, 0, b"\xff" * len(ones), op=op, slot=op)
+            ones = b"\xff" * up_bytes(op)
+            frame = update(job, 0, ones, op=op, slot=op)
             if op is Op.MAX32:
                 self.refused(0, frame, Drop.BAD_VALUE)
             else:
-                self.added(job, 0, b"\xff" * len(ones), op=op, slot=op)
+                self.added(job, 0, ones, op=op, slot=op)

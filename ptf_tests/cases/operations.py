@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case import TABLES, SwitchCase
 from hopsum_ptf.frames import altered, codes, lanes32, payload, update
 from hopsum_wire import Drop, Op, up_bytes
 
@@ -67,7 +67,7 @@ class UnknownOperations(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(2, table=TABLE)
-        for op in (0, 9, 127, 128, 255):
+        for op in (0, 8, 12, 127, 128, 255):
             for known in (Op.ADD32, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16):
                 frame = update(job, 0, payload(known, 1), op=known)
                 self.refused(0, altered(frame, "hopsum", op=op), Drop.BAD_OP)
@@ -77,7 +77,7 @@ class OperationOfAnotherSize(SwitchCase):
     """A payload of codes under an op of lanes, of lanes under codes, of 8-bit codes under 16-bit ones."""
 
     def runTest(self) -> None:
-        job = self.job(2, table=TABLE, table16=TABLE, table6=TABLE)
+        job = self.job(2, **TABLES)
         for known in Op:
             for claimed in Op:
                 if up_bytes(known) != up_bytes(claimed):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.case import TABLES, SwitchCase
 from hopsum_ptf.case_places import make_observer
 from hopsum_ptf.frames import PAYLOAD_AT, altered, lanes32, payload, probe, resized, update
 from hopsum_wire import Drop, Flag, Op, State
@@ -40,8 +40,7 @@ class OperationOfTheRound(SwitchCase):
     """STATE names the operation of the round, as its first packet did."""
 
     def runTest(self) -> None:
-        table = tuple(range(16))
-        job = self.job(2, table=table, table16=table, table6=table)
+        job = self.job(2, **TABLES)
         for round_, op in enumerate(self.operations, 1):
             self.added(job, 0, payload(op, 1), op=op, round=round_)
             self.holds(job, job.spec.workers[1], State.COLLECTING, held=round_, by=[0], op=op, round=round_)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_controlplane.job_spec import Job, ParentEndpoint
-from hopsum_ptf.case import SwitchCase
+from hopsum_oracle.switch_config import TREE_OPS
+from hopsum_ptf.case import TABLES, SwitchCase
 from hopsum_ptf.case_places import make_leaf, make_parent, make_workers
 from hopsum_ptf.frames import (
     PAYLOAD_AT,
@@ -26,12 +27,12 @@ from hopsum_ptf.frames import (
     update,
 )
 from hopsum_ptf.port_links import OutputFrame
-from hopsum_wire import Drop, Event, Flag, Kind, Op, State
+from hopsum_wire import Drop, Event, Flag, Kind, Op, State, down_bytes
 from hopsum_wire.payload import lanes as lanes_of
-from hopsum_wire.payload import pack_sums
+from hopsum_wire.payload import pack_codes
 
 FLUSH = Flag.FLUSH
-PACKED = Op.LOOKUP_ADD6
+CODES = Op.LOOKUP_ADD_LOOKUP4
 TABLE = tuple(range(0, 32, 2))
 
 
@@ -352,11 +353,11 @@ class EveryOperationInATree(TreeCase):
     """Sum, maximum and union of partial sums, at the spine, each under its own operation."""
 
     def runTest(self) -> None:
-        job = self.spine_job((0, 1), (2, 3))
-        wide = {Op.LOOKUP_ADD8: Op.ADD8, Op.LOOKUP_ADD16: Op.ADD16, Op.LOOKUP_ADD6: Op.ADD8}
-        for round_, (op, expected) in enumerate(
-            ((op, {Op.OR: 7, Op.MAX32: 6}.get(op, 11)) for op in Op), 1
-        ):  # fmt: skip
+        job = self.spine_job((0, 1), (2, 3), table4=TABLES["table4"])
+        wide = {Op.LOOKUP_ADD8: Op.ADD8, Op.LOOKUP_ADD16: Op.ADD16, CODES: Op.ADD8}
+        # The sum 11 is the code 9: nine thresholds, from 36 to 68 in steps of 4, are at most 69.
+        others = {Op.OR: 7, Op.MAX32: 6, CODES: 9}
+        for round_, (op, expected) in enumerate(((op, others.get(op, 11)) for op in Op if op in TREE_OPS), 1):
             lane_op = wide.get(op, op)
             self.partial(job, 0, payload(lane_op, 5), (0, 1), Event.ADDED, op=op, round=round_)
             outputs = self.partial(
@@ -365,46 +366,94 @@ class EveryOperationInATree(TreeCase):
             self.assert_lanes(self.went_to_all(job, outputs, range(4), op=op), expected)
 
 
-class PackedResultsInATree(TreeCase):
-    """PARTIAL has lanes of 8 bits; a spine packs its RESULT, a leaf unpacks it, keeps it, and packs it for workers."""
+class ResultsOfCodesInATree(TreeCase):
+    """PARTIAL has sums. The root looks them up again; a leaf keeps the codes that come down, and passes them on."""
 
     def runTest(self) -> None:
-        self.require(PACKED)
-        values = np.arange(1024) % 16
-        leaf = self.leaf_job(table6=tuple(range(16)))
-        self.update_does(leaf, 0, codes(values), Event.ADDED, op=PACKED)
-        outputs = self.update_does(leaf, 1, codes(15), Event.ADDED, Event.CLOSED, op=PACKED)
-        self.assert_lanes(self.went_up(leaf, outputs, (0, 1), op=PACKED), values + 15)
-        self.assertEqual(len(outputs[0].frame), PAYLOAD_AT + 1024)
-        total = (np.arange(1024) * 37 % 64).astype(np.uint8)
-        down = self.result(leaf, pack_sums(total).tobytes(), range(4), Event.TAKEN, op=PACKED)
-        self.assert_lanes(self.went_to_all(leaf, down, range(4), op=PACKED), total)
-        self.assertEqual(len(down[0].frame), PAYLOAD_AT + 768)
-        self.assert_lanes(self.answered(leaf, 0, codes(values), op=PACKED), total)
-        spine = self.spine_job((0, 1), (2, 3))
-        self.partial(spine, 0, payload(Op.ADD8, values), (0, 1), Event.ADDED, op=PACKED)
-        outputs = self.partial(spine, 2, payload(Op.ADD8, 40), (2, 3), Event.ADDED, Event.COMPLETED, op=PACKED)
-        self.assert_lanes(self.went_to_all(spine, outputs, range(4), op=PACKED), values + 40)
+        self.require(CODES)
+        rng = np.random.default_rng(8)
+        table, codes_up = TABLES["table4"], rng.integers(0, 16, (4, 1024), dtype=np.uint8)
+        values, thresholds = np.asarray(table[:16]), table[16:]
+        leaves = [self.leaf_job(first=first, table4=table) for first in (0, 2)]
+        root = self.spine_job((0, 1), (2, 3), table4=table)
+        for first, leaf in zip((0, 2), leaves, strict=True):
+            self.update_does(leaf, first, codes(codes_up[first]), Event.ADDED, op=CODES)
+            outputs = self.update_does(leaf, first + 1, codes(codes_up[first + 1]), Event.ADDED, Event.CLOSED, op=CODES)
+            sums = values[codes_up[first : first + 2]].sum(axis=0)
+            up = self.went_up(leaf, outputs, (first, first + 1), op=CODES)
+            self.assert_lanes(up.view(np.int8), sums)
+            self.assertEqual(len(outputs[0].frame), PAYLOAD_AT + 1024)
+            done = (Event.ADDED, Event.COMPLETED) if first else (Event.ADDED,)
+            outputs = self.partial(root, first, up.tobytes(), (first, first + 1), *done, op=CODES)
+        expected = np.searchsorted(thresholds, values[codes_up].sum(axis=0) + 128 >> 1, side="right")
+        self.assert_lanes(self.went_to_all(root, outputs, range(4), op=CODES), expected)
+        down = payload_of(outputs[0].frame)
+        again = self.partial(root, 0, bytes(1024), (0,), Event.ANSWERED, op=CODES)
+        self.assertEqual(payload_of(again[0].frame), down)
+        for first, leaf in zip((0, 2), leaves, strict=True):
+            outputs = self.result(leaf, down, range(4), Event.TAKEN, op=CODES)
+            self.assert_lanes(self.went_to_all(leaf, outputs, range(4), op=CODES), expected)
+            again = self.update_does(leaf, first, codes(codes_up[first]), Event.ANSWERED, op=CODES)
+            self.assertEqual({payload_of(output.frame) for output in (*outputs, *again)}, {down})
 
 
-class PackedPacketsOfTheOtherSize(TreeCase):
-    """A PARTIAL of 768 bytes, a RESULT of 1024, a packed RESULT of another operation, one that is cut: dropped."""
+class CodesOfARoundThatALeafDoesNotKnow(TreeCase):
+    """The parent's RESULT opens a round at a leaf: its codes are kept, and answered to a latecomer."""
 
     def runTest(self) -> None:
-        self.require(PACKED)
-        leaf, spine = self.leaf_job(table6=tuple(range(16))), self.spine_job((0, 1), (2, 3))
-        above, below = self.parent(leaf), spine.spec.leaves[0]
-        packed, plain = bytes(range(256)) * 3, bytes(1024)
-        for op, values in ((PACKED, plain), (Op.LOOKUP_ADD8, packed), (Op.ADD32, packed)):
+        self.require(CODES)
+        leaf = self.leaf_job(table4=TABLES["table4"])
+        down = pack_codes((np.arange(1024) * 7 // 3 % 16).astype(np.uint8)).tobytes()
+        self.result(leaf, down, range(4), Event.TAKEN, op=CODES)
+        outputs = self.update_does(leaf, 1, codes(3), Event.ANSWERED, op=CODES)
+        self.assertEqual(payload_of(outputs[0].frame), down)
+        self.result(leaf, down, range(4), Event.KNOWN, op=CODES)
+
+
+class RootWithoutThresholds(TreeCase):
+    """A root without a table for them adds sums that come up. What completes them is dropped and counted."""
+
+    def runTest(self) -> None:
+        self.require(CODES)
+        root = self.spine_job((0, 1), (2, 3))
+        self.partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=CODES)
+        last = from_relative(root, root.spec.leaves[1], Kind.PARTIAL, payload(Op.ADD8, 6), by=(2, 3), op=CODES)
+        for _ in range(2):
+            self.refused(root.spec.leaves[1].port, last, Drop.NO_TABLE)
+        self.partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=Op.ADD8, round=2)
+
+
+class SumsAndCodesOfTheOtherSize(TreeCase):
+    """A PARTIAL of codes, a RESULT of sums, a RESULT of codes of another operation, one that is cut: dropped.
+
+    Trees have no sums that become codes of 3 or 2 bits: BAD_OP.
+    """
+
+    def runTest(self) -> None:
+        self.require(CODES)
+        table = TABLES["table4"]
+        leaf, root = self.leaf_job(table4=table), self.spine_job((0, 1), (2, 3), table4=table)
+        above, below = self.parent(leaf), root.spec.leaves[0]
+        short, long = bytes(range(256)) * 2, bytes(1024)
+        for op, values in ((CODES, long), (Op.LOOKUP_ADD8, short), (Op.ADD32, short)):
             result = from_relative(leaf, above, Kind.RESULT, values, by=range(4), op=op)
             self.refused(above.port, result, Drop.BAD_LENGTH)
-        partial = from_relative(spine, below, Kind.PARTIAL, packed, by=(0,), op=PACKED)
+        partial = from_relative(root, below, Kind.PARTIAL, short, by=(0,), op=CODES)
         self.refused(below.port, partial, Drop.BAD_LENGTH)
-        right = from_relative(leaf, above, Kind.RESULT, packed, by=range(4), op=PACKED)
+        right = from_relative(leaf, above, Kind.RESULT, short, by=range(4), op=CODES)
         self.refused(above.port, right[:-1], Drop.TRUNCATED)
-        self.refused(above.port, altered(right, "hopsum", op=9), Drop.BAD_OP)
-        self.refused(leaf.spec.workers[0].port, resized(update(leaf, 0, codes(1), op=PACKED), plain), Drop.BAD_LENGTH)
-        self.went_to_all(leaf, self.send(above.port, right), range(4), op=PACKED)
+        for op in (0, 8, 10, 11, 12):
+            self.refused(above.port, altered(right, "hopsum", op=op), Drop.BAD_OP)
+            self.refused(below.port, altered(resized(partial, long), "hopsum", op=op), Drop.BAD_OP)
+        for op in (Op.LOOKUP_ADD_LOOKUP3, Op.LOOKUP_ADD_LOOKUP2):
+            result = from_relative(leaf, above, Kind.RESULT, bytes(down_bytes(op)), by=range(4), op=op)
+            self.refused(above.port, result, Drop.BAD_OP)
+            self.refused(above.port, from_relative(leaf, above, Kind.STALE, op=op, held=3), Drop.BAD_OP)
+            worker = leaf.spec.workers[0]
+            self.refused(worker.port, update(leaf, 0, payload(op, 1), op=op), Drop.NO_TABLE)
+        wrong = resized(update(leaf, 0, codes(1), op=CODES), bytes(768))
+        self.refused(leaf.spec.workers[0].port, wrong, Drop.BAD_LENGTH)
+        self.went_to_all(leaf, self.send(above.port, right), range(4), op=CODES)
 
 
 def _bits(ranks: Iterable[int]) -> int:

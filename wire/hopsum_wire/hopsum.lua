@@ -6,7 +6,7 @@ local hopsum = Proto("hopsum", "hopsum, in-network aggregation")
 local WIRE_VERSION, UDP_PORT = 1, 24677
 local HEADER_BYTES = 32
 local kind_names = { [1] = "UPDATE", [2] = "RESULT", [3] = "STALE", [4] = "PROBE", [5] = "STATE", [6] = "PARTIAL" }
-local op_names = { [1] = "LOOKUP_ADD8", [2] = "LOOKUP_ADD16", [3] = "ADD8", [4] = "ADD16", [5] = "ADD32", [6] = "OR", [7] = "MAX32", [8] = "LOOKUP_ADD6" }
+local op_names = { [1] = "LOOKUP_ADD8", [2] = "LOOKUP_ADD16", [3] = "ADD8", [4] = "ADD16", [5] = "ADD32", [6] = "OR", [7] = "MAX32", [9] = "LOOKUP_ADD_LOOKUP4", [10] = "LOOKUP_ADD_LOOKUP3", [11] = "LOOKUP_ADD_LOOKUP2" }
 local state_names = { [0] = "EMPTY", [1] = "COLLECTING", [2] = "FINAL", [3] = "CLOSED" }
 
 local f = hopsum.fields

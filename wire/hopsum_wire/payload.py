@@ -5,12 +5,18 @@ Lanes are in element order. Codes travel in groups, as big-endian words of the l
 words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ... How many codes a group has is a property of
 the switch program: 512 (`LANE_GROUP_CODES`) in v1model's. A job's membership says what its switch wants (`code_group`).
 
-RESULT of LOOKUP_ADD6 packs 1024 lanes of 6 bits into 768 bytes. Lanes 0 to 767 are the low 6 bits of the bytes 0 to
-767. Lane 768 + j lies in the high 2 bits of the bytes j, 256 + j and 512 + j, its lowest bits first.
+Codes of 3 and of 2 bits have no groups. 1024 codes of 2 bits are 256 bytes. Byte j holds, from its highest bits down,
+the codes j, 256 + j, 512 + j and 768 + j. 1024 codes of 3 bits are 256 bytes A and 128 bytes B:
+
+    bits    7 and 6              5 to 3           2 to 0
+    A[j]    768 + j, low bits    256 + j          j
+    B[j]    896 + j, 768 + j     640 + j          512 + j
+            (their high bits)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -18,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_wire._layout import (
+    CODES2_BYTES,
+    CODES3_BYTES,
     CODES8_BYTES,
     CODES16_BYTES,
     HOPSUM_BYTES,
     IPV4_BYTES,
     LANE_GROUP_CODES,
     LANES_BYTES,
-    PACKED_BYTES,
-    PACKED_LANE_BITS,
     UDP_BYTES,
     Drop,
     Op,
@@ -41,29 +47,38 @@ class Shape(NamedTuple):
     elements: int
     lane_dtype: str
     """The dtype of a lane in a slot."""
-    has_codes: bool = False
-    """True where an UPDATE carries 4-bit codes in place of lanes."""
+    code_bits: int = 0
+    """Bits of a code where an UPDATE carries codes in place of lanes, else 0."""
+    down_codes: bool = False
+    """True where a RESULT carries codes in place of lanes: the switch looks sums up again."""
+
+    @property
+    def has_codes(self) -> bool:
+        """Return whether an UPDATE carries codes in place of lanes."""
+        return self.code_bits > 0
 
     @property
     def lane_bits(self) -> int:
-        """Bits of a lane in a slot, codes travel as words of this width."""
+        """Bits of a lane in a slot. Codes of 4 bits travel as words of this width."""
         return np.dtype(self.lane_dtype).itemsize * 8
 
     @property
-    def sum_bits(self) -> int:
-        """Bits of a sum in a RESULT: those of the lane, or fewer where results are packed."""
-        return self.lane_bits if self.down_bytes == LANES_BYTES else PACKED_LANE_BITS
+    def down_bits(self) -> int:
+        """Bits of an element in a RESULT: those of a lane, or of a code."""
+        return self.code_bits if self.down_codes else self.lane_bits
 
 
 SHAPES: Final[dict[int, Shape]] = {
-    Op.LOOKUP_ADD8: Shape(CODES8_BYTES, LANES_BYTES, 1024, ">u1", has_codes=True),
-    Op.LOOKUP_ADD16: Shape(CODES16_BYTES, LANES_BYTES, 512, ">u2", has_codes=True),
+    Op.LOOKUP_ADD8: Shape(CODES8_BYTES, LANES_BYTES, 1024, ">u1", 4),
+    Op.LOOKUP_ADD16: Shape(CODES16_BYTES, LANES_BYTES, 512, ">u2", 4),
     Op.ADD8: Shape(LANES_BYTES, LANES_BYTES, 1024, ">u1"),
     Op.ADD16: Shape(LANES_BYTES, LANES_BYTES, 512, ">u2"),
     Op.ADD32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
     Op.OR: Shape(LANES_BYTES, LANES_BYTES, 8192, ">u1"),
     Op.MAX32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
-    Op.LOOKUP_ADD6: Shape(CODES8_BYTES, PACKED_BYTES, 1024, ">u1", has_codes=True),
+    Op.LOOKUP_ADD_LOOKUP4: Shape(CODES8_BYTES, CODES8_BYTES, 1024, ">u1", 4, down_codes=True),
+    Op.LOOKUP_ADD_LOOKUP3: Shape(CODES3_BYTES, CODES3_BYTES, 1024, ">u1", 3, down_codes=True),
+    Op.LOOKUP_ADD_LOOKUP2: Shape(CODES2_BYTES, CODES2_BYTES, 1024, ">u1", 2, down_codes=True),
 }
 """The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
 LONGEST_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
@@ -72,9 +87,10 @@ PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES
 """Its packet: an MTU that carries any job in one piece."""
 
 _CODE_BITS: Final = 4
-_TOP_BITS: Final = 8 - PACKED_LANE_BITS
-_TOP_MASK: Final = 0xFF << PACKED_LANE_BITS & 0xFF
-"""Bits of a byte of a packed RESULT that belong to a lane of the last quarter."""
+"""Bits of a code of LOOKUP_ADD8, LOOKUP_ADD16 and LOOKUP_ADD_LOOKUP4: only these travel in groups."""
+_CHUNK_CODES: Final = 1024
+_QUARTER: Final = _CHUNK_CODES // 4
+"""Codes of 3 and of 2 bits are packed a chunk at a time, in quarters."""
 
 CODE_GROUPS: Final = (4, 8, 16, 32, 64, 128, 256, 512)
 """Codes that a group may have: whole groups fill a chunk of any op, whole words a group."""
@@ -104,27 +120,31 @@ def down_bytes(op: int) -> int:
     return shape_of(op).down_bytes
 
 
-def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES) -> NDArray[np.uint8]:
-    """Pack 4-bit codes into payload bytes.
+def pack_codes(
+    codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES, *, bits: int = _CODE_BITS
+) -> NDArray[np.uint8]:
+    """Pack codes into payload bytes.
 
     Args:
-        codes: uint8[..., n], values 0..15, n a multiple of `group`.
-        lane_bits: 8 for LOOKUP_ADD8, 16 for LOOKUP_ADD16.
-        group: codes of a group, one of CODE_GROUPS.
+        codes: uint8[..., n], values below 2^bits. n is a multiple of `group`, with 3 or 2 bits of 1024.
+        lane_bits: 8 for LOOKUP_ADD8 and LOOKUP_ADD_LOOKUP4, 16 for LOOKUP_ADD16. Only with 4 bits.
+        group: codes of a group, one of CODE_GROUPS. Only with 4 bits.
+        bits: bits of a code: 4, 3 or 2.
 
     Returns:
-        uint8[..., n / 2], a new array.
+        uint8[..., n * bits / 8], a new array.
 
     Raises:
-        WireError: a code above 15, or a last axis that is no multiple of `group`, with reason BAD_VALUE or BAD_LENGTH.
+        WireError: a code that is too large, or a last axis that is no such multiple, with reason BAD_VALUE or
+            BAD_LENGTH.
     """
+    if bits != _CODE_BITS:
+        return _pack_chunks(codes, bits)
     nibbles = lane_bits // _CODE_BITS
     # Code i of a group goes into nibble i // (group / nibbles) of word i % (group / nibbles): a program shifts all
     # words of a group at once.
     groups = _grouped(codes, (nibbles, group // nibbles), group, "codes")
-    # A larger code would spill into its neighbour's bits.
-    if codes.size and int(codes.max()) > 15:
-        raise WireError(Drop.BAD_VALUE, f"code {int(codes.max())} does not fit in 4 bits")
+    _require_codes(codes, bits)
     dtype = np.dtype(f">u{lane_bits // 8}")
     words = np.zeros((*groups.shape[:-2], groups.shape[-1]), dtype)
     for nibble in range(nibbles):
@@ -132,12 +152,17 @@ def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_G
     return words.view(np.uint8).reshape(*codes.shape[:-1], codes.shape[-1] // 2)
 
 
-def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES) -> NDArray[np.uint8]:
-    """Undo `pack_codes`: uint8[..., n] to uint8[..., 2 n], a new array.
+def unpack_codes(
+    packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES, *, bits: int = _CODE_BITS
+) -> NDArray[np.uint8]:
+    """Undo `pack_codes`: uint8[..., n] to uint8[..., n * 8 / bits], a new array.
 
     Raises:
-        WireError: a last axis that is no multiple of `group` / 2, with reason BAD_LENGTH.
+        WireError: a last axis that is no multiple of the bytes of a group, or with 3 or 2 bits of a chunk, with reason
+            BAD_LENGTH.
     """
+    if bits != _CODE_BITS:
+        return _unpack_chunks(packed, bits)
     group_bytes = group * _CODE_BITS // 8
     groups = _grouped(packed, (group_bytes,), group_bytes, "code bytes")
     words = np.ascontiguousarray(groups).view(f">u{lane_bits // 8}")
@@ -148,6 +173,43 @@ def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LAN
     return codes.reshape(*packed.shape[:-1], packed.shape[-1] * 2)
 
 
+def _pack_chunks(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Pack codes of 3 or 2 bits, a chunk at a time."""
+    chunks = _grouped(codes, (_CHUNK_CODES,), _CHUNK_CODES, f"codes of {bits} bits")
+    _require_codes(codes, bits)
+    first, second, third, last = np.split(chunks, 4, axis=-1)
+    if bits == 2:
+        parts = [first << 6 | second << 4 | third << 2 | last]
+    else:
+        # Two codes of 3 bits leave 2 bits of a byte, which the codes of the last quarter fill: their low bits go above
+        # the first two quarters, and their high bits above the halves of the third.
+        low, high = last & 3, last >> 2
+        left, right = (slice(0, _QUARTER // 2), slice(_QUARTER // 2, _QUARTER))
+        parts = [
+            first | second << 3 | low << 6,
+            third[..., left] | third[..., right] << 3 | high[..., left] << 6 | high[..., right] << 7,
+        ]
+    return np.concatenate(parts, axis=-1).reshape(*codes.shape[:-1], codes.shape[-1] * bits // 8)
+
+
+def _unpack_chunks(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    chunk_bytes = _CHUNK_CODES * bits // 8
+    chunks = _grouped(packed, (chunk_bytes,), chunk_bytes, f"bytes of codes of {bits} bits")
+    if bits == 2:
+        quarters = [chunks >> shift & 3 for shift in (6, 4, 2, 0)]
+    else:
+        a, b = chunks[..., :_QUARTER], chunks[..., _QUARTER:]
+        high = np.concatenate([b >> 6 & 1, b >> 7], axis=-1)
+        quarters = [a & 7, a >> 3 & 7, b & 7, b >> 3 & 7, a >> 6 | high << 2]
+    return np.concatenate(quarters, axis=-1).reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits)
+
+
+def _require_codes(codes: NDArray[np.uint8], bits: int) -> None:
+    # A larger code would spill into its neighbour's bits.
+    if codes.size and int(codes.max()) >= 1 << bits:
+        raise WireError(Drop.BAD_VALUE, f"code {int(codes.max())} does not fit in {bits} bits")
+
+
 def _grouped(array: NDArray[np.uint8], inner: tuple[int, ...], group: int, what: str) -> NDArray[np.uint8]:
     if array.dtype != np.uint8:
         raise WireError(Drop.BAD_VALUE, f"{what} must be uint8, not {array.dtype}")
@@ -156,49 +218,40 @@ def _grouped(array: NDArray[np.uint8], inner: tuple[int, ...], group: int, what:
     return array.reshape(*array.shape[:-1], array.shape[-1] // group, *inner)
 
 
-def pack_sums(sums: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return RESULT payloads of LOOKUP_ADD6, uint8[..., 768], a new array, for lanes of up to 63, uint8[..., 1024].
+def requantize(sums: NDArray[Any], thresholds: Sequence[int]) -> NDArray[np.uint8]:
+    """Look sums up again, as the switch does: return the codes of lanes, uint8 of the same shape, a new array.
 
-    What a lane has above 63 spoils its neighbours, as in the switch: the controller proves that no lane has.
+    The code of a sum is the number of thresholds that are at most (sum + 128) >> 1: the upper seven bits of the biased
+    sum.
+
+    Args:
+        sums: lanes as a slot has them, uint8: sums of -128..127 in two's complement. int8 is the same.
+        thresholds: 15, 7 or 3 integers of 1..127 that do not fall, for codes of 4, 3 or 2 bits.
     """
-    # 768 lanes keep their low 6 bits in bytes of their own. The 6 bits of each of the last 256 lanes are spread over
-    # the two high bits of three such bytes.
-    last = sums[..., PACKED_BYTES:]
-    shifts = range(PACKED_LANE_BITS, 0, -_TOP_BITS)
-    tops = [(last << np.uint8(shift)) & np.uint8(_TOP_MASK) for shift in shifts]
-    return sums[..., :PACKED_BYTES] | np.concatenate(tops, axis=-1)
-
-
-def unpack_sums(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Undo `pack_sums`: uint8[..., 768] to uint8[..., 1024], a new array."""
-    sums = np.empty((*packed.shape[:-1], LANES_BYTES), np.uint8)
-    # Every operation writes into `sums`: this runs for each RESULT, and a temporary array costs more than the
-    # arithmetic.
-    np.bitwise_and(packed, np.uint8(~_TOP_MASK & 0xFF), out=sums[..., :PACKED_BYTES])
-    last, each = sums[..., PACKED_BYTES:], PACKED_BYTES // 3
-    np.right_shift(packed[..., :each], np.uint8(PACKED_LANE_BITS), out=last)
-    for part in (1, 2):
-        top = packed[..., part * each : (part + 1) * each] & np.uint8(_TOP_MASK)
-        last |= top >> np.uint8(PACKED_LANE_BITS - _TOP_BITS * part)
-    return sums
+    # Position i of this table is for the lane i.
+    biased = np.arange(256, dtype=np.uint8) ^ np.uint8(128)
+    codes = np.searchsorted(np.asarray(thresholds), biased >> 1, side="right").astype(np.uint8)
+    return codes[sums.view(np.uint8)]
 
 
 def lanes(op: int, payload: NDArray[np.uint8]) -> NDArray[Any]:
     """Return the lanes of RESULT payloads (or of UPDATE payloads without codes, or of PARTIAL) in element order.
+
+    Codes of a RESULT are lanes of a code each, as a leaf of a tree keeps them.
 
     Args:
         op: decides the lane type: uint8 or big-endian uint16 or uint32, as `SHAPES` says.
         payload: uint8[..., bytes], contiguous in its last axis.
 
     Returns:
-        A view, or a new array for packed results.
+        A view, or a new array for codes.
 
     Raises:
         WireError: unknown op (BAD_OP), or a last axis that is no multiple of the lane (BAD_LENGTH).
     """
     shape = shape_of(op)
-    if payload.ndim and payload.shape[-1] == shape.down_bytes == PACKED_BYTES:
-        return unpack_sums(payload)
+    if shape.down_codes and payload.ndim and payload.shape[-1] == shape.down_bytes:
+        return unpack_codes(payload, shape.lane_bits, bits=shape.code_bits)
     dtype = np.dtype(shape.lane_dtype)
     if payload.ndim == 0 or payload.shape[-1] % dtype.itemsize:
         raise WireError(

@@ -16,7 +16,7 @@ from hopsum.errors import HopsumError
 from hopsum_wire import HOPSUM_BYTES, Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS, LANES_BYTES, Flag
 from hopsum_wire.errors import WireError
-from hopsum_wire.payload import SHAPES, lanes, pack_codes, pack_sums, unpack_codes
+from hopsum_wire.payload import SHAPES, lanes, pack_codes, unpack_codes
 from hopsum_wire.scapy import Hopsum
 
 PAYLOAD_KEYS: Final = ("lanes", "codes", "payload")
@@ -107,29 +107,36 @@ def _payload(kind: int, op: int, given: Mapping[str, str]) -> bytes:
         if not given:
             return b""
         raise PacketError(f"op {op} has no lanes or codes; give the bytes themselves, as in payload=00ff")
-    key = next(iter(given), "codes" if kind == Kind.UPDATE and SHAPES[op].has_codes else "lanes")
+    key = next(iter(given), "codes" if _has_codes(kind, op) else "lanes")
     numbers = [_number(key, text) for text in given.get(key, "").split(",") if text]
-    return _codes(op, numbers) if key == "codes" else _lanes(kind, op, numbers)
+    return _codes(op, numbers) if key == "codes" else _lanes(op, numbers)
 
 
-def _lanes(kind: int, op: int, numbers: Sequence[int]) -> bytes:
+def _has_codes(kind: int, op: int) -> bool:
+    """Return whether a packet has codes in place of lanes."""
+    shape = SHAPES[op]
+    return (kind == Kind.UPDATE and shape.has_codes) or (kind == Kind.RESULT and shape.down_codes)
+
+
+def _lanes(op: int, numbers: Sequence[int]) -> bytes:
     """Return a whole payload of lanes: `numbers`, then zeros."""
-    shape, packed = SHAPES[op], kind == Kind.RESULT and op == Op.LOOKUP_ADD6
+    shape = SHAPES[op]
     dtype = np.dtype(shape.lane_dtype)
     lanes = np.zeros(LANES_BYTES // dtype.itemsize, dtype)
-    _check(f"lanes of {Op(op).name}", numbers, len(lanes), shape.sum_bits if packed else shape.lane_bits)
+    _check(f"lanes of {Op(op).name}", numbers, len(lanes), shape.lane_bits)
     lanes[: len(numbers)] = numbers
-    return (pack_sums(lanes) if packed else lanes).tobytes()
+    return lanes.tobytes()
 
 
 def _codes(op: int, numbers: Sequence[int]) -> bytes:
     """Return a whole payload of codes: `numbers`, then zeros."""
     if not SHAPES[op].has_codes:
         raise PacketError(f"{Op(op).name} carries lanes and no codes: give lanes=...")
-    codes = np.zeros(SHAPES[op].elements, np.uint8)
-    _check(f"codes of {Op(op).name}", numbers, len(codes), 4)
+    shape = SHAPES[op]
+    codes = np.zeros(shape.elements, np.uint8)
+    _check(f"codes of {Op(op).name}", numbers, len(codes), shape.code_bits)
     codes[: len(numbers)] = numbers
-    return pack_codes(codes, SHAPES[op].lane_bits).tobytes()
+    return pack_codes(codes, shape.lane_bits, bits=shape.code_bits).tobytes()
 
 
 def _check(what: str, numbers: Sequence[int], most: int, bits: int) -> None:
@@ -182,8 +189,9 @@ def values_of(packet: Packet) -> dict[str, Any]:
 def _elements(kind: int, op: int, payload: bytes) -> tuple[str, list[Any]]:
     """Return the word for the elements of a payload, and the elements, or bytes where op and length do not fit."""
     shape, data = SHAPES.get(op), np.frombuffer(payload, np.uint8)
-    if shape is not None and kind == Kind.UPDATE and shape.has_codes and len(payload) == shape.up_bytes:
-        return "codes", unpack_codes(data, shape.lane_bits).tolist()
+    # Codes travel in as many bytes in either direction.
+    if shape is not None and _has_codes(kind, op) and len(payload) == shape.up_bytes:
+        return "codes", unpack_codes(data, shape.lane_bits, bits=shape.code_bits).tolist()
     if shape is not None and len(payload) == (LANES_BYTES if kind == Kind.PARTIAL else shape.down_bytes):
         return "lanes", lanes(op, data).tolist()
     return "bytes", [f"{byte:02x}" for byte in payload]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench dataplane`: LOOKUP_ADD8 codes per second of the switches, and what bounds them.
 
+The embedded switch also runs LOOKUP_ADD_LOOKUP4, 3 and 2, which look finished sums up again, by turns with LOOKUP_ADD8.
+
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
 simple_switch_grpc over veth pairs. start: the switch process until it is ready, and its memory. Workers and switches
@@ -34,8 +36,8 @@ from rich.table import Table
 from hopsum.codec import best_table
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_evaluation.bench.engine_load import EngineRun, engine_run
-from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError
+from hopsum_evaluation.bench.engine_load import EngineRun, engine_runs
+from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError, table_of_codes
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
 from hopsum_evaluation.units import whole
@@ -45,7 +47,7 @@ from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
-from hopsum_wire import MAX_SLOTS
+from hopsum_wire import MAX_SLOTS, Op
 from hopsum_wire.owned_folder import OwnedFolder
 
 SLOTS = 248
@@ -139,16 +141,21 @@ def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
         return Findings(rates, effort, busy, memory, samples)
 
 
+AGAIN = {"lookup4": Op.LOOKUP_ADD_LOOKUP4, "lookup3": Op.LOOKUP_ADD_LOOKUP3, "lookup2": Op.LOOKUP_ADD_LOOKUP2}
+"""The operations that look sums up again, by what the names of their subjects end with."""
 _CODES_KEYS = {
     "native": "native.pipeline_codes_per_s",
+    **{f"native_{name}": f"native.{name}_pipeline_codes_per_s" for name in AGAIN},
     "interpreter": "interpreter.pipeline_codes_per_s",
     "socket": "native.socket_codes_per_s",
+    "socket_lookup4": "native.lookup4_socket_codes_per_s",
     "socket_python": "native.socket_python_codes_per_s",
     "loopback": "loopback_codes_per_s",
     "bmv2": "bmv2.codes_per_s",
 }
 _PACKETS_KEYS = {
     "socket": "native.packets_per_s",
+    "socket_lookup4": "native.lookup4_packets_per_s",
     "socket_python": "native.python_packets_per_s",
     "loopback": "loopback_packets_per_s",
     "bmv2": "bmv2.packets_per_s",
@@ -157,8 +164,10 @@ _SECONDS_KEYS = {"cold_start": "native.cold_start_s", "warm_start": "native.warm
 _MEMORY_KEYS = tuple(f"native.{name}_bytes{how}" for name in ("rss", "peak") for how in ("", "_cold"))
 _LABELS = {
     "native": "native engine",
+    **{f"native_{name}": f"native, {op.name}" for name, op in AGAIN.items()},
     "interpreter": "interpreter",
     "socket": "native switch, UDP",
+    "socket_lookup4": "UDP, LOOKUP_ADD_LOOKUP4",
     "socket_python": "native switch, UDP in Python",
     "loopback": "UDP without a switch",
     "bmv2": "bmv2, veth",
@@ -196,6 +205,9 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
     return {
         **report,
         "native.compiled_port_gain": _gain(findings.samples, "socket", "socket_python"),
+        # The time of an UPDATE and its share of RESULTs, over that of LOOKUP_ADD8.
+        **{f"native.{name}_pipeline_time": _gain(findings.samples, "native", f"native_{name}") for name in AGAIN},
+        "native.lookup4_socket_time": _gain(findings.samples, "socket", "socket_lookup4"),
         **{key: findings.memory.get(key) for key in _MEMORY_KEYS},
         **rates["memcpy"].as_json("memcpy_codes_per_s"),
         "bound": bounds(findings),
@@ -329,7 +341,9 @@ class Subjects:
     part        subjects
     (always)    memcpy                          packed codes, copied
     pipeline    native, interpreter             engines, frames in memory
+                native_lookup4, _lookup3, ...   the same with operations that look sums up again
     sockets     socket, socket_python,          the switch process over UDP, with compiled ports, with ports in Python;
+                socket_lookup4,                 with LOOKUP_ADD_LOOKUP4;
                 loopback                        the same datagrams without a switch
     bmv2        bmv2                            simple_switch_grpc over veth pairs, where it is installed
     start       cold_start, warm_start          the switch process, in seconds
@@ -362,18 +376,31 @@ class Subjects:
 
     def _open_pipeline(self) -> None:
         chosen = self._setting
-        for name, backend in (("native", Backend.NATIVE), ("interpreter", Backend.INTERPRETER)):
-            run = engine_run(backend, chosen.workers, PIPELINE_SLOTS, chosen.table, chosen.seed)
-            self.engines[name] = self._stack.enter_context(run)
-            self.actions[name] = self.engines[name].run
+        plain = {Op.LOOKUP_ADD8: chosen.table}
+        again = {op: table_of_codes(op, chosen.workers) for op in AGAIN.values()}
+        names = {op: f"native_{name}" for name, op in AGAIN.items()}
+        for name, backend, tables in (
+            ("native", Backend.NATIVE, plain | again),
+            ("interpreter", Backend.INTERPRETER, plain),
+        ):
+            runs = engine_runs(backend, chosen.workers, PIPELINE_SLOTS, tables, chosen.seed)
+            for op, run in self._stack.enter_context(runs).items():
+                subject = names.get(op, name)
+                self.engines[subject] = run
+                self.actions[subject] = run.run
 
     def _open_sockets(self) -> None:
         chosen = self._setting
-        for name, compiled in (("socket", "1"), ("socket_python", "0")):
+        again = Op.LOOKUP_ADD_LOOKUP4
+        for name, compiled, op, table in (
+            ("socket", "1", Op.LOOKUP_ADD8, chosen.table),
+            ("socket_lookup4", "1", again, table_of_codes(again, chosen.workers)),
+            ("socket_python", "0", Op.LOOKUP_ADD8, chosen.table),
+        ):
             environment = {**os.environ, COMPILED_VARIABLE: compiled}
             switch = native_testbed(chosen.workers, extra=NATIVE, environment=environment)
             testbed = self._stack.enter_context(switch)
-            load = self._stack.enter_context(load_on(testbed, chosen.table, chosen.slots, chosen.seed))
+            load = self._stack.enter_context(load_on(testbed, table, chosen.slots, chosen.seed, op=op))
             self._add_socket(name, SocketRun(load, testbed.pid, pinned=True))
         echo = self._stack.enter_context(echo_run(chosen.workers, chosen.table, chosen.slots, chosen.seed))
         self._add_socket("loopback", echo)

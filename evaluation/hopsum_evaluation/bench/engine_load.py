@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
@@ -155,8 +157,13 @@ class NativeRun(EngineRun):
 
 
 @contextmanager
-def engine_run(backend: Backend, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Iterator[EngineRun]:
-    """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
+def engine_runs(
+    backend: Backend, workers: int, slots: int, tables: Mapping[Op, tuple[int, ...]], seed: int
+) -> Iterator[dict[Op, EngineRun]]:
+    """Start a switch in this process, push the program, make a job for each operation, and yield their runs.
+
+    `tables` are those of the operations.
+    """
     program = compiled_program()
     if backend is Backend.NATIVE:
         # Compile into the cache first: the control plane does not wait minutes for a push.
@@ -169,15 +176,19 @@ def engine_run(backend: Backend, workers: int, slots: int, table: tuple[int, ...
             WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
         )
         controller = SwitchController(device, SWITCH)
-        job = controller.create_job(JobSpec("pipeline", seats, slots, table))
-        stack.callback(controller.delete_job, job)
-        pool = make_pool(job.generation, workers, slots, table, seed)
-        engine = server.dataplane.engine
-        if isinstance(engine, NativeEngine):
-            yield NativeRun(engine, job, pool)
-        else:
-            assert isinstance(engine, Engine)
-            yield InterpreterRun(engine, job, pool)
+        runs: dict[Op, EngineRun] = {}
+        for op, table in tables.items():
+            own: dict[str, Any] = {TABLE_NAMES[op]: table}
+            job = controller.create_job(JobSpec(f"pipeline {op.name}", seats, slots, **own))
+            stack.callback(controller.delete_job, job)
+            pool = make_pool(job.generation, workers, slots, table, seed, op)
+            engine = server.dataplane.engine
+            if isinstance(engine, NativeEngine):
+                runs[op] = NativeRun(engine, job, pool)
+            else:
+                assert isinstance(engine, Engine)
+                runs[op] = InterpreterRun(engine, job, pool)
+        yield runs
 
 
 def _rows(pool: Pool, variant: int) -> slice:
@@ -195,7 +206,7 @@ def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
             dst_ip=ipv4_to_int(SWITCH.ip),
             src_port=worker.udp_port,
         )
-        template = update_template(op=Op.LOOKUP_ADD8, generation=job.generation, worker=worker.rank)
+        template = update_template(op=pool.op, generation=job.generation, worker=worker.rank)
         payloads = datagrams[_rows(pool, variant), HOPSUM_BYTES:]
         stamped.append(
             stamp_frames(path, template, slots=np.arange(job.slots), rounds=1, counts=CODES, payloads=payloads)
@@ -206,8 +217,8 @@ def _updates(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
 def _results(job: Job, pool: Pool, variant: int) -> NDArray[np.uint8]:
     """Build the RESULT frames of one round, those of a slot together: uint8[slots * workers, bytes]."""
     header = Header(
-        kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=job.generation, count=CODES,
-        contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
+        kind=Kind.RESULT, op=pool.op, generation=job.generation, count=CODES,
+        contributors=(1 << pool.workers) - 1, length=down_bytes(pool.op),
     )  # fmt: skip
     templates = [
         build_frame(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LOOKUP_ADD8 datagrams of a whole job, made before the clock starts, and the RESULTs that they must bring.
+"""Datagrams with codes of a whole job, made before the clock starts, and the RESULTs that they must bring.
 
 Round r of a slot carries payload variant r mod VARIANTS. With three variants neither the sum of the round before, nor
 that of two rounds before, which the switch keeps in the same copy, passes for the right sum. Only the round number is
@@ -22,8 +22,7 @@ from hopsum_wire.payload import SHAPES
 
 VARIANTS: Final = 3
 CODES: Final = SHAPES[Op.LOOKUP_ADD8].elements
-UPDATE_BYTES: Final = HOPSUM_BYTES + up_bytes(Op.LOOKUP_ADD8)
-RESULT_BYTES: Final = HOPSUM_BYTES + down_bytes(Op.LOOKUP_ADD8)
+"""Codes of a datagram, of LOOKUP_ADD8 and of all operations that look sums up again."""
 _WORDS: Final = HOPSUM_BYTES // 8
 
 
@@ -31,12 +30,14 @@ _WORDS: Final = HOPSUM_BYTES // 8
 class Pool:
     """The datagrams of a job's workers in all variants.
 
-    updates: uint8[workers, VARIANTS * slots, UPDATE_BYTES], headers stamped but for the round.
+    op: one with codes.
+    updates: uint8[workers, VARIANTS * slots, update_bytes], headers stamped but for the round.
     sums: uint64[VARIANTS * slots, words], the payloads of the RESULTs as they lie in memory.
     """
 
     generation: int
     slots: int
+    op: Op
     updates: NDArray[np.uint8]
     sums: NDArray[np.uint64]
 
@@ -45,23 +46,44 @@ class Pool:
         """Number of workers."""
         return len(self.updates)
 
+    @property
+    def update_bytes(self) -> int:
+        """Bytes of an UPDATE datagram."""
+        return HOPSUM_BYTES + up_bytes(self.op)
 
-def make_pool(generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of a RESULT datagram."""
+        return HOPSUM_BYTES + down_bytes(self.op)
+
+
+def table_of_codes(op: Op, workers: int) -> tuple[int, ...]:
+    """Return a table of an operation that looks sums up again: values that fill a lane, and even thresholds."""
+    count = 1 << SHAPES[op].code_bits
+    most = 127 // workers
+    values = np.linspace(-most, most, count).round().astype(int)
+    thresholds = np.linspace(0, 128, count, endpoint=False).astype(int)[1:]
+    return (*values.tolist(), *thresholds.tolist())
+
+
+def make_pool(
+    generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int, op: Op = Op.LOOKUP_ADD8
+) -> Pool:
     """Draw the datagrams of a job, and sum them by its lookup table."""
     rng = np.random.default_rng(seed)
     count = VARIANTS * slots
-    payloads = [rng.integers(0, 256, (count, up_bytes(Op.LOOKUP_ADD8)), dtype=np.uint8) for _ in range(workers)]
-    sums, _ = simulate_switch(Op.LOOKUP_ADD8, payloads, table)
-    return Pool(generation, slots, stamp_pool(generation, slots, payloads), sums.view(np.uint64))
+    payloads = [rng.integers(0, 256, (count, up_bytes(op)), dtype=np.uint8) for _ in range(workers)]
+    sums, _ = simulate_switch(op, payloads, table)
+    return Pool(generation, slots, op, stamp_pool(generation, slots, op, payloads), sums.view(np.uint64))
 
 
-def stamp_pool(generation: int, slots: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def stamp_pool(generation: int, slots: int, op: Op, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """Put headers before payloads, one array of [VARIANTS * slots, bytes] a worker."""
     numbers = np.tile(np.arange(slots), VARIANTS)
     return np.stack(
         [
             stamp_datagrams(
-                update_template(op=Op.LOOKUP_ADD8, generation=generation, worker=rank),
+                update_template(op=op, generation=generation, worker=rank),
                 slots=numbers, rounds=1, counts=CODES, payloads=payload,
             )
             for rank, payload in enumerate(payloads)
@@ -90,8 +112,8 @@ class Checker:
 
     def __init__(self, pool: Pool, rank: int) -> None:
         header = Header(
-            kind=Kind.RESULT, op=Op.LOOKUP_ADD8, generation=pool.generation, worker=rank, count=CODES,
-            contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
+            kind=Kind.RESULT, op=pool.op, generation=pool.generation, worker=rank, count=CODES,
+            contributors=(1 << pool.workers) - 1, length=down_bytes(pool.op),
         )  # fmt: skip
         # Fields with all bits set here may have any value. The rest must be equal to those of `header`.
         anything = Header(kind=0, version=0, op=0, slot=0xFFFF, round=0xFFFFFFFF, length=0)
@@ -100,7 +122,7 @@ class Checker:
         self._mask = ~np.frombuffer(anything.pack(), np.uint64)
 
     def check(self, results: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Compare RESULT datagrams, uint8[n, RESULT_BYTES]. Return their slots and rounds.
+        """Compare RESULT datagrams, uint8[n, result_bytes]. Return their slots and rounds.
 
         Raises WrongResultError: a field or a lane is wrong.
         """

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +25,13 @@ from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload, probe_offload
 from hopsum.transport.udp_link import SegmentRun, UdpLink
 from hopsum_controlplane import JobSpec, SwitchController
-from hopsum_evaluation.bench.made_datagrams import (
-    RESULT_BYTES,
-    UPDATE_BYTES,
-    Checker,
-    Pool,
-    headers_of,
-    make_pool,
-    row_of,
-)
+from hopsum_controlplane.job_spec import TABLE_NAMES
+from hopsum_evaluation.bench.made_datagrams import Checker, Pool, headers_of, make_pool, row_of
 from hopsum_evaluation.bench.timing import cpu_time, two_cores
 from hopsum_topologies.seat import open_batch_link
 from hopsum_topologies.switch_testbed import SWITCH, Testbed
 from hopsum_topologies.worker_pool import WorkerPool
-from hopsum_wire import HOPSUM_BYTES, Kind
+from hopsum_wire import HOPSUM_BYTES, Kind, Op, down_bytes, up_bytes
 
 RESEND_S = 0.25
 """Time after which an UPDATE without a RESULT is sent again."""
@@ -158,7 +152,7 @@ class _Worker:
         self.outstanding = np.zeros(self.pool.slots, np.int64)
         self.sent = np.zeros(self.pool.slots, np.int64)
         self._sent_at = np.zeros(self.pool.slots)
-        self._out = np.empty((self.pool.slots, UPDATE_BYTES), np.uint8)
+        self._out = np.empty((self.pool.slots, self.pool.update_bytes), np.uint8)
         self._in = np.empty(_RECEIVE_BYTES, np.uint8)
         self._checker = Checker(self.pool, self.rank)
 
@@ -167,7 +161,7 @@ class _Worker:
         runs = self.link.take(self._in)
         if not runs:
             return 0
-        slots, rounds = self._checker.check(rows_of(self._in, runs, RESULT_BYTES))
+        slots, rounds = self._checker.check(rows_of(self._in, runs, self.pool.result_bytes))
         fresh = self.outstanding[slots] == rounds
         # Only an UPDATE that was sent twice is answered twice: without repetitions there are no duplicates to look for.
         if self.retransmits or not fresh.all():
@@ -214,6 +208,10 @@ def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_byte
         elif (stop - start) % each == datagram_bytes:
             parts.append(buffer[stop - datagram_bytes : stop])
     return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
+
+
+UPDATE_BYTES: Final = HOPSUM_BYTES + up_bytes(Op.LOOKUP_ADD8)
+RESULT_BYTES: Final = HOPSUM_BYTES + down_bytes(Op.LOOKUP_ADD8)
 
 
 def _echo(workers: int, offload: Offload, pipe: Connection) -> None:
@@ -309,9 +307,13 @@ def load_on(
     slots: int,
     seed: int,
     *,
+    op: Op = Op.LOOKUP_ADD8,
     resend_s: float = RESEND_S,
 ) -> Iterator[Load]:
-    """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError."""
+    """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError.
+
+    `table` is of the operation.
+    """
     with ExitStack() as stack:
         links: list[UdpLink] = []
         for seat in testbed.seats:
@@ -319,9 +321,10 @@ def load_on(
             stack.callback(link.close)
         controller = SwitchController(testbed.device, SWITCH)
         endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
-        job = controller.create_job(JobSpec("load", endpoints, slots, table))
+        tables: dict[str, Any] = {TABLE_NAMES[op]: table}
+        job = controller.create_job(JobSpec("load", endpoints, slots, **tables))
         stack.callback(controller.delete_job, job)
-        yield Load(links, make_pool(job.generation, len(links), slots, table, seed), resend_s=resend_s)
+        yield Load(links, make_pool(job.generation, len(links), slots, table, seed, op), resend_s=resend_s)
 
 
 @contextmanager

@@ -14,14 +14,14 @@ has no such leaf, or no parent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_oracle.switch_config import JobConfig, LeafConfig, WorkerConfig
+from hopsum_oracle.switch_config import TREE_OPS, JobConfig, LeafConfig, WorkerConfig
 from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Drop, Flag, Header, Kind, Op
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import SHAPES, lanes
@@ -70,7 +70,7 @@ def read_header(data: bytes | memoryview) -> Header | None:
     header = Header.unpack(data)
     announced = (
         header.version == WIRE_VERSION
-        and header.op in SHAPES
+        and header.op in (SHAPES if header.kind == Kind.UPDATE else TREE_OPS)
         and header.length == payload_bytes(header.kind, header.op) > 0
     )
     return None if announced and len(data) < HOPSUM_BYTES + header.length else header
@@ -92,7 +92,7 @@ PACKET_CHECKS: Final[tuple[tuple[Drop, Callable[[Packet], bool]], ...]] = (
     (Drop.BAD_VERSION, lambda packet: packet.header.version != WIRE_VERSION),
     (Drop.BAD_KIND, lambda packet: packet.header.kind not in _OF_ANYBODY and packet.relative is None),
     (Drop.BAD_FLAGS, lambda packet: bool(packet.header.flags & ~(Flag.FLUSH if _is_added(packet) else 0))),
-    (Drop.BAD_OP, lambda packet: packet.header.op not in ((0,) if packet.header.kind == Kind.PROBE else SHAPES)),
+    (Drop.BAD_OP, lambda packet: packet.header.op not in _ops_of(packet)),
     (Drop.BAD_LENGTH, lambda packet: not packet.lengths_fit or packet.header.length != _payload_bytes(packet)),
 )
 
@@ -109,6 +109,13 @@ JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[Admitted], bool]], ...]] = (
     (Drop.BAD_CONTRIBUTORS, lambda a: isinstance(a.worker, LeafConfig) and not _are_below(a.packet, a.worker)),
     (Drop.NO_TABLE, lambda a: _is_update(a.packet) and _lacks_table(a)),
 )
+
+
+def _ops_of(packet: Packet) -> Collection[int]:
+    """Return the ops that a packet of this kind may have, from where it comes."""
+    if packet.header.kind == Kind.PROBE:
+        return (0,)
+    return SHAPES if packet.relative is None else TREE_OPS
 
 
 def _is_update(packet: Packet) -> bool:

@@ -13,7 +13,8 @@ Rules (the table's own are in decision.py, the checks in admission.py)
     Replies carry op, slot, round, generation and count of the packet that caused them, and the receiver's rank.
     A packet to a parent carries the flags of the packet that caused it, and the leaf's number.
     Lanes go up and down in a tree: codes become lanes at the first switch, and their op does not change.
-    RESULT of LOOKUP_ADD6 is packed, slots and PARTIAL are not: a leaf unpacks the RESULT of its parent.
+    Finished sums of LOOKUP_ADD_LOOKUP4, 3 and 2 are looked up again: RESULT carries codes, slots and PARTIAL sums.
+        The root looks up, each time anew. A leaf keeps the codes of its parent's RESULT as lanes, and packs them.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
         copy has the PROBE's generation. A PROBE changes nothing.
 """
@@ -33,9 +34,9 @@ from hopsum_oracle.decision import CLOSED, FINAL, Copy, Decision, Reply, Update,
 from hopsum_oracle.leaf import relay_stale, take_result
 from hopsum_oracle.registers import Registers, look_up
 from hopsum_oracle.switch_config import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
-from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, State
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
 from hopsum_wire.payload import lanes as lanes_of
-from hopsum_wire.payload import pack_sums
+from hopsum_wire.payload import pack_codes, requantize, shape_of
 
 __all__ = [
     "Aggregator",
@@ -158,6 +159,10 @@ class Aggregator:
         self.registers.copies[index] = decision.copy
         self.registers.apply(index, header.op, decision.lanes, _lanes(admitted))
         self.job_events.update((job.job_index, event) for event in decision.events)
+        # The round is complete, and nobody hears of it: the controller makes no such job.
+        if _lacks_thresholds(job, header.op, decision.reply):
+            self.drops[Drop.NO_TABLE] += 1
+            return PacketOutcome(Drop.NO_TABLE, job.job_index, decision.events)
         outputs = self._replies(admitted, decision, index)
         return PacketOutcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
 
@@ -180,8 +185,7 @@ class Aggregator:
             base = replace(base, kind=Kind.PARTIAL, flags=packet.flags, length=values.size)
         else:
             receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
-            # Slots and PARTIAL keep whole lanes. Only a RESULT of LOOKUP_ADD6 travels packed.
-            values = pack_sums(values) if packet.op == Op.LOOKUP_ADD6 else values
+            values = _result(admitted.job, packet.op, values)
             base = replace(base, kind=Kind.RESULT, length=values.size)
         payload = values.tobytes()
         return tuple(OutputPacket(receiver, replace(base, worker=receiver.rank), payload) for receiver in receivers)
@@ -211,6 +215,24 @@ def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
         return lanes_of(header.op, arrived).view(np.uint8)
     table = admitted.job.table_of(header.op) if header.kind == Kind.UPDATE else None
     return arrived if table is None else look_up(header.op, table, arrived, admitted.job.code_group)
+
+
+def _result(job: JobConfig, op: int, values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the payload of a RESULT: the values of a copy, or codes."""
+    shape = shape_of(op)
+    if not shape.down_codes:
+        return values
+    thresholds = job.thresholds_of(op)
+    # At a leaf the values are the codes that came from the parent.
+    if job.parent is None:
+        assert thresholds is not None, "`_slot` drops such a packet"
+        values = requantize(values, thresholds)
+    return pack_codes(values, shape.lane_bits, bits=shape.code_bits)
+
+
+def _lacks_thresholds(job: JobConfig, op: int, reply: Reply) -> bool:
+    is_result = reply in (Reply.RESULT_TO_ALL, Reply.RESULT_TO_SENDER)
+    return is_result and shape_of(op).down_codes and job.parent is None and job.thresholds_of(op) is None
 
 
 def _index(admitted: Admitted) -> int:

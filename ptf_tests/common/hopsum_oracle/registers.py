@@ -49,7 +49,11 @@ def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
 def look_up(
     op: int, table: Sequence[int], codes: NDArray[np.uint8], group: int = LANE_GROUP_CODES
 ) -> NDArray[np.uint8]:
-    """Turn an UPDATE's payload of codes, packed in groups of `group`, into the bytes of its lanes, uint8[1024]."""
-    lane = np.dtype(shape_of(op).lane_dtype)
-    values: NDArray[Any] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize, group)]
+    """Turn an UPDATE's payload of codes into the bytes of its lanes, uint8[1024].
+
+    Codes of 4 bits are packed in groups of `group`. Negative values are in two's complement.
+    """
+    shape = shape_of(op)
+    lanes = np.asarray(table).astype(shape.lane_dtype)
+    values: NDArray[Any] = lanes[unpack_codes(codes, shape.lane_bits, group, bits=shape.code_bits)]
     return values.view(np.uint8)

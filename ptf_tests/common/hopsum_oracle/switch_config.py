@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
+from typing import Final
 
 from hopsum_wire import CODE_GROUPS, HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
-from hopsum_wire._layout import PACKED_LANE_BITS, TABLE_ENTRIES
+from hopsum_wire._layout import TABLE_ENTRIES
+from hopsum_wire.payload import SHAPES
+
+TREE_OPS: Final = frozenset(Op) - {Op.LOOKUP_ADD_LOOKUP3, Op.LOOKUP_ADD_LOOKUP2}
+"""The operations of trees of switches. With others a leaf's PARTIAL would be longer than its worker's UPDATE by more
+than bmv2 has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,12 @@ class JobConfig:
     """16 values of 0..255 for LOOKUP_ADD8, or none."""
     table16: tuple[int, ...] | None = None
     """16 values of 0..65535 for LOOKUP_ADD16, or none."""
-    table6: tuple[int, ...] | None = None
-    """16 values of 0..63 for LOOKUP_ADD6, or none."""
+    table4: tuple[int, ...] | None = None
+    """For LOOKUP_ADD_LOOKUP4: 16 values of -128..127, then 15 thresholds of 1..127 that do not fall. Or none."""
+    table3: tuple[int, ...] | None = None
+    """For LOOKUP_ADD_LOOKUP3: 8 values, then 7 thresholds. Or none."""
+    table2: tuple[int, ...] | None = None
+    """For LOOKUP_ADD_LOOKUP2: 4 values, then 3 thresholds. Or none."""
     observers: tuple[WorkerConfig, ...] = ()
     """The observers. An observer may PROBE and is no worker. Its rank is above the rank of every worker."""
     leaves: tuple[LeafConfig, ...] = ()
@@ -99,7 +109,12 @@ class JobConfig:
             f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
             f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": _is_table(self.table, 8),
             f"table16 {self.table16} is not {TABLE_ENTRIES} values of 0..65535": _is_table(self.table16, 16),
-            f"table6 {self.table6} is not {TABLE_ENTRIES} values of 0..63": _is_table(self.table6, PACKED_LANE_BITS),
+            f"table4 {self.table4} is not 16 values of -128..127 and 15 thresholds": _is_table_of_codes(self.table4, 4),
+            f"table3 {self.table3} is not 8 values of -128..127 and 7 thresholds": _is_table_of_codes(self.table3, 3),
+            f"table2 {self.table2} is not 4 values of -128..127 and 3 thresholds": _is_table_of_codes(self.table2, 2),
+            "table3 and table2 are for no tree": (
+                (self.parent is None and not self.leaves) or self.table3 is self.table2 is None
+            ),
             f"code_group {self.code_group} is none of {CODE_GROUPS}": self.code_group in CODE_GROUPS,
             f"observers' ranks {observers} are not distinct in {MAX_WORKERS}..65535": (
                 len(set(observers)) == len(observers) and all(MAX_WORKERS <= rank < 1 << 16 for rank in observers)
@@ -123,13 +138,40 @@ class JobConfig:
         return next((worker for worker in (*self.workers, *self.observers) if worker.rank == rank), None)
 
     def table_of(self, op: int) -> tuple[int, ...] | None:
-        """Return the lookup table of an op, or None."""
-        tables = {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16, Op.LOOKUP_ADD6: self.table6}
-        return tables.get(Op(op))
+        """Return the values of an op's codes in their order, or None."""
+        table = self._tables.get(op)
+        return None if table is None else table[: 1 << SHAPES[op].code_bits]
+
+    def thresholds_of(self, op: int) -> tuple[int, ...] | None:
+        """Return the thresholds by which finished sums of an op are looked up again, or None."""
+        table = self._tables.get(op) if SHAPES[op].down_codes else None
+        return None if table is None else table[1 << SHAPES[op].code_bits :]
+
+    @property
+    def _tables(self) -> dict[int, tuple[int, ...] | None]:
+        return {
+            Op.LOOKUP_ADD8: self.table,
+            Op.LOOKUP_ADD16: self.table16,
+            Op.LOOKUP_ADD_LOOKUP4: self.table4,
+            Op.LOOKUP_ADD_LOOKUP3: self.table3,
+            Op.LOOKUP_ADD_LOOKUP2: self.table2,
+        }
 
 
 def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:
     return table is None or (len(table) == TABLE_ENTRIES and all(0 <= value < 1 << lane_bits for value in table))
+
+
+def _is_table_of_codes(table: tuple[int, ...] | None, code_bits: int) -> bool:
+    if table is None:
+        return True
+    values, thresholds = table[: 1 << code_bits], table[1 << code_bits :]
+    return (
+        len(table) == (2 << code_bits) - 1
+        and all(-128 <= value <= 127 for value in values)
+        and all(1 <= threshold <= 127 for threshold in thresholds)
+        and list(thresholds) == sorted(thresholds)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import ptf
@@ -26,6 +26,7 @@ from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import Insert
+from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
@@ -37,6 +38,15 @@ from hopsum_topologies.ptf.case_results import Result
 from hopsum_topologies.ptf.reported import ReportedTest
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
 from hopsum_wire.payload import lanes as lanes_of
+
+TABLES: Final[dict[str, tuple[int, ...]]] = {
+    "table": (0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20),
+    "table16": (0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20),
+    "table4": (*range(-15, 16, 2), *range(36, 96, 4)),
+    "table3": (*range(-14, 18, 4), *range(40, 96, 8)),
+    "table2": (-20, -3, 4, 25, 50, 65, 77),
+}
+"""A table of each operation that looks up, by its name in a JobSpec, for up to five workers."""
 
 
 @functools.cache
@@ -107,10 +117,10 @@ class SwitchCase(ReportedTest):
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller. No other job has the addresses of its workers.
 
-        `options` are those of a JobSpec: table, table16, table6, quorum, min_quorum, observers. On a target
-        without LOOKUP_ADD16 or LOOKUP_ADD6 the job has no table for it.
+        `options` are those of a JobSpec: table, table16, table4, table3, table2, quorum, min_quorum, observers. On a
+        target without an operation the job has no table for it.
         """
-        for op, table in ((Op.LOOKUP_ADD16, "table16"), (Op.LOOKUP_ADD6, "table6")):
+        for op, table in TABLE_NAMES.items():
             if op not in self.operations:
                 options.pop(table, None)
         if isinstance(workers, int):
@@ -133,14 +143,13 @@ class SwitchCase(ReportedTest):
         self.device.write([control.quorum_update(job, quorum)])
         self.oracle.jobs[job.generation] = replace(self.oracle.jobs[job.generation], quorum=quorum)
 
-    def set_tables(
-        self, job: Job, *, table: tuple[int, ...] | None = None, table16: tuple[int, ...] | None = None
-    ) -> None:
-        """Give a job tables that the controller would refuse because sums may leave their lanes."""
-        self.device.write(control.table_updates(job, table, table16))
-        told = self.oracle.jobs[job.generation]
-        changed = replace(told, table=table or told.table, table16=table16 or told.table16)
-        self.oracle.jobs[job.generation] = changed
+    def set_tables(self, job: Job, **tables: Any) -> None:
+        """Give a job tables that the controller would refuse because sums may leave their lanes.
+
+        `tables` are those of a JobSpec by name. The job had a table of each of these names before.
+        """
+        self.device.write(control.table_updates(job, tables))
+        self.oracle.jobs[job.generation] = replace(self.oracle.jobs[job.generation], **tables)
 
     # ---- one frame ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,10 +13,10 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import CounterValue, Modify, MulticastGroup, TableEntry, Update
-from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint
+from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint, tables_by_name
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import encode_update
-from hopsum_controlplane.tables import admit, lookup
+from hopsum_controlplane.tables import admit, lookup, requantize
 from hopsum_model.chips import MODEL_CHIPS
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_ptf.recording import Recording, Write
@@ -130,9 +130,7 @@ def oracle_job(job: Job) -> JobConfig:
         workers=tuple(map(_oracle_member, job.spec.workers)),
         quorum=job.quorum,
         min_quorum=job.spec.min_quorum,
-        table=job.spec.table,
-        table16=job.spec.table16,
-        table6=job.spec.table6,
+        **tables_by_name(job.spec),
         observers=tuple(map(_oracle_member, job.spec.observers)),
         leaves=tuple(
             LeafConfig(leaf.number, leaf.port, mac_to_int(leaf.mac), ipv4_to_int(leaf.ip), members=leaf.bitmap)
@@ -157,7 +155,8 @@ def quorum_update(job: Job, quorum: int) -> Update:
     return Modify(replace(entry, params={**entry.params, "quorum": quorum}))
 
 
-def table_updates(job: Job, table: tuple[int, ...] | None, table16: tuple[int, ...] | None) -> list[Update]:
-    """Return the updates that give a job with tables other ones."""
-    changed = replace(job, spec=replace(job.spec, table=table, table16=table16))
-    return [Modify(entry) for entry in lookup.lookup(changed)]
+def table_updates(job: Job, tables: Mapping[str, tuple[int, ...]]) -> list[Update]:
+    """Return the updates that give a job with tables of these names other ones."""
+    all_tables: dict[str, Any] = {**dict.fromkeys(tables_by_name(job.spec)), **tables}
+    changed = replace(job, spec=replace(job.spec, **all_tables))
+    return [Modify(entry) for entry in (*lookup.lookup(changed), *requantize.requantize(changed))]

@@ -57,7 +57,7 @@ def payload(op: int, values: ArrayLike) -> bytes:
         return np.broadcast_to(np.asarray(values, lane), shape.up_bytes // lane.itemsize).tobytes()
     # A copy: a broadcast scalar is one byte that all codes share.
     codes = np.broadcast_to(np.asarray(values, np.uint8), shape.elements).copy()
-    return pack_codes(codes, 8 * lane.itemsize).tobytes()
+    return pack_codes(codes, shape.lane_bits, bits=shape.code_bits).tobytes()
 
 
 def codes(values: ArrayLike) -> bytes:

@@ -22,10 +22,10 @@ _REASONS = {
     "it has neither ADD16 nor LOOKUP_ADD16, and refuses them as BAD_OP": (
         "lanes.MediumLanesDoNotCarry", "operations.OperationOfAnotherSize", "probing.ObserversMayOnlyAsk",
     ),
-    "it has no LOOKUP_ADD6, and refuses it as BAD_OP": (
-        "packed.EveryPackedCode", "packed.AsMuchAsPackedLanesHold", "packed.PackedLanesBesideEmptyOnes",
-        "packed.EveryReplyIsPacked", "packed.PackedLookupsNeedTheirOwnTable",
-        "packed.PackedAndPlainRoundsByTurns",
+    "it looks no sum up again: LOOKUP_ADD_LOOKUP4, 3 and 2 are BAD_OP": (
+        "requantize.EverySumAndManyThresholds", "requantize.EveryCodeInEveryPlace", "requantize.SumsOfManyWorkers",
+        "requantize.EveryReplyIsOfEqualBytes", "requantize.TablesOfTwoJobs", "requantize.LookupsOfAllKindsByTurns",
+        "requantize.CodesOfAnotherSize",
     ),
     "bytes behind the datagram come back behind the reply's": ("malformed.PaddedFrame", "probing.PaddedQuestion"),
     "it has no loss simulator": (
@@ -39,7 +39,8 @@ _REASONS = {
         "tree.LookupsHappenOnceOnTheWay", "tree.StaleIsPassedDown", "tree.SpineCompletesWithItsLeaves",
         "tree.SpineAnswersItsLeaves", "tree.SpineWithAWorkerOfItsOwn", "tree.AMiddleSwitchHasBoth",
         "tree.StrangersToTheTree", "tree.WhoMayBeInAPartialSum", "tree.EveryOperationInATree",
-        "tree.PackedResultsInATree", "tree.PackedPacketsOfTheOtherSize",
+        "tree.ResultsOfCodesInATree", "tree.CodesOfARoundThatALeafDoesNotKnow", "tree.RootWithoutThresholds",
+        "tree.SumsAndCodesOfTheOtherSize",
     ),
     "all operations, and sums of ADD8 that carry: tests/system/tna has streams of what the program has": (
         "random_traffic.MostlyGoodTraffic", "random_traffic.MostlyBrokenTraffic",

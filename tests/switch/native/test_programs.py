@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -15,7 +17,8 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.port_links import OutputFrame as Sent
 from hopsum_ptf.recording import Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
-from hopsum_switch.native.compiler import CodeCache
+from hopsum_switch.native.compiler import CodeCache, compile_program
+from hopsum_switch.native.integer_code import Pieces
 from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
@@ -331,3 +334,18 @@ def test_the_shipped_program_has_no_loop_and_pays_for_none() -> None:
     assert not parser_cycles(program.parser)
     assert not control_loops(program.ingress)
     assert not control_loops(program.egress)
+
+
+def test_wide_lanes_of_the_shipped_program_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sum but that of a maximum carries from word to word, and no wide value is computed as one integer."""
+    found: set[tuple[str, str]] = set()
+    for name in ("_with_carry", "_cut"):
+        real = getattr(Pieces, name)
+
+        def noted(self: Pieces, *args: Any, name: str = name, real: Callable[..., Any] = real) -> Any:
+            found.add((name, self._scope.where))
+            return real(self, *args)
+
+        monkeypatch.setattr(Pieces, name, noted)
+    compile_program(load_program(Path(compiled_program()[0]).read_text()))
+    assert found == {("_with_carry", "HopsumIngress.aggregate.max32")}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import xor
@@ -18,14 +18,27 @@ from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
 from hopsum_switch.state.entry_lookup import Exact
 from hopsum_wire import JOB_EVENTS, Op
+from hopsum_wire.payload import SHAPES
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 255, 256, 0x7FFF, 0xFFFF)
-TABLE6 = (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 21, 31, 32, 42, 62, 63)
+TABLE4 = (
+    -128, -100, -64, -33, -32, -7, -2, -1, 0, 1, 5, 42, 63, 64, 100, 127,
+    *(1, 2, 16, 30, 31, 48, 63, 64, 65, 80, 96, 97, 110, 126, 127),
+)  # fmt: skip
+TABLE3 = (-128, -65, -31, -1, 0, 10, 64, 127, 20, 40, 63, 64, 64, 81, 127)
+TABLE2 = (-128, -1, 3, 127, 1, 65, 100)
 PROGRAM = load_program(compiled_program()[0].read_text())
 STATION, BROADCAST = 0xAA, 0xFFFFFFFFFFFF
 SWITCH = AggregatorConfig(forwarding={STATION: 3}, floods={BROADCAST: (1, 2, 10, 11)})
 FLOOD_GROUP = 99
+LOADS = {
+    Op.LOOKUP_ADD8: "load_table8",
+    Op.LOOKUP_ADD16: "load_table16",
+    Op.LOOKUP_ADD_LOOKUP4: "load_table8",
+    Op.LOOKUP_ADD_LOOKUP3: "load_table3",
+    Op.LOOKUP_ADD_LOOKUP2: "load_table2",
+}
 VECTORS = 4
 VECTOR_BYTES = 256
 
@@ -54,22 +67,23 @@ def make_jobs(rng: random.Random, generation: int = 7) -> tuple[JobConfig, ...]:
     quorum = rng.randint(1, count)
     first = JobConfig(
         generation, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
-        table=TABLE, table16=TABLE16, table6=TABLE6, observers=(worker(64),),
+        table=TABLE, table16=TABLE16, table4=TABLE4, table3=TABLE3, table2=TABLE2, observers=(worker(64),),
     )  # fmt: skip
     second = JobConfig(generation + 1, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
     ranks = (0, 31, 32, 63)
     third = JobConfig(
         generation + 2, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
-        table16=TABLE16, observers=(worker(0xFFFF), worker(65)),
+        table16=TABLE16, table3=TABLE3, observers=(worker(0xFFFF), worker(65)),
     )  # fmt: skip
     fourth = JobConfig(
         generation + 3, 7, 3, 2, tuple(map(worker, (4, 5))), quorum=rng.randint(1, 2), table=TABLE, table16=TABLE16,
-        table6=TABLE6, parent=parent(4),
+        table4=TABLE4, parent=parent(4),
     )  # fmt: skip
     quorum = rng.randint(1, 3)
     fifth = JobConfig(
         generation + 4, 8, 5, 1, (worker(6),), quorum=quorum, min_quorum=rng.randint(1, quorum), table=TABLE,
         leaves=(leaf(0, 0b0011), leaf(63, 1 << 63 | 0b1100)), parent=parent(0) if rng.random() < 0.4 else None,
+        table4=TABLE4,
     )  # fmt: skip
     return first, second, third, fourth, fifth
 
@@ -93,7 +107,7 @@ class Bed:
         """End all jobs and begin these, which may have the slots of the others but none of their generations."""
         for old in self.jobs:
             self.oracle.remove_job(old.generation)
-        for name in ("jobs", "workers", "lookup", "rewrite", "leaves", "parents", "parent_rewrite"):
+        for name in ("jobs", "workers", "lookup", "requantize", "rewrite", "leaves", "parents", "parent_rewrite"):
             table = self.engine.tables[one(PROGRAM.tables, name)]
             for entry in table.entries():
                 table.delete(entry.handle)
@@ -171,12 +185,14 @@ class Bed:
             key, bit = (job.generation, below.rank), 1 << below.rank
             self._insert("leaves", key, "leaf", bit, below.members, below.port, below.ip)
             self._insert("rewrite", key, "to_worker", SWITCH.mac, below.mac, SWITCH.ip, below.ip, below.udp_port)
-        if job.table is not None:
-            self._insert("lookup", (job.generation, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
-        if job.table16 is not None:
-            self._insert("lookup", (job.generation, Op.LOOKUP_ADD16), "load_table16", *broadcast(job.table16, 2))
-        if job.table6 is not None:
-            self._insert("lookup", (job.generation, Op.LOOKUP_ADD6), "load_table8", *broadcast(job.table6, 1))
+        for op, action in LOADS.items():
+            if (values := job.table_of(op)) is not None:
+                lane_bytes = SHAPES[op].lane_bits // 8
+                self._insert("lookup", (job.generation, op), action, *broadcast(values, lane_bytes))
+            thresholds = job.thresholds_of(op)
+            if thresholds is not None and job.parent is None:
+                action = f"load_thresholds{SHAPES[op].code_bits}"
+                self._insert("requantize", (job.generation, op), action, *of_levels(thresholds))
         for members, bit in ((job.workers, 1), (job.observers, 0)):
             for w in members:
                 key = (job.generation, w.rank)
@@ -189,11 +205,22 @@ class Bed:
         self.engine.tables[name].insert(match, call, params, 0)
 
 
-def broadcast(table: tuple[int, ...], lane_bytes: int) -> list[int]:
+def broadcast(table: Sequence[int], lane_bytes: int) -> list[int]:
     """Return the parameters of a table's action: in every lane coefficient i, of all values whose code is part of i."""
-    repeated = VECTOR_BYTES // lane_bytes
-    lanes = [int.from_bytes(value.to_bytes(lane_bytes, "big") * repeated, "big") for value in table]
-    return [reduce(xor, (lanes[j] for j in range(16) if i & j == j)) for i in range(16)]
+    repeated, lane = VECTOR_BYTES // lane_bytes, 1 << 8 * lane_bytes
+    lanes = [int.from_bytes((value % lane).to_bytes(lane_bytes, "big") * repeated, "big") for value in table]
+    return [reduce(xor, (lanes[j] for j in range(len(lanes)) if i & j == j)) for i in range(len(lanes))]
+
+
+def of_levels(thresholds: Sequence[int]) -> list[int]:
+    """Return the parameters of the action of thresholds, level by level of the tree: its root is the middle one."""
+    found: list[int] = []
+    step = len(thresholds) + 1
+    while step > 1:
+        # The thresholds in the middles of the parts that the levels above leave.
+        found += broadcast([128 - each for each in thresholds[step // 2 - 1 :: step]], 1)
+        step //= 2
+    return found
 
 
 def one(names: Iterable[str], last: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial, reduce
 from operator import xor
 
@@ -23,7 +24,7 @@ from ...switch.coverage import Coverage
 from ..fuzz.corpus import Corpus
 from ..fuzz.mutations import Mutator
 from ..fuzz.rig import FAR_KEPT, FAR_ROUND, frame_of
-from .bed import PROGRAM, TABLE, TABLE16, AnyEngine, Bed, broadcast
+from .bed import PROGRAM, TABLE, TABLE4, TABLE16, AnyEngine, Bed, broadcast, make_jobs, of_levels
 
 SEEDS = range(8 * int(os.environ.get("TEST_SCALE", "1")))
 FRAMES = 700
@@ -66,12 +67,43 @@ def test_program_does_what_the_oracle_says(backend: type[AnyEngine]) -> None:
         assert {part for part in missed if "is_lost == 1: true" not in part} == set()
 
 
-@pytest.mark.parametrize(("table", "lane_bytes"), [(TABLE, 1), (TABLE16, 2)])
+@pytest.mark.parametrize("backend", [Engine, NativeEngine])
+def test_a_root_without_thresholds_is_silent_when_a_round_is_complete(backend: type[AnyEngine]) -> None:
+    """The controller makes none. Slots and counters are the oracle's, and nothing leaves."""
+    bed = Bed.make(random.Random(1), backend)
+    *others, spine = make_jobs(random.Random(2), 20)
+    bed.replace_jobs((*others, replace(spine, quorum=2, min_quorum=1, parent=None, table4=None)))
+    silent = 0
+    for port, frame in frames_of(3, bed, 4 * FRAMES):
+        outcome, expected = bed.oracle.explain_frame(port, frame)
+        assert bed.process(port, frame) == expected
+        silent += outcome.drop is Drop.NO_TABLE and bool(outcome.events)
+    assert silent > 0
+    assert bed.counters() == bed.oracle_counters()
+    assert bed.registers() == bed.oracle_registers()
+
+
+@pytest.mark.parametrize(("table", "lane_bytes"), [(TABLE, 1), (TABLE16, 2), (TABLE4[:16], 1), (TABLE[:4], 1)])
 def test_broadcast_is_what_the_program_wants(table: tuple[int, ...], lane_bytes: int) -> None:
     words, low = broadcast(table, lane_bytes), (1 << 8 * lane_bytes) - 1
-    for code in range(16):
+    for code in range(len(table)):
         terms = [word & low for number, word in enumerate(words) if number & code == number]
-        assert reduce(xor, terms) == table[code]
+        assert reduce(xor, terms) == table[code] & low
+
+
+@pytest.mark.parametrize("bits", [4, 3, 2])
+def test_levels_are_what_the_program_wants(bits: int) -> None:
+    """Bit by bit from the highest: the bits found so far choose the next threshold, until they are the code."""
+    thresholds = sorted(np.random.default_rng(bits).integers(1, 128, (1 << bits) - 1).tolist())
+    words = [word & 0xFF for word in of_levels(thresholds)]
+    assert len(words) == len(thresholds)
+    for half in range(128):
+        found = 0
+        for level in range(bits):
+            of_level = words[(1 << level) - 1 :]
+            chosen = reduce(xor, (of_level[i] for i in range(1 << level) if i & found == i))
+            found = found << 1 | (half + chosen) >> 7
+        assert found == sum(threshold <= half for threshold in thresholds)
 
 
 HALF = 1 << 31

@@ -89,7 +89,7 @@ class Corpus:
                 for ranks in MEMBERS
             ]
         )
-        """[job, member, op - 1, variant] -> row."""
+        """[job, member, place of the op, variant] -> row."""
         self._probes = np.array(
             [[self._probe(rank) for rank in (*ranks, *ranks[-1:] * (6 - len(ranks)))] for ranks in MEMBERS]
         )
@@ -174,7 +174,7 @@ class Corpus:
         return self._add(_datagram(worker(rank), header, bytes(payload)), worker(rank).port, Layers.HOPSUM)
 
     def _of_relatives(self, rng: random.Random) -> tuple[Ints, Ints]:
-        """Return the jobs of what leaves and parents send, and rows[sender and kind, op - 1, variant]."""
+        """Return the jobs of what leaves and parents send, and rows[sender and kind, place of the op, variant]."""
         above, below = (Kind.RESULT, Kind.STALE), (Kind.PARTIAL, Kind.PARTIAL)
         senders: list[tuple[int, WorkerConfig, Kind]] = [(LEAF_JOB, parent(4), kind) for kind in above]
         senders += [(SPINE_JOB, parent(0), kind) for kind in above]

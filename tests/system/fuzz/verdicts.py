@@ -43,11 +43,12 @@ ANSWER: Final = 102
 SLOT: Final = 103
 HOPSUM_AT: Final = 42
 PAYLOAD_AT: Final = 74
-UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024, 512))
-"""By op."""
-DOWN_BYTES: Final = np.array((0, *7 * (1024,), 768))
+UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024, 0, 512, 384, 256))
+"""By op. 8 is none."""
+DOWN_BYTES: Final = np.array((0, *7 * (1024,), 0, 512, 0, 0))
+"""By op, from a parent: trees do not have the last two."""
 LANES: Final = 1024
-OPS: Final = 8
+OPS: Final = 11
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -119,12 +120,12 @@ def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
     lengths, hopsum = view.frames.lengths, view.hopsum
     kind, named, length, flags = hopsum("kind"), hopsum("op"), hopsum("length"), hopsum("flags")
     update, probe = kind == Kind.UPDATE, kind == Kind.PROBE
-    known_op = (named >= 1) & (named <= OPS)
-    op = np.where(known_op, named, 0)
     partial, result = kind == Kind.PARTIAL, kind == Kind.RESULT
+    members, relative = _relatives(view, jobs)
+    known_op = np.isin(named, list(Op)) & ~((partial | result | (kind == Kind.STALE)) & (named > Op.LOOKUP_ADD_LOOKUP4))
+    op = np.where(known_op, named, 0)
     size = np.select((partial, result, update), (LANES, DOWN_BYTES[op], UP_BYTES[op]), 0)
     announced = (hopsum("version") == WIRE_VERSION) & (update | partial | result) & known_op & (length == size)
-    members, relative = _relatives(view, jobs)
     total, udp = view(IPV4_FIELDS, IPV4_AT, "total_length"), view(UDP_FIELDS, UDP_AT, "length")
     fits = (total == udp + 20) & (udp == length + 40) & (length == size)
     cases: list[tuple[Bools, Drop]] = [
@@ -172,7 +173,9 @@ def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]
         found.slots[of_job] = job.slots
         found.tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
         found.tables[Op.LOOKUP_ADD16] |= of_job & (job.table16 is not None)
-        found.tables[Op.LOOKUP_ADD6] |= of_job & (job.table6 is not None)
+        found.tables[Op.LOOKUP_ADD_LOOKUP4] |= of_job & (job.table4 is not None)
+        found.tables[Op.LOOKUP_ADD_LOOKUP3] |= of_job & (job.table3 is not None)
+        found.tables[Op.LOOKUP_ADD_LOOKUP2] |= of_job & (job.table2 is not None)
         plain = of_job & ((kind == Kind.UPDATE) | (kind == Kind.PROBE))
         senders = [(worker, plain & (rank == worker.rank)) for worker in (*job.workers, *job.observers)]
         of_tree = [(leaf, of_job & (kind == Kind.PARTIAL) & (rank == leaf.rank)) for leaf in job.leaves]
@@ -192,7 +195,7 @@ def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]
 def _membership(view: View, found: Members, update: Bools, partial: Bools, op: Ints) -> list[tuple[Bools, Drop]]:
     other_source = view(IPV4_FIELDS, IPV4_AT, "src") != found.address
     other_source |= view(UDP_FIELDS, UDP_AT, "src_port") != found.udp_port
-    looked_up = (op == Op.LOOKUP_ADD8) | (op == Op.LOOKUP_ADD16) | (op == Op.LOOKUP_ADD6)
+    looked_up = (op == Op.LOOKUP_ADD8) | (op == Op.LOOKUP_ADD16) | (op >= Op.LOOKUP_ADD_LOOKUP4)
     has_table = ~looked_up | found.tables[op, np.arange(len(op))]
     return [
         (~found.known, Drop.UNKNOWN_GENERATION),

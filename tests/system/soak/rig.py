@@ -32,7 +32,7 @@ from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Op
 from hopsum_wire.payload import lanes
 
-from ...host.protocol.jobs import TABLE, TABLE6, TABLE16
+from ...host.protocol.jobs import RESULT_TABLES, TABLE, TABLE16
 from ...host.protocol.network import Task, task_of
 from .member import Member
 
@@ -44,7 +44,7 @@ LOOK_S = 0.005
 """A transport may have found, at the end of a step, that a datagram is due: its next step sends it."""
 OPS = (
     Op.LOOKUP_ADD8, Op.MAX32, Op.LOOKUP_ADD8, Op.ADD32, Op.LOOKUP_ADD8, Op.OR, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16,
-    Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD6, Op.ADD16,
+    Op.LOOKUP_ADD8, Op.ADD8, Op.LOOKUP_ADD_LOOKUP4, Op.ADD16, Op.LOOKUP_ADD_LOOKUP3, Op.LOOKUP_ADD_LOOKUP2,
 )  # fmt: skip
 """Of the all-reduces, in turn."""
 PATTERNS = 61
@@ -81,7 +81,7 @@ def bench(loss: float, seed: int) -> Iterator[Bench]:
             stack.callback(members[-1].link.close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
         controller = SwitchController(device, SWITCH)
-        tables = {"table16": TABLE16, "table6": TABLE6}
+        tables: dict[str, Any] = {"table16": TABLE16, **RESULT_TABLES}
         job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, **tables))
         for port in range(1, WORKERS + 1):
             controller.set_loss(port, loss, loss)
