@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.program import V1MODEL, Program
-from hopsum_controlplane.tables import admit, lookup, reply, tree
+from hopsum_controlplane.tables import admit, lookup, reply, requantize, tree
 
 JOB_TABLES = V1MODEL.job_tables
 """The tables of software switches whose entries belong to generations."""
 
-_SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.PARENTS}
+_SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, requantize.REQUANTIZE, tree.LEAVES, tree.PARENTS}
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ def plan(job: Job, program: Program = V1MODEL) -> Plan:
     """Build all entries of `job` on a switch that runs `program`. Pure."""
     # Within a step the switch may apply updates in any order, so nothing in a step may depend on the rest of it.
     support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
-    support += [*tree.leaves(job), *tree.parent(job)]
-    # `jobs` alone admits packets: it is the last entry in and the first entry out (rules S1 and S5).
+    support += [*requantize.requantize(job), *tree.leaves(job), *tree.parent(job)]
+    # `jobs` alone admits packets: it is the last entry in and the first entry out (rules S1 and S5). So the program
+    # never finishes a sum whose thresholds it lacks.
     return Plan(tuple(support), tuple(admit.jobs(job)), tuple(lookup.half_words(job, program)))
 
 
 def decides_sums(entity: Entity) -> bool:
-    """Return whether sums depend on the entry: the worker that it admits, its bit, its slots, or its table.
+    """Return whether sums depend on the entry: the worker that it admits, its bit, its slots, or its tables.
 
     The others only say where results go. With one of those wrong for a while no slot holds anything that it should
     not. With one of these it may, and rule S5 wants them constant in a generation.

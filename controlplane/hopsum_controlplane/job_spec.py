@@ -6,12 +6,14 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.resource_allocator import SlotRange
-from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op, up_bytes
+from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import SHAPES
 
 SIDE_KEY_BYTES = 32
@@ -22,6 +24,35 @@ MAX_RANK = 65535
 # The program's tables are sized for 64 workers and one observer of every job.
 MAX_MEMBERS = MAX_WORKERS + 1
 ALL_OPS = tuple(Op)
+TABLE_NAMES: Final = {
+    Op.LOOKUP_ADD8: "table",
+    Op.LOOKUP_ADD16: "table16",
+    Op.LOOKUP_ADD_LOOKUP4: "table4",
+    Op.LOOKUP_ADD_LOOKUP3: "table3",
+    Op.LOOKUP_ADD_LOOKUP2: "table2",
+}
+"""The names of lookup tables, by the operation that looks them up."""
+_PARTIAL_GROWTH: Final = 512
+"""Bytes by which a PARTIAL may be longer than the UPDATE that completes it: bmv2 has room for so many."""
+
+
+def tables_by_name(asked: Any) -> dict[str, Any]:
+    """Return the lookup tables of what has fields of these names, by name, each None where it has none."""
+    return {name: getattr(asked, name) for name in TABLE_NAMES.values()}
+
+
+def no_tree_for(op: Op) -> str:
+    """Return why no tree of switches can sum by an operation, an empty string where one can."""
+    if op not in lanes.RESULT_CODE_BITS or LANES_BYTES - up_bytes(op) <= _PARTIAL_GROWTH:
+        return ""
+    return (
+        f"a leaf makes a PARTIAL of {LANES_BYTES} bytes from an UPDATE of {up_bytes(op)} bytes for {op.name}, and in "
+        f"bmv2 a frame may grow by {_PARTIAL_GROWTH} bytes"
+    )
+
+
+NO_TREE_HINT: Final = "take the codec with bits=4, or use one switch"
+"""The remedy for a job that `no_tree_for` refuses."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +115,9 @@ class JobSpec:
 
     name: of the job. workers: its workers, with the ranks 0 .. n - 1.
     slots: number of slots, which bounds the packets that a worker has in flight.
-    table, table16, table6: lookup tables of LOOKUP_ADD8, LOOKUP_ADD16 and LOOKUP_ADD6, 16 values each (see
-        lanes.check_table); None for a job without that operation.
+    table, table16: lookup tables of LOOKUP_ADD8 and LOOKUP_ADD16, 16 values each (see lanes.check_table).
+    table4, table3, table2: lookup tables of LOOKUP_ADD_LOOKUP4, 3 and 2, values and thresholds (see
+        lanes.check_result_table). A table is None for a job without its operation.
     quorum: workers that complete a round, None for all.
     min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
         which send no FLUSH unless they have a deadline.
@@ -104,8 +136,10 @@ class JobSpec:
     observers: tuple[WorkerEndpoint, ...] = ()
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
-    table6: tuple[int, ...] | None = None
     ranks: int = 0
+    table4: tuple[int, ...] | None = None
+    table3: tuple[int, ...] | None = None
+    table2: tuple[int, ...] | None = None
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -115,8 +149,7 @@ class JobSpec:
     @property
     def tables(self) -> dict[Op, tuple[int, ...]]:
         """Return the lookup tables that the job has, by the operation that looks them up."""
-        found = {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16, Op.LOOKUP_ADD6: self.table6}
-        return {op: table for op, table in found.items() if table is not None}
+        return {op: table for op, name in TABLE_NAMES.items() if (table := getattr(self, name)) is not None}
 
     @property
     def members(self) -> tuple[WorkerEndpoint, ...]:
@@ -162,7 +195,11 @@ class JobSpec:
             raise self._wrong(f"several {who} at {shared[0]}", "give each a UDP port of its own")
         for op, table in self.tables.items():
             # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
-            lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].sum_bits)
+            if (code_bits := lanes.RESULT_CODE_BITS.get(op)) is None:
+                lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].lane_bits)
+                continue
+            lanes.check_result_table(table, code_bits)
+            lanes.check_signed_overflow(self.total, table, code_bits)
 
     @property
     def total(self) -> int:
@@ -189,6 +226,9 @@ class JobSpec:
         for leaf in self.leaves:
             if not leaf.members:
                 raise self._wrong(f"leaf {leaf.number} without workers", "leave it out, or name the ranks below it")
+        for op in self.tables:
+            if why := no_tree_for(op):
+                raise self._wrong(f"{TABLE_NAMES[op]} in a tree of switches: {why}", NO_TREE_HINT)
         relatives = (*self.leaves, *(() if self.parent is None else (self.parent,)))
         for relative in relatives:
             self._check_place(f"switch {relative.ip} in the tree", relative)

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof that a lane never overflows, and what a lookup table must be.
 
-n workers add values of at most g to one lane, so n * g <= 2^bits - 1 is enough, whatever the codes are.
+n workers add values of at most g to one lane, so n * g <= 2^bits - 1 is enough, whatever the codes are. Where sums are
+looked up again, values have a sign, and a lane has 8 bits. With values of -v .. v, n * v <= 127 is enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_wire import TABLE_ENTRIES
+from hopsum_wire import TABLE_ENTRIES, Op
+from hopsum_wire.payload import SHAPES
 
 # Two codes are the fewest that say anything: a table of 0, 1, 1, ...
 MIN_GRANULARITY = 1
+RESULT_CODE_BITS: Final = {Op(op): shape.code_bits for op, shape in SHAPES.items() if shape.down_codes}
+"""Bits of a code, up and down, by the operations that look the finished sum up again."""
+_SIGNED_MAX: Final = 127
+"""The largest sum in a lane of 8 bits with a sign, and the largest threshold."""
 
 
 def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> None:
@@ -58,3 +65,54 @@ def check_table(table: Sequence[int]) -> int:
                 hint=hint,
             )
     return table[-1]
+
+
+def check_signed_overflow(workers: int, table: Sequence[int], code_bits: int) -> None:
+    """Prove that no sum leaves the lanes of an operation that looks it up again: -128 .. 127.
+
+    The proof is for the sum of any of the workers: a sum of fewer is no larger than that of all. `table` and
+    `code_bits` are as for `check_result_table`.
+
+    Raises ControlPlaneError with all the numbers.
+    """
+    largest = max(map(abs, table[: 1 << code_bits]))
+    if workers * largest <= _SIGNED_MAX:
+        return
+    raise ControlPlaneError(
+        f"n * v = {workers} workers * values of -{largest} .. {largest} = {workers * largest} may leave a lane of "
+        f"-128 .. 127, whose bound is {_SIGNED_MAX}: such values allow {_SIGNED_MAX // largest} workers, {workers} "
+        f"workers allow values of -{_SIGNED_MAX // workers} .. {_SIGNED_MAX // workers}",
+        hint="use fewer workers, smaller values, or a codec with bits=4 and result_bits=8",
+    )
+
+
+def check_result_table(table: Sequence[int], code_bits: int) -> None:
+    """Check the table of an operation that looks the finished sum up again.
+
+    A table for codes of b bits has 2^b values, then 2^b - 1 thresholds. The code of a sum is the number of thresholds
+    that are at most (sum + 128) >> 1.
+
+    Raises ControlPlaneError unless values are integers of -128 .. 127, and thresholds of 1 .. 127 that do not fall.
+    """
+    count = 1 << code_bits
+    hint = (
+        f"a table for codes of {code_bits} bits has {count} values of -128 .. 127, then {count - 1} thresholds of "
+        "1 .. 127 that do not fall"
+    )
+    if len(table) != 2 * count - 1:
+        raise ControlPlaneError(f"lookup table of {len(table)} entries", hint=hint)
+    for number, value in enumerate(table):
+        what = f"T[{number}]" if number < count else f"threshold {number - count}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ControlPlaneError(f"lookup table: {what} = {value!r} is not an int", hint=hint)
+        least = -_SIGNED_MAX - 1 if number < count else 1
+        if not least <= value <= _SIGNED_MAX:
+            raise ControlPlaneError(f"lookup table: {what} = {value}", hint=hint)
+    thresholds = table[count:]
+    for number in range(1, len(thresholds)):
+        if thresholds[number] < thresholds[number - 1]:
+            raise ControlPlaneError(
+                f"lookup table: threshold {number} = {thresholds[number]} is below threshold {number - 1} = "
+                f"{thresholds[number - 1]}",
+                hint=hint,
+            )

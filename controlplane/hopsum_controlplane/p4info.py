@@ -14,10 +14,10 @@ from google.protobuf import text_format
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.program import (
     BASE_TABLES,
+    FURTHER_TABLES,
     HALF_WORD_CODES,
     HALF_WORD_KEYS,
     PAIRS,
-    TREE_TABLES,
     HalfWord,
     Program,
 )
@@ -179,7 +179,7 @@ def _counter(item: p4info_pb2.Counter) -> tuple[Counter, tuple[str, str]]:
 
 def read_program(p4info: P4Info) -> Program:
     """Read the facts for builders from a P4Info. Raises ControlPlaneError where its half-words fit no group."""
-    tables = (*BASE_TABLES, *(name for name in TREE_TABLES if name in p4info.tables))
+    tables = (*BASE_TABLES, *(name for name in FURTHER_TABLES if name in p4info.tables))
     found = [table for table in p4info.tables if {key.name for key in table.keys} == set(HALF_WORD_KEYS)]
     if not found:
         return Program(tables)

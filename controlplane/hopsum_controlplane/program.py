@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts for builders and audits about the program that a switch runs. `p4info.read_program` reads them from P4Info.
 
-The programs have the same controls, tables and keys, but for two things:
+The programs have the same controls, tables and keys, but for three things:
 
 - lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which
   turns two codes into two lanes: as many as half a pass consumes, in ingress and once more in egress. Under one number,
   `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's generation.
 - trees of switches: a program without the tables `leaves`, `parents` and `parent_rewrite` is a root only.
+- sums that are looked up again: a program without the table `requantize` has no such operations.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PAIRS: Final = 256
 """Entries that a job has in each of them: one for every two codes of 4 bits."""
 TREE_TABLES: Final = ("leaves", "parents", "parent_rewrite")
 BASE_TABLES: Final = ("jobs", "workers", "lookup", "rewrite")
+FURTHER_TABLES: Final = ("requantize", *TREE_TABLES)
+"""Tables whose entries belong to generations, of those that not every program has."""
 
 
 class HalfWord(NamedTuple):
@@ -43,7 +46,7 @@ class Program:
     lookups: number of jobs that may have a lookup table at the same time.
     """
 
-    job_tables: tuple[str, ...] = (*BASE_TABLES, *TREE_TABLES)
+    job_tables: tuple[str, ...] = (*BASE_TABLES, *FURTHER_TABLES)
     half_words: tuple[HalfWord, ...] = ()
     lookup_action: str = ""
     code_group: int = LANE_GROUP_CODES

@@ -3,7 +3,8 @@
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
-  create   allot job index, slots, generation -> write half-words -> lookup, rewrite, workers, group -> jobs: live
+  create   allot job index, slots, generation -> write half-words -> lookup, requantize, rewrite, workers, group
+           -> jobs: live
            any failure: remove what was written, the last first, and give everything back
   adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
@@ -476,7 +477,9 @@ class SwitchController:
 _INSTEAD: Final = {
     Op.LOOKUP_ADD8: "use a codec without a lookup table",
     Op.LOOKUP_ADD16: "leave table16 out",
-    Op.LOOKUP_ADD6: "leave table6 out: take the codec without result_bits=6",
+    Op.LOOKUP_ADD_LOOKUP4: "leave table4 out: take the codec with result_bits=8",
+    Op.LOOKUP_ADD_LOOKUP3: "leave table3 out: take the codec with bits=4 and result_bits=8",
+    Op.LOOKUP_ADD_LOOKUP2: "leave table2 out: take the codec with bits=4 and result_bits=8",
 }
 
 

@@ -5,8 +5,8 @@ TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
 create_tree      the same generation on all switches without a cluster, in the order of rule T7; delete_tree ends it
 
 A cluster makes the same parts, one switch after the other as its database says (`cluster.membership_builder`). A leaf's
-number at the spine is the lowest rank of its rack. Codes are looked up at the leaves: only they have tables, and each
-is proved for all workers of the tree, since all values meet in a lane at the spine.
+number at the spine is the lowest rank of its rack. Codes are looked up at the leaves, and finished sums at the spine.
+Each table is proved for all workers of the tree, since all values meet in a lane at the spine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.job_spec import (
+    TABLE_NAMES,
+    Job,
+    JobSpec,
+    LeafEndpoint,
+    ParentEndpoint,
+    SwitchEndpoint,
+    WorkerEndpoint,
+    tables_by_name,
+)
+from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_wire.generations import Resume
@@ -44,7 +54,9 @@ class TreeSpec:
     slots: int
     table: tuple[int, ...] | None = None
     table16: tuple[int, ...] | None = None
-    table6: tuple[int, ...] | None = None
+    table4: tuple[int, ...] | None = None
+    table3: tuple[int, ...] | None = None
+    table2: tuple[int, ...] | None = None
 
     @property
     def workers(self) -> tuple[WorkerEndpoint, ...]:
@@ -64,15 +76,15 @@ class TreeSpec:
             )
             for rack, leaf in zip(self.racks, leaves, strict=True)
         )
-        # The spine has no tables: codes were looked up at the leaves, and sums come up in PARTIAL packets.
-        top = JobSpec(self.name, (), self.slots, leaves=below)
+        # Codes were looked up at the leaves, and sums come up in PARTIAL packets: of the tables the spine has those
+        # with which it looks finished sums up.
+        again = {TABLE_NAMES[op]: getattr(self, TABLE_NAMES[op]) for op in RESULT_CODE_BITS}
+        top = JobSpec(self.name, (), self.slots, leaves=below, **again)
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
     def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
         above = ParentEndpoint(_lowest(rack.workers), rack.uplink, spine.mac, spine.ip, len(self.workers))
-        return JobSpec(
-            self.name, rack.workers, self.slots, self.table, table16=self.table16, table6=self.table6, parent=above
-        )
+        return JobSpec(self.name, rack.workers, self.slots, parent=above, **tables_by_name(self))
 
     def _check(self, leaves: int) -> None:
         who = f"tree job {self.name!r}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from hopsum.codec import best_table
+from hopsum.codec import best_table, make_codec
 from hopsum.codec.lookup_table import expected_nmse, pareto_front
+from hopsum.codec.thc import LookupTableCodec
 from hopsum_cli.main import main
 
 
@@ -64,6 +66,50 @@ def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--json prints the tables" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("codec", "contributors"), [("thc", 4), ("thc", 2), ("thc:bits=3", 4), ("thc:bits=2", 1)])
+def test_show_prints_the_values_of_requantised_results(
+    capsys: pytest.CaptureFixture[str], codec: str, contributors: int
+) -> None:
+    words = ["--codec", codec, "--workers", "4", "--contributors", str(contributors)]
+    assert main(["table", "show", *words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    made = make_codec(codec, workers=4, backend="numpy")
+    assert isinstance(made, LookupTableCodec)
+    assert made.dither is not None
+    assert made.dither.results is not None
+    assert made.lookup == (*report["lanes"], *report["thresholds"])
+    assert report["operation"] == f"LOOKUP_ADD_LOOKUP{made.result_bits}"
+    steps = np.diff(report["levels"])
+    assert report["levels"][0] == -report["t_p"] == -made.bound
+    assert steps == pytest.approx(steps[0])
+    values = np.array([each["values"] for each in report["classes"]])
+    # Sums of few contributors do not reach the outer codes.
+    reached = values.any(axis=0)
+    assert (np.diff(values[:, reached]) > 0).all()
+    own = made.dither.results.values[contributors, :, : 1 << made.result_bits]
+    assert values * contributors * made.dither.unit / steps[0] == pytest.approx(own)
+    energies = [each["least_energy"] for each in report["classes"]]
+    assert energies == sorted(energies, reverse=True)
+    assert (report["classes"][0]["share"], energies[-1]) == (1.0, 0)
+    assert main(["table", "show", *words]) == 0
+    text = capsys.readouterr().out
+    assert f"results of {contributors} workers" in text
+    # The lanes of the codes that are reached, in order and without a gap.
+    rows = [line.split("│")[1:3] for line in text.split("results")[1].splitlines() if ".." in line]
+    ends = [[int(end) for end in cell.strip().split("..")] for _, cell in rows]
+    assert len(ends) == reached.sum()
+    assert [first for first, _ in ends[1:]] == [last + 1 for _, last in ends[:-1]]
+    assert ends[-1][1] == -ends[0][0] == contributors * max(report["lanes"])
+
+
+def test_show_prints_the_table_of_stochastic_rounding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "show", "--workers", "8", "--codec", "thc:rounding=stochastic", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert tuple(report["lanes"]) == best_table(8).values
+    assert report["expected_nmse"] == expected_nmse(best_table(8), 8)
+    assert "classes" not in report
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -81,7 +127,11 @@ def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "--workers", "18"], "take bits=3 (up to 36 workers), bits=2 (up to 85 workers)"),
         (["search", "--workers", "0"], "0 workers"),
         (["search", "--workers", "8", "--lane-bits", "64"], "lanes of 64 bits: 1 to 32"),
-        ([], "required: solve|search"),
+        (["show", "--workers", "18", "--codec", "thc:bits=3"], "18 workers with results of 3 bits"),
+        (["show", "--workers", "4", "--codec", "fixed"], "codec fixed has no lookup table"),
+        (["show", "--workers", "4", "--codec", "thc:teeth=3"], "teeth"),
+        (["show", "--workers", "4", "--contributors", "5"], "5 contributors: 1 to 4"),
+        ([], "required: solve|search|show"),
     ],
 )
 def test_bad_input_gets_one_message(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

@@ -24,6 +24,10 @@ MakeSpec = Callable[..., JobSpec]
 Connect = Callable[..., SwitchController]
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
+# Values, then thresholds. Four workers have sums of -124 .. 124.
+TABLE4 = (*range(-31, -1, 2), 30, 1, 9, 18, 27, 36, 45, 54, 64, 64, 80, 90, 100, 109, 118, 127)
+TABLE3 = (-31, -20, -10, -3, 3, 10, 20, 31, 16, 32, 48, 64, 80, 96, 112)
+TABLE2 = (-31, -9, 9, 31, 32, 64, 96)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,8 +15,13 @@ from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import admit, reply
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
-from .conftest import NOW, Connect, MakeSpec
+from .conftest import NOW, TABLE4, Connect, MakeSpec
 from .test_audit import ENTRIES, altered, desired, entities_of
+
+
+@pytest.fixture
+def make_spec(make_spec: MakeSpec) -> MakeSpec:
+    return partial(make_spec, table4=TABLE4)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
 from hopsum_ptf.fake_device import Failure, FakeDevice
 
-from .conftest import NOW, TABLE16, Connect, MakeSpec
+from .conftest import NOW, TABLE2, TABLE3, TABLE4, TABLE16, Connect, MakeSpec
 
 # Updates of a job with 3 workers: a lookup, 3 rewrites, 3 workers, a group, then `jobs`.
 UPDATES = 9
@@ -74,7 +74,20 @@ def test_a_target_in_which_frames_cannot_grow_enough(
     with pytest.raises(ControlPlaneError, match=message):
         controller.create_job(wide)
     assert device.updates == written
-    controller.create_job(make_spec("narrow"))
+    codes = {"table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
+    controller.create_job(make_spec("narrow", **codes))
+
+
+def test_thresholds_are_installed_before_the_job_lives_and_removed_after_it(
+    make_spec: MakeSpec, connect: Connect
+) -> None:
+    """The program looks a finished sum up when its slot has changed already: the entry must not be missing then."""
+    device = FakeDevice()
+    controller = connect(device)
+    device.batches.clear()
+    controller.delete_job(controller.create_job(make_spec(table4=TABLE4)))
+    assert ["requantize" in tables_of(batch) for batch in device.batches] == [True, False, False, True]
+    assert [tables_of(batch) for batch in device.batches[1:3]] == [["jobs"], ["jobs"]]
 
 
 @pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.UNANSWERED])

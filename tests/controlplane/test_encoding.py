@@ -29,6 +29,8 @@ from hopsum_wire import Op
 from hopsum_wire.membership import membership_document
 from hopsum_wire.p4runtime import p4runtime_pb2
 
+from .conftest import TABLE2, TABLE3, TABLE4, TABLE16
+
 P4INFO = """
 tables {
   preamble { id: 33554433 name: "Ingress.police.workers" alias: "workers" }
@@ -205,9 +207,10 @@ def test_a_code_group_of_its_own_is_told(job: Job) -> None:
 
 
 def test_tables_of_other_lanes_are_told(job: Job) -> None:
-    table16, table6 = list(range(0, 1600, 100)), list(range(16))
-    more = replace(job, spec=replace(job.spec, table=None, table16=tuple(table16), table6=tuple(table6)))
-    assert document_of(more) == {**document_of(job), "table": None, "table16": table16, "table6": table6}
+    tables = {"table": None, "table16": TABLE16, "table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
+    more = replace(job, spec=replace(job.spec, **tables))  # type: ignore[arg-type]
+    told = {name: None if table is None else list(table) for name, table in tables.items()}
+    assert document_of(more) == {**document_of(job), **told}
 
 
 def test_operations_are_told_where_some_are_missing(job: Job) -> None:
@@ -374,13 +377,43 @@ def test_a_table_of_wide_lanes_too_fine_for_the_workers(make_spec: Callable[...,
     assert "15 entries" in refusal(make_spec(table16=table16[1:]))
 
 
-def test_a_table_whose_sums_leave_packed_results_is_refused_with_the_numbers(make_spec: Callable[..., JobSpec]) -> None:
-    table6 = tuple(range(16))
-    make_spec(workers=4, table=None, table6=table6).check()
-    refused = refusal(make_spec(workers=5, table=None, table6=table6))
-    assert "n * g = 5 workers * granularity 15 = 75 may overflow a lane of 6 bits, whose maximum is 63" in refused
-    assert "granularity 15 allows 4 workers, 5 workers allow granularity 12" in refused
-    assert "15 entries" in refusal(make_spec(table6=table6[1:]))
+@pytest.mark.parametrize("tables", [{"table4": TABLE4}, {"table3": TABLE3}, {"table2": TABLE2}])
+def test_a_table_whose_sums_leave_signed_lanes_is_refused_with_the_numbers(
+    make_spec: Callable[..., JobSpec], tables: dict[str, tuple[int, ...]]
+) -> None:
+    make_spec(workers=4, table=None, **tables).check()
+    refused = refusal(make_spec(workers=5, table=None, **tables))
+    assert "5 workers * values of -31 .. 31 = 155 may leave a lane of -128 .. 127, whose bound is 127" in refused
+    assert "such values allow 4 workers, 5 workers allow values of -25 .. 25; use fewer workers, sm" in refused
+
+
+def test_the_smaller_end_of_a_table_counts_too(make_spec: Callable[..., JobSpec]) -> None:
+    make_spec(workers=1, table=None, table2=(-127, 0, 0, 127, 1, 1, 1)).check()
+    assert "1 workers * values of -128 .. 128 = 128" in refusal(make_spec(workers=1, table2=(-128, 0, 0, 0, 1, 1, 1)))
+    make_spec(workers=64, table=None, table2=(-1, 0, 0, 1, 1, 1, 1)).check()
+    assert "64 workers allow values of -1 .. 1" in refusal(
+        make_spec(workers=64, table=None, table2=(0, 0, 0, 2, 1, 1, 1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("table2", "message"),
+    [
+        (TABLE2[1:], "lookup table of 6 entries; a table for codes of 2 bits has 4 values of -128 .. 127, then 3 thr"),
+        ((*TABLE2, 127), "lookup table of 8 entries"),
+        ((True, *TABLE2[1:]), "T[0] = True is not an int"),
+        ((128, *TABLE2[1:]), "T[0] = 128; a table for codes of 2 bits"),
+        ((-129, *TABLE2[1:]), "T[0] = -129"),
+        ((*TABLE2[:4], 0, 64, 96), "threshold 0 = 0; a table for codes of 2 bits"),
+        ((*TABLE2[:4], 32, 64, 128), "threshold 2 = 128"),
+        ((*TABLE2[:4], 32, 31, 96), "threshold 1 = 31 is below threshold 0 = 32"),
+        ((*TABLE2[:4], 32, 64.5, 96), "threshold 1 = 64.5 is not an int"),
+    ],
+)
+def test_wrong_tables_of_results_that_are_codes(
+    make_spec: Callable[..., JobSpec], table2: tuple[Any, ...], message: str
+) -> None:
+    assert message in refusal(make_spec(table=None, table2=table2))
 
 
 def test_a_table_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:

@@ -14,13 +14,13 @@ from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pi
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Delete, Insert, TableEntry
 from hopsum_controlplane.errors import NotPrimaryError
-from hopsum_controlplane.tables import address, admit, forward, lookup, reply
+from hopsum_controlplane.tables import address, admit, forward, lookup, reply, requantize
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
 from .test_audit import STRANGERS
 
 pytestmark = pytest.mark.system
-TABLES = ("jobs", "workers", "lookup", "rewrite")
+TABLES = ("jobs", "workers", "lookup", "requantize", "rewrite")
 
 
 class Rig(NamedTuple):
@@ -55,7 +55,8 @@ def installed_entries(device: Device) -> dict[str, list[TableEntry]]:
 
 
 def expected(*jobs: Job) -> dict[str, list[TableEntry]]:
-    builders = {"jobs": admit.jobs, "workers": admit.workers, "lookup": lookup.lookup, "rewrite": reply.rewrite}
+    jobs_of = (admit.jobs, admit.workers, lookup.lookup, requantize.requantize, reply.rewrite)
+    builders = dict(zip(TABLES, jobs_of, strict=True))
     return {table: [entry for job in jobs for entry in build(job)] for table, build in builders.items()}
 
 
@@ -63,7 +64,12 @@ def test_a_job_comes_and_goes(
     device: Device, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
 ) -> None:
     controller = SwitchController(device, switch_endpoint)
-    first = controller.create_job(make_spec("first", workers=12))
+    results = {
+        "table4": (*range(-8, 8), *range(8, 128, 8)),
+        "table3": (*range(-7, 8, 2), *range(16, 128, 16)),
+        "table2": (-3, -1, 1, 3, 62, 64, 66),
+    }
+    first = controller.create_job(make_spec("first", workers=12, **results))
     second = controller.create_job(make_spec("second", workers=64, table=None))
     assert installed_entries(device) == expected(first, second)
     assert device.read_groups() == [*reply.group(first), *reply.group(second)]

@@ -10,25 +10,35 @@ from operator import xor
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane import (
+    ControlPlaneError,
+    Job,
+    JobSpec,
+    LeafEndpoint,
+    ParentEndpoint,
+    SwitchController,
+    SwitchEndpoint,
+    WorkerEndpoint,
+)
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.job_spec import MAX_MEMBERS, MAX_PORT
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_controlplane.resource_allocator import SlotRange
-from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply
+from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply, requantize
 from hopsum_controlplane.tables.loss import Direction
 from hopsum_ptf.fake_device import FakeDevice
 
-from .conftest import TABLE16
+from .conftest import TABLE2, TABLE3, TABLE4, TABLE16
 
 GENERATION = 0x66554433
-TABLE6 = (*range(15), 21)
+NO_TABLES = dict.fromkeys(("table", "table16", "table4", "table3", "table2"))
 
 
 @pytest.fixture
 def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, observer: WorkerEndpoint) -> Job:
-    tables = {"table16": TABLE16, "table6": TABLE6}
+    tables = {"table16": TABLE16, "table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
     spec = make_spec(workers=3, quorum=2, min_quorum=1, observers=(observer,), **tables)
     return Job(spec, switch_endpoint, GENERATION, 5, SlotRange(32, 16), group=6, window=16)
 
@@ -79,26 +89,96 @@ def test_reply(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("index", "op", "action", "lane_bytes"),
-    [(0, 1, "load_table8", 1), (1, 2, "load_table16", 2), (2, 8, "load_table8", 1)],
+    [
+        (0, 1, "load_table8", 1),
+        (1, 2, "load_table16", 2),
+        (2, 9, "load_table8", 1),
+        (3, 10, "load_table3", 1),
+        (4, 11, "load_table2", 1),
+    ],
 )
 def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str, lane_bytes: int) -> None:
     entry = lookup.lookup(job)[index]
-    table = (job.spec.table, job.spec.table16, job.spec.table6)[index] or ()
+    values = (job.spec.table or (), TABLE16, TABLE4[:16], TABLE3[:8], TABLE2[:4])[index]
+    table = [value % (1 << 8 * lane_bytes) for value in values]
     assert (entry.table, entry.match, entry.action) == ("lookup", {"generation": GENERATION, "op": op}, action)
-    assert list(entry.params) == [f"c{number}" for number in range(16)]
+    assert list(entry.params) == [f"c{number}" for number in range(len(table))]
 
     def lanes(value: int) -> bytes:
         return value.to_bytes(lane_bytes, "big") * (256 // lane_bytes)
 
-    for code in range(16):  # a code's value is the sum of the terms all of whose bits it has, without carries
+    for code in range(len(table)):  # a code's value is the sum of the terms all of whose bits it has, without carries
         terms = (value for number, value in enumerate(entry.params.values()) if number & code == number)
         assert reduce(xor, terms).to_bytes(256, "big") == lanes(table[code])
 
 
-@pytest.mark.parametrize(("tables", "ops"), [({}, []), ({"table16": TABLE16}, [2]), ({"table6": TABLE6}, [8])])
-def test_a_job_has_the_lookup_of_its_table_alone(job: Job, tables: dict[str, tuple[int, ...]], ops: list[int]) -> None:
-    spec = replace(job.spec, **{"table": None, "table16": None, "table6": None, **tables})
-    assert [entry.match["op"] for entry in lookup.lookup(replace(job, spec=spec))] == ops
+def codes_of(entry: TableEntry) -> list[int]:
+    """Return the code of every sum of 7 bits, found as the program finds it: a carry in each step."""
+    params = [value & 0xFF for value in entry.params.values()]  # of one lane
+    codes = []
+    for sum_ in range(128):
+        code, first = 0, 0
+        while first < len(params):
+            values = params[first : 2 * first + 1]
+            value = reduce(xor, (each for number, each in enumerate(values) if number & code == number))
+            code, first = code << 1 | (sum_ + value) >> 7, 2 * first + 1
+        codes.append(code)
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("index", "op", "action", "thresholds"),
+    [
+        (0, 9, "load_thresholds4", TABLE4[16:]),
+        (1, 10, "load_thresholds3", TABLE3[8:]),
+        (2, 11, "load_thresholds2", TABLE2[4:]),
+    ],
+)
+def test_requantize_finds_the_code_of_every_sum(
+    job: Job, index: int, op: int, action: str, thresholds: tuple[int, ...]
+) -> None:
+    entry = requantize.requantize(job)[index]
+    assert (entry.table, entry.match, entry.action) == ("requantize", {"generation": GENERATION, "op": op}, action)
+    assert list(entry.params) == [f"t{number}" for number in range(len(thresholds))]
+    for value in entry.params.values():
+        assert value.to_bytes(256, "big") == bytes([value & 0xFF]) * 256
+    assert codes_of(entry) == [sum(each <= sum_ for each in thresholds) for sum_ in range(128)]
+
+
+@pytest.mark.parametrize("thresholds", [(1, 1, 1), (127, 127, 127), (1, 64, 127), (64, 64, 65), (1, 2, 3)])
+def test_thresholds_may_be_equal_and_at_either_end(job: Job, thresholds: tuple[int, ...]) -> None:
+    tables = {**NO_TABLES, "table2": (*TABLE2[:4], *thresholds)}
+    (entry,) = requantize.requantize(replace(job, spec=replace(job.spec, **tables)))
+    assert codes_of(entry) == [sum(each <= sum_ for each in thresholds) for sum_ in range(128)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "ops", "again"),
+    [({}, [], []), ({"table16": TABLE16}, [2], []), ({"table4": TABLE4}, [9], [9]), ({"table2": TABLE2}, [11], [11])],
+)
+def test_a_job_has_the_lookups_of_its_table_alone(
+    job: Job, tables: dict[str, tuple[int, ...]], ops: list[int], again: list[int]
+) -> None:
+    alone = replace(job, spec=replace(job.spec, **{**NO_TABLES, **tables}))
+    assert [entry.match["op"] for entry in lookup.lookup(alone)] == ops
+    assert [entry.match["op"] for entry in requantize.requantize(alone)] == again
+
+
+def test_only_a_root_looks_sums_up_and_only_switches_with_workers_look_codes_up(job: Job) -> None:
+    tables = {**NO_TABLES, "table4": TABLE4}
+    leaf = LeafEndpoint(3, 9, "02:00:00:00:03:03", "10.0.3.254", (3,))
+    above = ParentEndpoint(0, 1, "02:00:00:00:00:01", "10.0.9.1", 4)
+    for changes, tables_of_entries in (
+        ({"leaves": (leaf,)}, ["lookup", "requantize"]),
+        ({"leaves": (leaf,), "workers": ()}, ["requantize"]),
+        ({"parent": above}, ["lookup"]),
+        ({"leaves": (leaf,), "workers": (), "parent": above}, []),
+    ):
+        spec = replace(job.spec, quorum=None, observers=(), **{**tables, **changes})
+        spec.check()
+        entries = plan(replace(job, spec=spec)).support
+        found = [each.table for each in entries if isinstance(each, TableEntry)]
+        assert [table for table in found if table in ("lookup", "requantize")] == tables_of_entries
 
 
 @pytest.mark.parametrize(
@@ -143,6 +223,7 @@ def test_the_program_knows_every_entry(job: Job, p4info: P4Info) -> None:
         *loss.loss(Direction.INGRESS, 7, 0.25),
         *loss.loss(Direction.EGRESS, 7, 0.25),
         *lookup.lookup(job),
+        *requantize.requantize(job),
         *reply.rewrite(job),
         *reply.group(job),
         *forward.l2({"02:00:00:00:01:07": 3}),
@@ -154,7 +235,8 @@ def test_the_program_knows_every_entry(job: Job, p4info: P4Info) -> None:
 
 def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:
     assert p4info.tables["jobs"].size >= 64
-    assert p4info.tables["lookup"].size >= 2 * 64
+    assert p4info.tables["lookup"].size >= 5 * 64
+    assert p4info.tables["requantize"].size >= 3 * 64
     for table in ("workers", "rewrite"):
         assert p4info.tables[table].size >= 64 * MAX_MEMBERS
     assert p4info.counters["job_events"].size >= 64 * 16

@@ -28,9 +28,11 @@ from hopsum_controlplane import (
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import Failure, FakeDevice
+from hopsum_wire import Op
 from hopsum_wire.membership import membership_document
 
-from ..host.protocol.jobs import TABLE, TABLE6, TABLE16
+from ..host.protocol.jobs import TABLE, TABLE16
+from .conftest import TABLE2, TABLE3, TABLE4
 
 CLOCK_S = 1_000_000.0
 
@@ -53,7 +55,7 @@ def racks(*sizes: int) -> tuple[LeafGroup, ...]:
 
 
 def spec(*sizes: int, **options: Any) -> TreeSpec:
-    tables = {"table": TABLE, "table16": TABLE16, "table6": TABLE6 if sum(sizes) <= 9 else None}
+    tables = {"table": TABLE, "table16": TABLE16, "table4": TABLE4 if sum(sizes) <= 4 else None}
     return TreeSpec("tree", racks(*sizes), 4, **{**tables, **options})
 
 
@@ -141,6 +143,37 @@ def test_lanes_are_proved_for_all_workers_of_the_tree(controllers: list[SwitchCo
     create_tree(spec(8, 8, table=(*range(16),), table16=None), controllers)
     with pytest.raises(ControlPlaneError, match="n \\* g = 18 workers"):
         create_tree(replace(spec(9, 9, table=(*range(16),), table16=None), name="other"), controllers)
+    with pytest.raises(ControlPlaneError, match=r"n \* v = 5 workers \* values of -31 \.\. 31 = 155"):
+        create_tree(spec(2, 3, table4=TABLE4), controllers)
+
+
+def test_finished_sums_are_looked_up_at_the_spine_and_codes_at_the_leaves(
+    controllers: list[SwitchController], devices: list[FakeDevice]
+) -> None:
+    tree = create_tree(spec(2, 2), controllers)
+    for device, ops in zip(devices, ([], [1, 2, 9], [1, 2, 9]), strict=True):
+        assert sorted(entry.match["op"] for entry in device.read_table("lookup")) == ops
+    found = [[entry.match for entry in device.read_table("requantize")] for device in devices]
+    assert found == [[{"generation": tree.generation, "op": 9}], [], []]
+    assert {tree.membership(rack).table4 for rack in (0, 1)} == {TABLE4}
+
+
+@pytest.mark.parametrize(
+    ("tables", "numbers"),
+    [({"table3": TABLE3}, "384 for LOOKUP_ADD_LOOKUP3"), ({"table2": TABLE2}, "256 for LOOKUP_ADD_LOOKUP2")],
+)
+def test_a_tree_has_no_shorter_codes(
+    controllers: list[SwitchController], devices: list[FakeDevice], tables: dict[str, Any], numbers: str
+) -> None:
+    """A leaf would make a PARTIAL that is too much longer than the UPDATE that completes it."""
+    before = [len(device.batches) for device in devices]
+    (name,) = tables
+    with pytest.raises(ControlPlaneError) as refused:
+        create_tree(spec(2, 2, **tables), controllers)
+    assert f"{name} in a tree of switches: a leaf makes a PARTIAL of 1024 bytes" in str(refused.value)
+    assert f"from an UPDATE of {numbers.split()[0]} bytes for {numbers.split()[2]}" in str(refused.value)
+    assert "take the codec with bits=4, or use one switch" in str(refused.value)
+    assert [len(device.batches) for device in devices] == before
 
 
 def test_memberships_name_everybody_and_the_own_leaf(controllers: list[SwitchController]) -> None:
@@ -177,10 +210,13 @@ def test_parts_that_are_wrong(make_spec: Callable[..., JobSpec], changes: dict[s
 
 
 def test_parts_of_a_tree_survive_their_books(controllers: list[SwitchController]) -> None:
-    tree = create_tree(spec(2, 2, table6=(*range(16),)), controllers)
+    tree = create_tree(spec(2, 2), controllers)
     for job in (tree.spine, *tree.leaves):
         assert value_of(Job, json_of(job)) == job
         older = json.loads(json_of(job))
-        del older["spec"]["table6"]
-        older["spec"]["digits"] = None
-        assert value_of(Job, json.dumps(older)).spec == replace(job.spec, table6=None), "a database of before"
+        del older["spec"]["table4"]
+        older["spec"] |= {"digits": None, "table6": [*range(16)]}
+        older["ops"] = [*range(1, 9)]  # 8 was LOOKUP_ADD6
+        found = value_of(Job, json.dumps(older))
+        assert found.spec == replace(job.spec, table4=None), "a database of before"
+        assert found.ops == tuple(map(Op, range(1, 8)))

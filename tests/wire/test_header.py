@@ -28,11 +28,11 @@ from hopsum_wire import (
     unpack_codes,
     up_bytes,
 )
-from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
+from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS, RETIRED_OP
 from hopsum_wire.datagrams import stamp_datagrams, update_template
 from hopsum_wire.fields import pack_fields, unpack_fields
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum, stamp_frames
-from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_sums
+from hopsum_wire.payload import SHAPES, lanes, requantize
 from hopsum_wire.scapy import Hopsum, scapy_frame
 
 from .strategies import HEADERS, PATHS, bits
@@ -251,7 +251,9 @@ def test_sizes() -> None:
     assert {op: (up_bytes(op), down_bytes(op)) for op in Op} == {
         Op.LOOKUP_ADD8: (512, 1024),
         Op.LOOKUP_ADD16: (256, 1024),
-        Op.LOOKUP_ADD6: (512, 768),
+        Op.LOOKUP_ADD_LOOKUP4: (512, 512),
+        Op.LOOKUP_ADD_LOOKUP3: (384, 384),
+        Op.LOOKUP_ADD_LOOKUP2: (256, 256),
         **dict.fromkeys((Op.ADD8, Op.ADD16, Op.ADD32, Op.OR, Op.MAX32), (1024, 1024)),
     }
 
@@ -259,13 +261,17 @@ def test_sizes() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_a_full_chunk_fills_its_lanes(op: Op) -> None:
     shape = SHAPES[op]
-    element_bits = 1 if op is Op.OR else shape.sum_bits
+    element_bits = 1 if op is Op.OR else shape.down_bits
     assert shape.elements * element_bits == shape.down_bytes * 8
-    assert shape.up_bytes * 8 == shape.elements * (4 if shape.has_codes else element_bits)
-    assert shape.sum_bits == (6 if op is Op.LOOKUP_ADD6 else shape.lane_bits)
+    assert shape.up_bytes * 8 == shape.elements * (shape.code_bits if shape.has_codes else element_bits)
+    assert shape.has_codes == op.name.startswith("LOOKUP")
+    if shape.down_codes:
+        assert op.name == f"LOOKUP_ADD_LOOKUP{shape.down_bits}"
+    else:
+        assert shape.down_bits == shape.lane_bits
 
 
-@pytest.mark.parametrize("op", [0, 9, 200])
+@pytest.mark.parametrize("op", [0, RETIRED_OP, 12, 200])
 def test_other_ops_have_no_size(op: int) -> None:
     with pytest.raises(WireError, match=f"op {op} is none of the switch program's, which are LOOKUP_ADD8") as raised:
         up_bytes(op)
@@ -285,29 +291,73 @@ def test_refused_codes() -> None:
         pack_codes(np.zeros(1000, np.uint8), group=64)
 
 
-@pytest.mark.parametrize("shape", [(1024,), (3, 1024), (2, 3, 1024)])
-def test_packed_sums_come_back(shape: tuple[int, ...]) -> None:
-    sums = np.random.default_rng(3).integers(0, 64, shape, dtype=np.uint8)
-    packed = pack_sums(sums)
-    assert packed.shape == (*shape[:-1], 768)
-    assert np.array_equal(unpack_sums(packed), sums)
-    assert np.array_equal(lanes(Op.LOOKUP_ADD6, packed), sums)
-    assert np.shares_memory(lanes(Op.LOOKUP_ADD6, sums), sums), "those of a PARTIAL are not packed"
+BITS = pytest.mark.parametrize("bits", [4, 3, 2])
+OP_OF_BITS = {4: Op.LOOKUP_ADD_LOOKUP4, 3: Op.LOOKUP_ADD_LOOKUP3, 2: Op.LOOKUP_ADD_LOOKUP2}
 
 
-def test_order_of_packed_sums() -> None:
-    """Byte j, 256 + j, 512 + j: its own lane, and two bits of lane 768 + j, the lowest first."""
-    sums = np.random.default_rng(4).integers(0, 64, 1024, dtype=np.uint8)
-    expected = [int(sums[i]) | (int(sums[768 + i % 256]) >> 2 * (i // 256) & 3) << 6 for i in range(768)]
-    assert pack_sums(sums).tolist() == expected
+@BITS
+@pytest.mark.parametrize("shape", [(1024,), (3, 1024), (2, 3, 2048), (0, 1024)])
+def test_codes_of_any_bits_come_back(bits: int, shape: tuple[int, ...]) -> None:
+    codes = np.random.default_rng(3).integers(0, 1 << bits, shape, dtype=np.uint8)
+    packed = pack_codes(codes, bits=bits)
+    assert (packed.shape, packed.dtype) == ((*shape[:-1], shape[-1] * bits // 8), np.uint8)
+    np.testing.assert_array_equal(unpack_codes(packed, bits=bits), codes)
 
 
-@given(payload=st.binary(min_size=768, max_size=768))
-def test_every_packed_payload_is_that_of_its_sums(payload: bytes) -> None:
-    packed = np.frombuffer(payload, np.uint8)
-    sums = unpack_sums(packed)
-    assert int(sums.max()) < 64
-    assert pack_sums(sums).tobytes() == payload
+@BITS
+@given(st.data())
+def test_every_payload_of_codes_is_that_of_its_codes(bits: int, data: st.DataObject) -> None:
+    payload = data.draw(st.binary(min_size=128 * bits, max_size=128 * bits))
+    codes = unpack_codes(np.frombuffer(payload, np.uint8), bits=bits)
+    assert int(codes.max()) < 1 << bits
+    assert pack_codes(codes, bits=bits).tobytes() == payload
+
+
+def test_order_of_codes_of_2_bits() -> None:
+    """Byte j: codes j, 256 + j, 512 + j, 768 + j, the first in the highest bits."""
+    codes = np.random.default_rng(4).integers(0, 4, 1024, dtype=np.uint8)
+    expected = [int("".join(f"{codes[part * 256 + j]:02b}" for part in range(4)), 2) for j in range(256)]
+    assert pack_codes(codes, bits=2).tolist() == expected
+
+
+def test_order_of_codes_of_3_bits() -> None:
+    """Bytes A: codes j and 256 + j below two bits of 768 + j. Bytes B: 512 + j and 640 + j below two high bits."""
+    codes = [int(code) for code in np.random.default_rng(5).integers(0, 8, 1024)]
+    a = [codes[j] | codes[256 + j] << 3 | (codes[768 + j] & 3) << 6 for j in range(256)]
+    b = [codes[512 + j] | codes[640 + j] << 3 | codes[768 + j] >> 2 << 6 | codes[896 + j] >> 2 << 7 for j in range(128)]
+    assert pack_codes(np.array(codes, np.uint8), bits=3).tolist() == a + b
+
+
+@BITS
+def test_refused_codes_of_any_bits(bits: int) -> None:
+    with pytest.raises(WireError, match=f"code {1 << bits} does not fit in {bits} bits"):
+        pack_codes(np.full(1024, 1 << bits, np.uint8), bits=bits)
+    whole = 512 if bits == 4 else 1024
+    with pytest.raises(WireError, match=f"last axis must be a multiple of {whole}"):
+        pack_codes(np.zeros((2, whole - 1), np.uint8), bits=bits)
+    with pytest.raises(WireError, match=f"last axis must be a multiple of {whole * bits // 8}"):
+        unpack_codes(np.zeros(whole * bits // 8 - 1, np.uint8), bits=bits)
+    with pytest.raises(WireError, match="must be uint8, not int8"):
+        pack_codes(np.zeros(1024, np.int8), bits=bits)  # type: ignore[arg-type]
+
+
+@BITS
+def test_codes_of_a_result_are_lanes_of_a_leaf(bits: int) -> None:
+    codes = np.random.default_rng(6).integers(0, 1 << bits, (2, 1024), dtype=np.uint8)
+    np.testing.assert_array_equal(lanes(OP_OF_BITS[bits], pack_codes(codes, bits=bits)), codes)
+    assert np.shares_memory(lanes(OP_OF_BITS[bits], codes), codes), "a PARTIAL has lanes"
+
+
+@given(st.sampled_from([3, 7, 15]), st.integers(0, 2**32 - 1))
+def test_sums_are_looked_up_again(count: int, seed: int) -> None:
+    """The code of every sum is the number of thresholds at most half the biased sum, whatever the lanes' type."""
+    thresholds = sorted(np.random.default_rng(seed).integers(1, 128, count).tolist())
+    sums = np.arange(-128, 128, dtype=np.int8)
+    expected = [sum(threshold <= (int(each) + 128) // 2 for threshold in thresholds) for each in sums]
+    for held in (sums, sums.view(np.uint8)):
+        found = requantize(held, thresholds)
+        assert (found.dtype, found.tolist()) == (np.uint8, expected)
+    assert requantize(sums.reshape(2, 4, 32), thresholds).shape == (2, 4, 32)
 
 
 def test_lanes_are_views_in_element_order() -> None:

@@ -28,7 +28,7 @@ from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 
 from .recorded import as_dict, messages, recorded
 
-GONE = {"digits", "conditions", "hosts", "registered", "observers"}
+GONE = {"digits", "conditions", "hosts", "registered", "observers", "table6"}
 """Fields that later versions do not have: their numbers are reserved, and their values are not read."""
 GONE_MESSAGES = {
     *("JobCondition", "RegisterSwitchRequest", "RegisterSwitchResponse"),
@@ -146,6 +146,13 @@ def resumes(draw: st.DrawFn, workers: int, window: int) -> Resume:
     return Resume(base, None, 0, None, (), decided)
 
 
+def tables(bits: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """A table of results that are codes: values, then thresholds."""
+    values = st.lists(st.integers(-128, 127), min_size=1 << bits, max_size=1 << bits)
+    thresholds = st.lists(st.integers(1, 127), min_size=(1 << bits) - 1, max_size=(1 << bits) - 1)
+    return st.tuples(values, thresholds).map(lambda both: (*both[0], *sorted(both[1])))
+
+
 @st.composite
 def memberships(draw: st.DrawFn) -> JobMembership:
     """Any membership that a control plane can make."""
@@ -171,7 +178,9 @@ def memberships(draw: st.DrawFn) -> JobMembership:
         quorum=draw(st.integers(1, count)),
         table=draw(st.none() | st.tuples(*[st.integers(0, 255)] * 16)),
         table16=draw(st.none() | st.tuples(*[st.integers(0, 65535)] * 16)),
-        table6=draw(st.none() | st.tuples(*[st.integers(0, 63)] * 16)),
+        table4=draw(st.none() | tables(4)),
+        table3=draw(st.none() | tables(3)),
+        table2=draw(st.none() | tables(2)),
         switch=draw(ENDPOINTS),
         workers=workers,
         resume=draw(st.none() | resumes(count, window)),

@@ -85,7 +85,7 @@ class NetworkControl:
         """Make a job at one switch, for workers anywhere. Raises ControlPlaneError: it cannot be, or the switch fails.
 
         Args:
-            tables: JobSpec's table, table16 and table6.
+            tables: JobSpec's table, table16, table4, table3 and table2.
             places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
         """
         workers = self._workers(plan, switch, plan.workers, places)

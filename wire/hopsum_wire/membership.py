@@ -6,7 +6,7 @@
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
                 "leaf": int where the worker is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
-   "table6": [16 ints], left out where there is none,
+   "table4": [31 ints], "table3": [15 ints], "table2": [7 ints], each left out where there is none,
    "ranks": int, left out where each rank has a worker in this generation,
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
@@ -18,6 +18,9 @@
 
 A job may have several switches side by side. Each switch (or tree) is a shard, which sums every k-th chunk of a vector.
 The document is that of shard 0, and `further_shards` has the same for shards 1 .. k - 1.
+
+A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has 2^b values of -128..127, then
+2^b - 1 thresholds of 1..127 that do not fall.
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
 writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
@@ -49,6 +52,9 @@ _LIMITS: Final = {
     "generation": (1, (1 << 32) - 1),
     "slots": (1, MAX_SLOTS),
 }
+_CODE_BITS: Final = {"table4": 4, "table3": 3, "table2": 2}
+"""Bits of a code, by the tables with which the switch looks sums up again."""
+_TABLES: Final = ("table", "table16", *_CODE_BITS)
 _POSITION_MAX: Final = (1 << 63) - 1
 _RUNS_MAX: Final = 1 << 20
 
@@ -113,8 +119,16 @@ class JobMembership:
     """The workers of this generation, in the order of their ranks."""
     table16: tuple[int, ...] | None = None
     """16 values of 0..65535 that the switch puts in place of 4-bit codes of LOOKUP_ADD16, or none."""
-    table6: tuple[int, ...] | None = None
-    """16 values of 0..63 that the switch puts in place of 4-bit codes of LOOKUP_ADD6, or none."""
+    table4: tuple[int, ...] | None = None
+    """The table of LOOKUP_ADD_LOOKUP4, or none: 16 values of -128..127 that the switch puts in place of 4-bit codes,
+    then the 15 thresholds by which it puts codes in place of sums.
+
+    The code of a sum is the number of thresholds that are at most (sum + 128) >> 1.
+    """
+    table3: tuple[int, ...] | None = None
+    """The same of LOOKUP_ADD_LOOKUP3, or none: 8 values and 7 thresholds."""
+    table2: tuple[int, ...] | None = None
+    """The same of LOOKUP_ADD_LOOKUP2, or none: 4 values and 3 thresholds."""
     resume: Resume | None = None
     """The continuation of the stream of the generations before, or None where the stream begins."""
     code_group: int = LANE_GROUP_CODES
@@ -183,7 +197,7 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         del resume["further_shards"]
     # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
     optional = {
-        "table6": _listed(membership.table6),
+        **{name: _listed(getattr(membership, name)) for name in _CODE_BITS},
         "ranks": membership.ranks if membership.absent else None,
         "code_group": None if membership.code_group == LANE_GROUP_CODES else membership.code_group,
         "ops": None if membership.ops == frozenset(Op) else [op.name for op in sorted(membership.ops)],
@@ -268,6 +282,12 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
             f"{root.where} is for wire version {version}, this hopsum speaks {WIRE_VERSION}: "
             "install the same hopsum on the controller and on all workers"
         )
+    if root.value.get("table6") is not None:
+        raise MembershipError(
+            f"{root.where}: table6 is of an older hopsum: its switch sends results of 6 bits (LOOKUP_ADD6), which no "
+            "program has any more. Install the same hopsum on the controller and on all workers, and make the job "
+            "again with a codec that has result_bits=4 in place of result_bits=6"
+        )
     workers = tuple(_worker(entry) for entry in root.objects("workers", MAX_WORKERS))
     ranks = [worker.rank for worker in workers]
     size = root.integer("ranks", len(workers), MAX_WORKERS, len(workers))
@@ -284,7 +304,9 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         quorum=root.integer("quorum", 1, len(workers)),
         table=_table(root, "table", 8),
         table16=_table(root, "table16", 16, None),
-        table6=_table(root, "table6", 6, None),
+        table4=_table_of_codes(root, "table4"),
+        table3=_table_of_codes(root, "table3"),
+        table2=_table_of_codes(root, "table2"),
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, size),
@@ -304,7 +326,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
 
 def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
     """Raise MembershipError unless a further shard is of the same job, and nothing of it is another shard's place."""
-    for name in ("job", "generation", "quorum", "table", "table16", "table6", "code_group"):
+    for name in ("job", "generation", "quorum", *_TABLES, "code_group"):
         here, there = getattr(first, name), getattr(shard, name)
         if here != there:
             raise root.wrong("further_shards", f"has {name} {there} at shard {number} and {here} at shard 0")
@@ -419,6 +441,26 @@ def _table(root: _Object, key: str, lane_bits: int, *default: None) -> tuple[int
     if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= most for entry in value):
         raise root.wrong(key, f"is {value}, not {TABLE_ENTRIES} integers of 0..{most}")
     return tuple(value)
+
+
+def _table_of_codes(root: _Object, key: str) -> tuple[int, ...] | None:
+    """Return a table of an operation whose results are codes, None where it is left out."""
+    count = 1 << _CODE_BITS[key]
+    table = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null", None)
+    if table is None:
+        return None
+    values, thresholds = table[:count], table[count:]
+    fits = (
+        len(table) == 2 * count - 1
+        and all(type(each) is int for each in table)
+        and all(-128 <= value <= 127 for value in values)
+        and all(1 <= threshold <= 127 for threshold in thresholds)
+        and thresholds == sorted(thresholds)
+    )
+    if not fits:
+        wanted = f"not {count} integers of -128..127, then {count - 1} thresholds of 1..127 that do not fall"
+        raise root.wrong(key, f"is {table}, {wanted}")
+    return tuple(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class JobStateCache:
         # Replaced as a whole, so that `place_of` needs no lock: calls of strangers never wait for the database.
         self._digests = {key: place for record in stored.records for key, place in _digests(record).items()}
         self._watchers: list[Callable[[str], None]] = []
-        self._deleted: dict[str, str] = {}
+        self._deleted = dict(stored.removed)
         """The words on the last deleted jobs, by name. They are only in memory."""
         self.store_condition = ""
         """The reason why the database could not be written at the last write, empty when it could."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
 from hopsum_controlplane.errors import ClusterConfigError, UnknownJobError
-from hopsum_controlplane.job_spec import ALL_OPS, Job
+from hopsum_controlplane.job_spec import ALL_OPS, Job, tables_by_name
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
 from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, Op
@@ -88,8 +88,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
         if workers:
             racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
     request = record.request
-    tables = {name: getattr(request, name) for name in ("table", "table16", "table6")}
-    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, **tables)
+    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, **tables_by_name(request))
     top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
 

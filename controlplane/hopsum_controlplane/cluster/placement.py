@@ -331,6 +331,8 @@ def _no_room(request: JobRequest, choices: Sequence[_Candidates]) -> ResourceExh
         default=0,
     )
     hint = f"ask for up to {most} slots, or delete a job" if most else "delete a job, or see to the switches"
+    if all(any(each.obstacle for each in candidates) for candidates in choices):
+        hint = "ask for a job that the switches can have, or see to the switches"
     return ResourceExhaustedError(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
 
 

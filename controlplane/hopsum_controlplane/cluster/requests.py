@@ -17,7 +17,16 @@ from hopsum_controlplane.cluster.cluster_config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError
-from hopsum_controlplane.job_spec import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
+from hopsum_controlplane.job_spec import (
+    MAX_RANK,
+    MAX_UDP_PORT,
+    NO_TREE_HINT,
+    TABLE_NAMES,
+    JobSpec,
+    WorkerEndpoint,
+    no_tree_for,
+    tables_by_name,
+)
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.generations import MAX_SHARDS
 
@@ -35,7 +44,7 @@ class JobRequest:
     """A job as its user asks for it, before its members are known.
 
     name: of the job, unique in the cluster. workers: number of workers, with the ranks 0 .. workers - 1.
-    slots: on each switch. table, table16, table6: lookup tables, see JobSpec.
+    slots: on each switch. table, table16, table4, table3, table2: lookup tables, see JobSpec.
     quorum: workers that complete a sum, None for all. min_quorum: workers with which a FLUSH completes it.
     switch: name of the job's switch, or of its spine; None for the one with most room.
     lease_s: seconds that a member may be silent, None for the cluster's.
@@ -58,11 +67,13 @@ class JobRequest:
     tree: bool = False
     codec: str = ""
     codec_options: str = ""
-    table6: tuple[int, ...] | None = None
     shards: int = 1
     shard_switches: tuple[str, ...] = ()
     min_workers: int | None = None
     replace_s: float | None = None
+    table4: tuple[int, ...] | None = None
+    table3: tuple[int, ...] | None = None
+    table2: tuple[int, ...] | None = None
 
     @property
     def worker_ranks(self) -> range:
@@ -81,11 +92,9 @@ class JobRequest:
             self.name,
             workers,
             self.slots,
-            self.table,
-            self.quorum,
-            self.min_quorum,
-            table16=self.table16,
-            table6=self.table6,
+            quorum=self.quorum,
+            min_quorum=self.min_quorum,
+            **tables_by_name(self),
             ranks=0 if self.min_workers is None else self.workers,
         )
 
@@ -109,6 +118,9 @@ class JobRequest:
         if self.min_workers is not None:
             what = f"{who}: {self.min_workers}:{self.workers} workers"
             raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
+        for op in self.trial().tables:
+            if why := no_tree_for(op):
+                raise InvalidRequestError(f"{who}: {TABLE_NAMES[op]}: {why}", hint=NO_TREE_HINT)
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""

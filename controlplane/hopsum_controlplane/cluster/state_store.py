@@ -22,10 +22,10 @@ import sqlite3
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,11 +40,11 @@ from hopsum_controlplane.cluster.records import (
 )
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
-from hopsum_controlplane.job_spec import Job, WorkerEndpoint
+from hopsum_controlplane.job_spec import ALL_OPS, Job, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
@@ -96,7 +96,16 @@ CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number IN
     # has that switch.
     11: "DROP TABLE switches;\n",
     12: "ALTER TABLE jobs ADD COLUMN absent TEXT NOT NULL DEFAULT '[]';\n",
+    # Jobs with results of 6 bits end, see `_end_packed`.
+    13: "",
 }
+_OPS: Final = frozenset(map(int, ALL_OPS))
+_PACKED: Final = "table6"
+"""The lookup table of jobs whose results had 6 bits, in a request of version 13 and earlier."""
+_WHY_ENDED: Final = (
+    "its results had 6 bits (LOOKUP_ADD6, table6), which no switch program has any more: its codec needs result_bits=4 "
+    "in place of result_bits=6"
+)
 
 _JOB_COLUMNS = (
     "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers, "
@@ -111,10 +120,15 @@ _MEMBER_COLUMNS = (
 
 @dataclass(frozen=True)
 class StoredState:
-    """Contents of the database: records in the order of their names, and the highest generation that was ever taken."""
+    """Contents of the database.
+
+    records: in the order of their names. last_generation: the highest one that was ever taken.
+    removed: jobs that this start has removed, by name, and why.
+    """
 
     records: tuple[JobRecord, ...]
     last_generation: int
+    removed: Mapping[str, str] = field(default_factory=dict)
 
 
 class StateStore:
@@ -128,6 +142,7 @@ class StateStore:
 
     def __init__(self, path: Path, *, trial: bool = False) -> None:
         self.path = path
+        self._removed: dict[str, str] = {}
         # A link may lead to a database that is to be made.
         is_new = not trial and _keep_private(path.resolve())
         try:
@@ -157,7 +172,7 @@ class StateStore:
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             jobs = self._database.execute("SELECT name, checksum FROM jobs ORDER BY name").fetchall()
-            return StoredState(tuple(self._record(*job) for job in jobs), last_generation)
+            return StoredState(tuple(self._record(*job) for job in jobs), last_generation, self._removed)
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its generation as taken.
@@ -221,6 +236,7 @@ class StateStore:
         # Write-ahead log and FULL: a commit is on disk, with one sync, when it returns.
         ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        ended: list[str] = []
         # The first write takes the file lock, and the exclusive mode keeps it until `close`.
         with self._transaction(keep=not trial):
             ((application,),) = database.execute("PRAGMA application_id")
@@ -233,7 +249,7 @@ class StateStore:
             elif application != _APPLICATION_ID:
                 raise StoreError(f"{self.path} is another program's database", hint="choose another file")
             else:
-                self._migrate(version)
+                ended = self._migrate(version)
             self.owner = self._owner()
             ((told,),) = database.execute("PRAGMA quick_check(1)")
             if told != "ok":
@@ -241,6 +257,8 @@ class StateStore:
                 raise StoreError(f"{self.path} is damaged: {' '.join(told.split())}", hint=_DAMAGED)
             if trial:
                 self.load()
+        for name in [] if trial else ended:
+            _log.warning("job %s ended: %s; make it again to use it", name, _WHY_ENDED, extra={"job": name})
         if journal != "wal":
             raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
 
@@ -261,7 +279,8 @@ class StateStore:
         ((number,),) = execute("SELECT number FROM owner")
         return int(number)
 
-    def _migrate(self, version: int) -> None:
+    def _migrate(self, version: int) -> list[str]:
+        """Bring a database of an older version to this one. Return the names of the jobs that end with that."""
         # An older program must not write a newer database: it would lose columns that it does not know.
         if not min(_MIGRATIONS) <= version <= SCHEMA_VERSION:
             raise StoreError(
@@ -271,10 +290,31 @@ class StateStore:
         for older in range(version, SCHEMA_VERSION):
             for statement in _MIGRATIONS[older].split(";\n"):
                 self._database.execute(statement)
+        ended = self._end_packed() if version <= 13 else []
         if version < SCHEMA_VERSION:
             for (name,) in self._database.execute("SELECT name FROM jobs").fetchall():
                 self._seal(name)
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return ended
+
+    def _end_packed(self) -> list[str]:
+        """Delete the jobs whose results had 6 bits, as `lifecycle.delete_job` does. Return their names."""
+        ended = []
+        query = "SELECT name, request, state, departed, confirmed FROM jobs ORDER BY name"
+        for name, request, state, departed, confirmed in self._database.execute(query).fetchall():
+            with self._sound(f"job {name!r}"):
+                if json.loads(request).get(_PACKED) is None:
+                    continue
+            ended.append(name)
+            # No switch has an entry of it.
+            if state == JobState.FORMING.value and departed == "[]":
+                self._database.execute("DELETE FROM jobs WHERE name = ?", (name,))
+                self._removed[name] = _WHY_ENDED
+                continue
+            gone = confirmed if state in (JobState.CHANGING.value, JobState.ENDING.value) else "[]"
+            change = "UPDATE jobs SET state = ?, reason = ?, confirmed = ? WHERE name = ?"
+            self._database.execute(change, (JobState.ENDING.value, _WHY_ENDED, gone, name))
+        return ended
 
     def _seal(self, name: str) -> None:
         """Write a job's checksum, of what is in the database now."""
@@ -482,8 +522,10 @@ def value_of(kind: Any, text: str) -> Any:
 
 def _convert(kind: Any, values: Any) -> Any:
     if kind is Job:
-        # The default of `side_key` is a new random one, which no worker of the stored generation would have.
-        values = {"side_key": "", **values}
+        # The default of `side_key` is a new random one, which no worker of the stored generation would have. A
+        # database of before may name operations that no program has any more.
+        known = [op for op in values.get("ops", ALL_OPS) if op in _OPS]
+        values = {"side_key": "", **values, "ops": known}
     return msgspec.convert(values, kind, dec_hook=lambda wanted, text: wanted(text))
 
 

@@ -282,7 +282,8 @@ class SwitchReconciler:
         try:
             controller.check(spec)
         except ControlPlaneError as error:
-            return error.what
+            # With its remedy: the caller may have other switches, and says nothing of this one but these words.
+            return f"{error.what} ({error.hint})" if error.hint else error.what
         return ""
 
     def reconcile(self, *, wait: bool = True, urgent: str | None = None) -> None:

@@ -23,6 +23,8 @@ from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError, UndecidedError
+from hopsum_controlplane.job_spec import TABLE_NAMES
+from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.resource_allocator import Allocation
 
 
@@ -71,8 +73,9 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     def capacities(self, request: JobRequest) -> list[SwitchCapacity]:
         """Return the free part of every switch for a job. Under the cache's lock."""
         trial = request.trial()
-        # A spine looks nothing up, so it need not have the lookup operations.
-        bare = replace(trial, table=None, table16=None, table6=None)
+        # A spine looks up finished sums alone: it need not have the operations that look up nothing but codes.
+        codes_alone: dict[str, Any] = {name: None for op, name in TABLE_NAMES.items() if op not in RESULT_CODE_BITS}
+        bare = replace(trial, **codes_alone)
         found = []
         for reconciler in self._reconcilers.values():
             config = reconciler.config

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of control Lookup: the job's tables of 16 values.
+"""Entries of control Lookup: the values that the job's tables have for codes.
 
-In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the generation gets the
-number of a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
+In v1model's program one entry has the values of a table broadcast to all lanes of a vector. In Tofino's the generation
+gets the number of a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.job_spec import Job
+from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -20,21 +21,36 @@ from hopsum_wire.payload import SHAPES
 LOOKUP = "lookup"
 
 VECTOR_BITS: Final = 2048
-_ACTIONS: Final = {8: "load_table8", 16: "load_table16"}
+_ACTIONS: Final = {
+    Op.LOOKUP_ADD8: "load_table8",
+    Op.LOOKUP_ADD16: "load_table16",
+    Op.LOOKUP_ADD_LOOKUP4: "load_table8",
+    Op.LOOKUP_ADD_LOOKUP3: "load_table3",
+    Op.LOOKUP_ADD_LOOKUP2: "load_table2",
+}
+"""The actions by operation. 4-bit codes in lanes of 8 bits have the same action, whatever becomes of their sums."""
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
-    """Build one entry for each table that the job has, by the operation that looks it up."""
+    """Build one entry for each table with values for the codes of the job's own workers, by operation."""
     if program.half_words:
         if job.spec.table is None:
             return []
         match = {"generation": job.generation, "op": Op.LOOKUP_ADD8}
         return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
-    widths = ((op, table, SHAPES[op].lane_bits) for op, table in job.spec.tables.items())
+    # Nobody sends codes to a spine without workers of its own: its table has the thresholds of sums alone.
+    if not job.spec.workers:
+        return []
     return [
-        TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
-        for op, table, lane_bits in widths
+        TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _ACTIONS[op], _values(op, table))
+        for op, table in job.spec.tables.items()
     ]
+
+
+def _values(op: Op, table: Sequence[int]) -> dict[str, int]:
+    """Return the action's parameters for the values of a table, without its thresholds."""
+    bits = RESULT_CODE_BITS.get(op)
+    return broadcast(table if bits is None else table[: 1 << bits], SHAPES[op].lane_bits)
 
 
 def table_id(job: Job) -> int:
@@ -66,10 +82,20 @@ def half_words(job: Job, program: Program) -> list[TableEntry]:
 
 
 def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
-    """Return the action's parameters: `c<i>` is coefficient i of the table's polynomial in every lane of a vector."""
-    # One value in every lane of the vector: a multiplication by this number copies a coefficient to all lanes.
+    """Return the action's parameters: `c<i>` is coefficient i of the table's polynomial in every lane of a vector.
+
+    Values below 0 are two's complements.
+    """
+    lane = (1 << lane_bits) - 1
+    coefficients = polynomial([value & lane for value in table])
+    return {f"c{number}": in_every_lane(value, lane_bits) for number, value in enumerate(coefficients)}
+
+
+def in_every_lane(value: int, lane_bits: int) -> int:
+    """Return a vector with one value in all lanes."""
     ones = int.from_bytes((1).to_bytes(lane_bits // 8, "big") * (VECTOR_BITS // lane_bits), "big")
-    return {f"c{number}": value * ones for number, value in enumerate(polynomial(table))}
+    # The product has no carries between lanes: a lane of the other factor is 1.
+    return value * ones
 
 
 def polynomial(table: Sequence[int]) -> list[int]:

@@ -119,25 +119,34 @@ def test_arguments(words: Sequence[str], header: Header, payload: bytes) -> None
     assert parse_arguments(words) == (header, payload)
 
 
-def test_sums_are_packed_in_results_alone() -> None:
-    """RESULT of LOOKUP_ADD6 has 6 bits of each lane, PARTIAL all 8; both are shown as lanes."""
-    for kind, size in (("RESULT", 768), ("PARTIAL", 1024)):
-        header, payload = parse_arguments([f"kind={kind}", "op=LOOKUP_ADD6", "lanes=1,2,63"])
+@pytest.mark.parametrize("bits", [4, 3, 2])
+def test_sums_that_were_looked_up_again_are_codes(bits: int) -> None:
+    """RESULT has codes like UPDATE, and PARTIAL has lanes."""
+    op, most = f"LOOKUP_ADD_LOOKUP{bits}", (1 << bits) - 1
+    for kind, word, numbers, size in (
+        ("UPDATE", "codes", [1, 0, most], 128 * bits),
+        ("RESULT", "codes", [1, 0, most], 128 * bits),
+        ("PARTIAL", "lanes", [1, 0, 255], 1024),
+    ):
+        header, payload = parse_arguments([f"kind={kind}", f"op={op}", f"{word}={','.join(map(str, numbers))}"])
         assert (header.length, len(payload)) == (size, size)
-        shown = values_of(Hopsum(header.pack() + payload))
-        assert shown["lanes"] == [1, 2, 63, *1021 * [0]]
-    with pytest.raises(PacketError, match="64 does not fit in 6 bits"):
-        parse_arguments(["kind=RESULT", "op=LOOKUP_ADD6", "lanes=64"])
+        assert values_of(Hopsum(header.pack() + payload))[word] == [*numbers, *1021 * [0]]
+        assert len(parse_arguments([f"kind={kind}", f"op={op}"]).payload) == size
+        with pytest.raises(PacketError, match=f"{numbers[2] + 1} does not fit in"):
+            parse_arguments([f"kind={kind}", f"op={op}", f"{word}={numbers[2] + 1}"])
 
 
-@pytest.mark.parametrize(("op", "bits"), [("LOOKUP_ADD8", 8), ("LOOKUP_ADD16", 16), ("LOOKUP_ADD6", 8)])
-def test_codes_are_packed_as_the_program_wants_them(op: str, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("op", "lane_bits", "bits"),
+    [("LOOKUP_ADD8", 8, 4), ("LOOKUP_ADD16", 16, 4), ("LOOKUP_ADD_LOOKUP4", 8, 4), ("LOOKUP_ADD_LOOKUP3", 8, 3)],
+)
+def test_codes_are_packed_as_the_program_wants_them(op: str, lane_bits: int, bits: int) -> None:
     import numpy as np
 
-    header, payload = parse_arguments([f"op={op}", "codes=1,15,0,7"])
+    header, payload = parse_arguments([f"op={op}", "codes=1,6,0,7"])
     codes = np.zeros(header.count, np.uint8)
-    codes[:4] = 1, 15, 0, 7
-    assert payload == pack_codes(codes, bits).tobytes()
+    codes[:4] = 1, 6, 0, 7
+    assert payload == pack_codes(codes, lane_bits, bits=bits).tobytes()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership, format_membership, parse_membership
 
+from ..conftest import TABLE2
 from .conftest import MakeCluster
 from .world import EVERYBODY, LEASE_S, TABLE, Cluster, Worker, device_of, pending_of, state_of, switch_config
 
@@ -275,6 +276,7 @@ def test_over_shards(make_cluster: MakeCluster) -> None:
         ({"replace_s": 5.0}, "job 'job': replace_s 5 with a fixed number of workers, 4; give MIN:MAX"),
         # Two workers would fit, the eight that may come do not.
         ({"min_workers": 2, "workers": 8, "table": tuple(range(0, 128, 8))}, "8 workers"),
+        ({"min_workers": 2, "workers": 8, "table2": TABLE2}, "n * v = 8 workers * values of -31"),
     ],
 )
 def test_what_is_refused(cluster: Cluster, changes: dict[str, Any], message: str) -> None:

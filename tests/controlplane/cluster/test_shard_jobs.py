@@ -24,6 +24,7 @@ from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Op
 from hopsum_wire.membership import JobMembership
 
+from ..conftest import TABLE2
 from .conftest import MakeCluster
 from .world import TABLE, TREE_LINKS, Cluster, Worker, device_of, enter, state_of, switch_config, tree_configs
 
@@ -126,17 +127,20 @@ def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> N
 
 
 def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out(three: Cluster) -> None:
-    others = tuple(each for each in Op if each is not Op.LOOKUP_ADD6)
+    others = tuple(each for each in Op if each is not Op.LOOKUP_ADD_LOOKUP2)
     device_of(three, "s2").capabilities = Capabilities("fake", ops=others)
-    table6 = tuple(range(16))
     for asked in ({"shards": 2, "shard_switches": ("s1", "s2")}, {"shards": 3}):
-        with pytest.raises(ResourceExhaustedError, match="s2: job 'train': the program of fake has no LOOKUP_ADD6"):
-            three.controller.create_job(JobRequest("train", 2, 16, table6=table6, **asked))
+        with pytest.raises(ResourceExhaustedError) as refused:
+            three.controller.create_job(JobRequest("train", 2, 16, table2=TABLE2, **asked))
+        assert (
+            "s2: job 'train': the program of fake has no LOOKUP_ADD_LOOKUP2 (leave table2 out: take the codec with "
+            "bits=4 and result_bits=8); ask for a job that the switches can have, or see to the switches"
+        ) in str(refused.value)
     assert not three.controller.jobs()
     assert {each.slots_used for each in three.controller.switches()} == {0}
-    crew = run(three, 2, table6=table6)
+    crew = run(three, 2, table2=TABLE2)
     assert three.controller.job("train").switches == ["s1", "s3"]
-    assert [shard.table6 for shard in membership(three, crew[0]).shards] == [table6, table6]
+    assert [shard.table2 for shard in membership(three, crew[0]).shards] == [TABLE2, TABLE2]
 
 
 def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:

@@ -19,7 +19,7 @@ from grpc import StatusCode
 from hopsum_controlplane.cluster import JobState, StateStore
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
-from hopsum_controlplane.cluster.records import JobRecord, ShardSeat
+from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
 from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.errors import (
     ResourceExhaustedError,
@@ -31,6 +31,7 @@ from hopsum_controlplane.errors import (
 from hopsum_controlplane.job_spec import WorkerEndpoint
 from hopsum_controlplane.service.handlers import status_of
 from hopsum_ptf.fake_device import FakeDevice
+from hopsum_wire import Op
 from hopsum_wire.control import control_pb2 as pb
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
@@ -228,8 +229,14 @@ SWITCHES = "CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, 
 
 
 def make_old(store: StateStore, version: int) -> None:
-    """Bring a database to an older version: 12 had no absent ranks, 11 switches that registered, 10 no checksums."""
-    store._database.execute("ALTER TABLE jobs DROP COLUMN absent")
+    """Bring a database to an older version.
+
+    13 had operation 8, 12 no absent ranks, 11 switches that registered, 10 no checksums.
+    """
+    with_all = "UPDATE jobs SET job = json_set(job, '$.ops', json('[1, 2, 3, 4, 5, 6, 7, 8]')) WHERE job IS NOT NULL"
+    store._database.execute(with_all)
+    if version < 13:
+        store._database.execute("ALTER TABLE jobs DROP COLUMN absent")
     if version < 12:
         store._database.execute(SWITCHES)
         store._database.execute("INSERT INTO switches VALUES ('host1', '{}', 7)")
@@ -239,15 +246,78 @@ def make_old(store: StateStore, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
 
 
-@pytest.mark.parametrize("version", [10, 11, 12])
+def of_before(record: JobRecord) -> JobRecord:
+    """Return a record whose generation began with the operations of before."""
+    return record if record.job is None else replace(record, job=replace(record.job, ops=tuple(map(Op, range(1, 8)))))
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
 def test_older_databases_are_brought_up(store: StateStore, version: int) -> None:
     for each in many():
         store.put(each)
     make_old(store, version)
     brought = reopened(store)
-    assert brought.load() == StoredState(tuple(many()), 9)
+    assert brought.load() == StoredState(tuple(map(of_before, many())), 9)
     assert brought._database.execute("SELECT * FROM sqlite_master WHERE name = 'switches'").fetchall() == []
     brought.close()
+
+
+def ask_for_6_bits(store: StateStore) -> None:
+    """Give all jobs the table of results of 6 bits, as in a database of version 13."""
+    store._database.execute("UPDATE jobs SET request = json_set(request, '$.table6', json(?))", (str([*range(16)]),))
+    spec = "UPDATE jobs SET job = json_set(job, '$.spec.table6', json(?)) WHERE job IS NOT NULL"
+    store._database.execute(spec, (str([*range(16)]),))
+    make_old(store, 13)
+
+
+def test_jobs_with_results_of_6_bits_end_by_name(store: StateStore, caplog: pytest.LogCaptureFixture) -> None:
+    """No program sends such results any more. What may be on a switch is removed there."""
+    left = BranchAssignment("s0", 3, running().region, running().job)
+    waiting = replace(forming(), departed=(left,))
+    changing = life.end_generation(running(), "a worker is gone")
+    states = [record(), forming(), waiting, installing(), running(), changing, life.delete_job(running())]
+    confirmed = {3: ("s1",), 5: ("s1",)}  # has all entries in INSTALLING, has none in CHANGING
+    for number, each in enumerate(states):
+        assert each is not None
+        request = replace(each.request, name=f"job{number}")
+        store.put(replace(each, request=request, job_index=number, confirmed=confirmed.get(number, ())))
+    ask_for_6_bits(store)
+    brought = reopened(store)
+    stored = brought.load()
+    assert [(each.name, each.state.value, each.confirmed) for each in stored.records] == [
+        ("job2", "ending", ()),
+        ("job3", "ending", ()),
+        ("job4", "ending", ()),
+        ("job5", "ending", ("s1",)),
+        ("job6", "ending", ()),
+    ]
+    assert list(stored.removed) == ["job0", "job1"], "no switch has an entry of them"
+    for why in (*stored.removed.values(), *(each.reason for each in stored.records)):
+        assert "had 6 bits (LOOKUP_ADD6, table6)" in why
+        assert "result_bits=4 in place of result_bits=6" in why
+    assert [line.split(" ended")[0] for line in caplog.messages] == [f"job job{number}" for number in range(7)]
+    caplog.clear()
+    again = reopened(brought)
+    assert again.load() == StoredState(stored.records, stored.last_generation)
+    assert caplog.messages == []
+    again.close()
+
+
+def test_a_check_ends_no_job(store: StateStore, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store.put(record())
+    ask_for_6_bits(store)
+    store.close()
+    before = path.read_bytes()
+    StateStore.check(path)
+    assert (path.read_bytes(), caplog.messages) == (before, [])
+
+
+def test_a_request_that_makes_no_sense_is_damage(store: StateStore) -> None:
+    store.put(running())
+    make_old(store, 13)
+    store._database.execute("UPDATE jobs SET request = '[]'")
+    with pytest.raises(StoreError, match=r"is damaged: job 'job': .*put a backup in its place"):
+        reopened(store)
 
 
 @pytest.mark.parametrize(
@@ -371,15 +441,15 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypa
         with pytest.raises(StoreError, match="no such table: nowhere"):
             reopened(store)
     again = StateStore(store.path)
-    assert again.load().records == (running(),)
+    assert again.load().records == (of_before(running()),)
     again.close()
 
 
-@pytest.mark.parametrize("version", [9, 14])
+@pytest.mark.parametrize("version", [9, 15])
 def test_a_version_that_is_unknown(store: StateStore, path: Path, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 13; use the hopsum that"):
+    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 14; use the hopsum that"):
         StateStore(path)
 
 
@@ -404,6 +474,28 @@ def restored(cluster: Cluster, content: bytes, folder: Path) -> Cluster:
     other.clock = cluster.clock
     other.config.database.write_bytes(content)
     return other
+
+
+def test_workers_of_a_job_with_results_of_6_bits_learn_why_it_ended(cluster: Cluster, device: FakeDevice) -> None:
+    crew, before = cluster.run("train"), cluster.make("young")
+    plain = cluster.run("plain")
+    cluster.stop()
+    store = cluster.open_store()
+    row = store._database.execute("SELECT request FROM jobs WHERE name = 'plain'").fetchone()
+    ask_for_6_bits(store)
+    store._database.execute("UPDATE jobs SET request = ? WHERE name = 'plain'", row)
+    store.close()
+    cluster.start()
+    for _ in range(3):
+        cluster.clock.sleep(1)
+        cluster.controller.tick()
+    assert [each.name for each in cluster.controller.jobs()] == ["plain"]
+    cluster.check()
+    assert beat(cluster, plain[0]).generation == plain[0].generation
+    for worker, call in ((crew[0], crew[0].beat), (before[0], before[0].join)):
+        with pytest.raises(UnknownJobError, match=f"no job '{worker.job}': its results had 6 bits .*; make it again"):
+            call()
+    cluster.stop()
 
 
 def beat(cluster: Cluster, worker: Worker) -> pb.HeartbeatResponse:

@@ -18,8 +18,9 @@ from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedErr
 from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.tables import forward
 from hopsum_ptf.fake_device import Failure
-from hopsum_wire import Event
+from hopsum_wire import Event, Op
 
+from ..conftest import TABLE2, TABLE3, TABLE4
 from .conftest import MakeCluster
 from .test_metrics import parse
 from .world import (
@@ -277,10 +278,34 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     [
         ({"quorum": 3}, "over a tree of switches: quorum 3 of 4 workers; all 4 workers complete a sum there"),
         ({"min_quorum": 2}, "over a tree of switches: min_quorum 2; one that asks closes the sum of its own rack"),
+        ({"table3": TABLE3}, "over a tree of switches: table3: a leaf makes a PARTIAL of 1024 bytes from an"),
+        ({"table2": TABLE2}, "from an UPDATE of 256 bytes for LOOKUP_ADD_LOOKUP2, and in bmv2 a frame"),
     ],
 )
 def test_what_a_tree_cannot_have(tree: Cluster, options: dict[str, Any], why: str) -> None:
     assert why in refused(tree, InvalidRequestError, **options)
+
+
+def test_finished_sums_are_looked_up_at_the_spine_alone(tree: Cluster) -> None:
+    crew = tree.run("train", 4, 16, table4=TABLE4)
+    crew[0].generation = 0
+    assert documents(crew[:1])[0]["table4"] == list(TABLE4)
+    for table, counts in (("lookup", [1, 1, 0]), ("requantize", [0, 0, 1])):
+        assert [len(device(tree, name).read_table(table)) for name in ("s1", "s2", "s3")] == counts
+    tree.check()
+    device(tree, "s3").entities = {
+        key: entity for key, entity in device(tree, "s3").entities.items() if "requantize" not in key
+    }
+    time_passes(tree, 11.0, *crew)
+    assert "switch s3 lost entries: job 'train'" in crew[0].beat().reason, "no sum may be finished without it"
+
+
+def test_a_spine_needs_the_operations_that_look_finished_sums_up(tree: Cluster) -> None:
+    lacking = {Op.LOOKUP_ADD8, Op.LOOKUP_ADD_LOOKUP4}
+    device(tree, "s3").capabilities = Capabilities("fake", ops=tuple(op for op in Op if op not in lacking))
+    why = refused(tree, ResourceExhaustedError, table4=TABLE4)
+    assert "s3: job 'new': the program of fake has no LOOKUP_ADD_LOOKUP4" in why
+    assert tree.controller.create_job(JobRequest("train", 4, 16, table=TABLE)).parts, "codes are looked up below it"
 
 
 def test_a_quorum_of_all_workers_is_none(tree: Cluster) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hopsum.codec import best_table, job_tables, make_codec
+from hopsum.codec import job_tables, make_codec
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
@@ -26,6 +26,7 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.state_store import json_of, value_of
 from hopsum_controlplane.cluster.tokens import matches
 from hopsum_controlplane.errors import InvalidRequestError
+from hopsum_controlplane.job_spec import tables_by_name
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.token_files import AdminToken
@@ -51,7 +52,7 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
     assert f"hopsum://{at[1]}/digits?token_file={path}" in told
     assert cluster.controller.locate("digits", token).workers == 4
     request = cluster.controller._cache.get("digits").request
-    assert {"table": request.table} == job_tables(make_codec("thc", workers=4, backend="numpy"))
+    assert tables_of(request) == job_tables(make_codec("thc", workers=4, backend="numpy"))
     assert request.slots == 32
     located = cluster.controller.locate("digits", token)
     assert (located.codec, located.codec_options) == ("thc", "")
@@ -72,16 +73,34 @@ def test_the_job_records_its_codec_with_its_options(
     kept = json_of(request)
     assert value_of(JobRequest, kept) == request
     older = {
-        key: value for key, value in json.loads(kept).items() if not key.startswith("codec") and key != "table6"
-    } | {"digits": None}
+        key: value for key, value in json.loads(kept).items() if not key.startswith("codec") and key != "table4"
+    } | {"digits": None, "table6": None}
     assert value_of(JobRequest, json.dumps(older)) == replace(request, codec="", codec_options="")
 
 
-def test_a_codec_with_packed_results_selects_its_table(cluster: Cluster, at: list[str]) -> None:
-    assert main(["create", "job", "--workers", "4", "--codec", "thc:result_bits=6", *at]) == 0
+def tables_of(request: JobRequest) -> dict[str, tuple[int, ...]]:
+    """Return the tables that a request has, by name."""
+    return {name: table for name, table in tables_by_name(request).items() if table is not None}
+
+
+@pytest.mark.parametrize(
+    ("codec", "name", "options"),
+    [
+        ("thc:bits=4,result_bits=4", "table4", {"bits": 4, "result_bits": 4}),
+        ("thc:bits=3", "table3", {"bits": 3}),
+        ("thc:bits=2", "table2", {"bits": 2}),
+        ("thc:result_bits=8", "table", {"result_bits": 8}),
+        ("uhc:lane_bits=16", "table16", {"lane_bits": 16}),
+    ],
+)
+def test_a_codec_selects_its_table(
+    cluster: Cluster, at: list[str], codec: str, name: str, options: dict[str, int]
+) -> None:
+    assert main(["create", "job", "--workers", "4", "--codec", codec, *at]) == 0
     request = cluster.controller._cache.get("job").request
-    assert {"table6": request.table6} == job_tables(make_codec("thc:result_bits=6", workers=4, backend="numpy"))
-    assert (request.table, request.table16, request.codec_options) == (None, None, '{"result_bits": 6}')
+    assert [*tables_of(request)] == [name]
+    assert tables_of(request) == job_tables(make_codec(codec, workers=4, backend="numpy"))
+    assert json.loads(request.codec_options) == options
     assert value_of(JobRequest, json_of(request)) == request
 
 
@@ -116,7 +135,7 @@ def test_a_job_of_any_number_of_workers(cluster: Cluster, at: list[str], capsys:
     assert "its 2:8 workers connect to" in capsys.readouterr().out
     request = cluster.controller._cache.get("many").request
     assert (request.workers, request.min_workers, request.replace_s) == (8, 2, 5.0)
-    assert request.table == best_table(8).values, "proved for all that may come"
+    assert tables_of(request) == job_tables(make_codec("thc", workers=8)), "proved for all that may come"
     assert main(["show", "many", *at]) == 0
     assert "without lost workers, while 2 are there" in capsys.readouterr().out
     for words in ("2:", ":8", "2:4:8", "many"):
@@ -253,7 +272,8 @@ def test_a_token_file_that_is_there_is_kept(
     [
         (["--codec", "thc:colour=1"], "colour"),
         (["--codec", "thc:bits 8"], "'bits 8' is no OPTION=VALUE, as in thc:bits=2"),
-        (["--codec", "thc:bits=3"], "thc with codes of 3 bits"),
+        (["--codec", "thc:bits=5"], "thc with codes of 5 bits: 2, 3, 4"),
+        (["--codec", "thc:result_bits=6"], "result_bits=6 with bits=4: results have as many bits as codes, or 8"),
     ],
 )
 def test_arguments_that_do_not_fit_reach_no_controller(

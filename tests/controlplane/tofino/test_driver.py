@@ -39,6 +39,7 @@ from hopsum_controlplane.tables.lookup import half_words
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Op
 
+from ..conftest import TABLE2, TABLE3, TABLE4
 from .bf_runtime import DEVICE_ID, BfRuntime
 from .conftest import FILES, bfrt_of, make_build, of_one_word, p4info_of
 
@@ -454,7 +455,9 @@ def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:
     leaf = LeafEndpoint(3, 9, "02:00:00:00:03:03", "10.0.3.254", (3,))
     for wrong, message in (
         ({"table16": TABLE16}, "the program of tofino has no LOOKUP_ADD16; leave table16 out"),
-        ({"table6": (*range(16),)}, "of tofino has no LOOKUP_ADD6; leave table6 out: take the codec without result_"),
+        ({"table4": TABLE4}, "tofino has no LOOKUP_ADD_LOOKUP4; leave table4 out: take the codec with result_bits=8"),
+        ({"table3": TABLE3}, "no LOOKUP_ADD_LOOKUP3; leave table3 out: take the codec with bits=4 and result_bits=8"),
+        ({"table2": TABLE2}, "no LOOKUP_ADD_LOOKUP2; leave table2 out: take the codec with bits=4 and result_bits=8"),
         ({"leaves": (leaf,)}, "the program of tofino knows no trees of switches"),
     ):
         with pytest.raises(ControlPlaneError, match=message):

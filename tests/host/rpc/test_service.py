@@ -460,6 +460,7 @@ def _delete_all_but(operator: JobsClient, name: str) -> None:
 
 _VALUES: Final[dict[str, Callable[[random.Random], Any]]] = {
     "int": lambda rng: rng.choice((0, 1, 2, 5, 63, 64, 65, 255, 2047, 65535, 65536, (1 << 31) - 1, (1 << 32) - 1)),
+    "signed": lambda rng: rng.choice((0, 1, -1, 7, 127, -128, 128, -129, (1 << 31) - 1, -1 << 31)),
     "float": lambda rng: rng.choice((0.0, -1.0, 0.01, 5.0, 1e300, float("inf"), float("-inf"), float("nan"))),
     "bool": lambda rng: rng.random() < 0.5,
     "str": lambda rng: rng.choice(
@@ -473,7 +474,8 @@ def _item(rng: random.Random, field: Any, depth: int) -> Any:
     """Return one value of a repeated field."""
     if field.message_type is not None:
         return _message(rng, field.message_type._concrete_class, {}, depth + 1)
-    return _VALUES["str" if field.type == field.TYPE_STRING else "int"](rng)
+    kinds = {field.TYPE_STRING: "str", field.TYPE_SINT32: "signed"}
+    return _VALUES[kinds.get(field.type, "int")](rng)
 
 
 def _message(rng: random.Random, kind: Any, known: dict[str, Any], depth: int = 0) -> Any:
@@ -493,7 +495,7 @@ def _message(rng: random.Random, kind: Any, known: dict[str, Any], depth: int = 
             for _ in range(rng.choice((1, 3, 200))):
                 present[_VALUES["str"](rng)] = _VALUES[values](rng)
         elif hasattr(present, "extend"):
-            count = rng.choice((1, 16, 17, 500)) if not depth else rng.randrange(4) if depth == 1 else 0
+            count = rng.choice((1, 7, 16, 17, 31, 500)) if not depth else rng.randrange(4) if depth == 1 else 0
             present.extend(_item(rng, field, depth) for _ in range(count))
         elif field.message_type is not None:
             present.CopyFrom(_message(rng, type(present), {"ip": f"10.1.0.{rng.randrange(1, 255)}"}, depth + 1))

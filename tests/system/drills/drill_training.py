@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hopsum
-from hopsum.codec import ErrorFeedback, LookupTable, best_table
+from hopsum.codec import ErrorFeedback
 
 from .journal import digest
 
@@ -64,15 +64,11 @@ class DrillPlan:
     def read(cls, path: Path) -> DrillPlan:
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
-    def options(self) -> dict[str, Any]:
-        table = self.codec_options.get("table")
-        return self.codec_options if table is None else {**self.codec_options, "table": LookupTable(*_pair(table))}
-
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `connect` beside URL and rank."""
         return {
             "codec": self.codec,
-            "codec_options": self.options(),
+            "codec_options": self.codec_options,
             "backend": self.backend,
             "seed": self.seed,
             "deadline_s": self.deadline_s,
@@ -106,17 +102,9 @@ class DrillPlan:
         return Path(self.folder) / "leave"
 
 
-def options_of(codec: str, workers: int) -> dict[str, Any]:
-    """Return the codec's options in JSON: a table that is solved here once saves each worker its search."""
-    if codec != "thc":
-        return {}
-    table = best_table(workers, 8, bits=None)
-    return {"table": [list(table.values), table.truncated]}
-
-
-def _pair(table: list[Any]) -> tuple[tuple[int, ...], float]:
-    values, truncated = table
-    return tuple(values), truncated
+def options_of(codec: str) -> dict[str, Any]:
+    """Return the codec's options: whole sums, since the books do not know the error of requantised results."""
+    return {"result_bits": 8} if codec == "thc" else {}
 
 
 class DrillModel:

@@ -25,7 +25,7 @@ class Training:
     """Workers that sum in memory and write journals."""
 
     def __init__(self) -> None:
-        self.codec = make_codec("thc", workers=WORKERS, backend="numpy")
+        self.codec = make_codec("thc:result_bits=8", workers=WORKERS, backend="numpy")
         self.probes, self.generator = Probes(ELEMENTS, 1), np.random.default_rng(5)
         self.feedback = [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
         self.weights = np.zeros(ELEMENTS, np.float32)

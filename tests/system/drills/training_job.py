@@ -63,11 +63,11 @@ class TrainingJob:
         self._controllers = controllers or {}
         at = testbed.context.folder / (folder or job)
         at.mkdir()
-        seed, options = testbed.context.seed, options_of(codec, workers)
+        seed, options = testbed.context.seed, options_of(codec)
         made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
         url = f"hopsum://{testbed.network.controller_address}/{job}?tls=off"
         self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
-        tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
+        tables: dict[str, Any] = job_tables(make_codec(codec, workers=workers, backend="numpy", **options))
         with testbed.operator() as operator:
             fewer = {} if min_workers is None else {"min_workers": min_workers, "replace_s": 0.0}
             made = operator.create(job, workers, SLOTS, quorum=quorum, shards=shards, **fewer, **tables)

@@ -111,6 +111,13 @@ WHOLE: Final = (
     whole("TB", 4, 1, 244, 924, off=("relay_stale",)),
     whole("TE", 4, 1, 8_783, 28_166),
     whole("TD", 4, 1, 15_407, 47_734, large=True),
+    # A second look-up changes no state: the counts are those without it.
+    whole("A", 3, 6, 4_489, 25_326, slots=2, requantizes=True),
+    whole("B", 3, 3, 1_648, 5_949, requantizes=True),
+    whole("C", 3, 2, 1_715, 6_627, requantizes=True),
+    whole("E", 3, 5, 5_457, 16_848, requantizes=True),
+    whole("T", 4, 1, 6_364, 27_548, flush=0b1111, requantizes=True),
+    whole("TE", 4, 1, 8_783, 28_166, requantizes=True),
     # The independent model has no silent workers: counts of this one, so that a change of them is seen.
     whole("C", 2, 4, 76, 305, silent=0b10),
     whole("C", 3, 3, 90, 395, min_quorum=2, silent=0b100),
@@ -158,6 +165,9 @@ BREACHES: Final = (
     breach("flush_round", "late", "C", 2, 3, "a late FLUSH of round 1 completes round 3"),
     breach("flush_dup", "live", "C", 2, 1, "w1 sends nothing, w0 is in already: its FLUSH does not close", silent=0b10),
     breach("min_quorum", "quorum", "C", 3, 1, "a round is complete with fewer than the job accepts", min_quorum=2),
+    breach("held_sums", "agreement", "A", 2, 1, "a repeated RESULT was looked up twice", requantizes=True),
+    breach("root_looks_up", "agreement", "T", 4, 1, "workers of a leaf whose answer was looked up twice",
+           requantizes=True),
     breach("leaf_final_bitmap", "sum", "T", 4, 2, "a leaf that waits for w1 names w0 in a sum without it",
            flush=0b1111),
     breach("leaf_match", "late", "T", 4, 4, "a late result of round 1 becomes that of round 3"),

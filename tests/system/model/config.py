@@ -64,6 +64,8 @@ class Config:
     """Budget: the controller lowers the quorum by one in flight."""
     clears: str = "seen"
     """Without only_packets_write: what the controller clears, once, of one copy: seen, values or round."""
+    requantizes: bool = False
+    """The root looks a sum up again before it sends it as a RESULT."""
     leftovers: bool = False
     """Registers and network hold the remains of an earlier job in the same region."""
     garbage: bool = False

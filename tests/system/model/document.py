@@ -129,6 +129,7 @@ def bounds(config: Config) -> tuple[str, ...]:
                 (config.give_ups, "worker given up on"),
                 (config.spare_generations, "generation change without cause"),
                 (config.lowerings, "quorum lowered"),
+                (config.requantizes, "sums looked up again"),
                 (config.leftovers, "leftovers of an earlier job"),
                 (config.garbage, "garbage in the registers"),
                 (config.sequential, "one all-reduce after the other"),

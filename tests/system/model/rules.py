@@ -40,6 +40,7 @@ RULES: Final[dict[str, Rule]] = {
     "flush_round": Rule("S8", "FLUSH acts only on the round that its packet names."),
     "flush_dup": Rule("S8", "FLUSH acts also in a packet that is recognised as a duplicate."),
     "min_quorum": Rule("S8", "FLUSH closes at min_quorum contributions, not below."),
+    "held_sums": Rule("S9", "The sum is looked up again for each RESULT anew: the copy holds the sum itself."),
     # trees
     "leaf_final_bitmap": Rule("T1", "With the final values a leaf stores the final contributors."),
     "leaf_match": Rule("T2", "A leaf takes a RESULT only of the round that it holds, not complete, or of a newer one."),
@@ -47,6 +48,7 @@ RULES: Final[dict[str, Rule]] = {
     "partial_once": Rule("T4", "One partial sum of a leaf enters a round, with the contributors that came with it."),
     "close_on_flush": Rule("T5", "A leaf that is flushed closes: it does not go on collecting."),
     "relay_stale": Rule("T6", "A leaf passes STALE down."),
+    "root_looks_up": Rule("T8", "Only the root looks a sum up again: a leaf passes on what its parent sent."),
     # worker
     "in_order": Rule("W1", "Round r of a slot is sent only when all earlier rounds of that slot are held."),
     "frozen_payload": Rule("W2", "The bytes of a round never change between retransmissions."),

@@ -36,6 +36,8 @@ class Content(NamedTuple):
 
     contributors: int
     values: Values
+    lookups: int = 0
+    """How often the sum was looked up again: each time it has other bytes."""
 
 
 ZEROS = Content(0, ())
@@ -76,6 +78,8 @@ class Cell(NamedTuple):
     copy: Copy = Copy()
     values: Values = ()
     truth: Truth | None = None
+    lookups: int = 0
+    """Of the values. A root holds sums, a leaf the codes that its parent sent."""
 
 
 class Life(IntEnum):

@@ -216,12 +216,24 @@ def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packe
         LaneAction.WRITE: packet.content.values,
         LaneAction.ADD: added(cell.values, packet.content.values),
     }[decided.lanes]
-    after = Cell(canonical(decided.copy), values, cell.truth if same_tag else packet.truth)
+    lookups = cell.lookups if decided.lanes is LaneAction.KEEP else 0
+    after = Cell(canonical(decided.copy), values, cell.truth if same_tag else packet.truth, lookups)
     _check_late(config, cell, packet, after)
     out = _reply(config, decided, after, packet)
     if out is not None and out.kind is Kind.RESULT:
         _check_result(config, out)
+        after, out = _looked_up(config, after, out)
     return after, out
+
+
+def _looked_up(config: Config, cell: Cell, result: Packet) -> tuple[Cell, Packet]:
+    """Return the copy and the RESULT of it, which a root looks up again."""
+    if not config.requantizes or (result.node and config.on("root_looks_up")):
+        return cell, result
+    content = result.content._replace(lookups=result.content.lookups + 1)
+    if not config.on("held_sums"):
+        cell = cell._replace(lookups=content.lookups)
+    return cell, result._replace(content=content)
 
 
 def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tuple[Cell, Packet | None]:
@@ -241,9 +253,10 @@ def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tu
     if not config.on("leaf_final_bitmap") and same:
         copy = copy._replace(contributors=cell.copy.contributors)
     stays = same and not config.on("leaf_match")
-    after = Cell(canonical(copy), packet.content.values, cell.truth if stays else packet.truth)
+    truth = cell.truth if stays else packet.truth
+    after = Cell(canonical(copy), packet.content.values, truth, packet.content.lookups)
     _check_late(config, cell, packet, after)
-    content, truth = Content(copy.contributors, after.values), after.truth
+    content = Content(copy.contributors, after.values, after.lookups)
     assert truth is not None
     out = packet._replace(round=copy.round, content=content, truth=truth, node=node)
     _check_result(config, out)
@@ -268,7 +281,7 @@ def added(held: Values, arrived: Values) -> Values:
 def _reply(config: Config, decided: Decision, after: Cell, packet: Packet) -> Packet | None:
     if decided.reply is Reply.NONE:
         return None
-    content = Content(decided.copy.contributors, after.values)
+    content = Content(decided.copy.contributors, after.values, after.lookups)
     if decided.reply is Reply.STALE_TO_SENDER:
         content = content._replace(values=())
         return packet._replace(kind=Kind.STALE, flush=False, content=content, held=decided.copy.round)
@@ -280,7 +293,7 @@ def _reply(config: Config, decided: Decision, after: Cell, packet: Packet) -> Pa
 
 
 def _check_result(config: Config, result: Packet) -> None:
-    contributors, values = result.content
+    contributors, values, _ = result.content
     ranks = [one.worker for one in values]
     if len(set(ranks)) != len(ranks):
         _violated(config, "sum", f"a worker is counted twice in {ranks}")

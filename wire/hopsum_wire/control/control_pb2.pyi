@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 f3ef6fba3a68bb6be6d0f18b4a85bf74
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 8052d0ec4f18f96fd05b9e8348942615
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -292,7 +292,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateJobRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "tree", "codec", "codec_options", "table6", "shards", "shard_switches", "token", "min_workers", "replace_s")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "tree", "codec", "codec_options", "shards", "shard_switches", "token", "min_workers", "replace_s", "table4", "table3", "table2")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -305,12 +305,14 @@ class CreateJobRequest(_message.Message):
     TREE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    TABLE6_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_S_FIELD_NUMBER: _ClassVar[int]
+    TABLE4_FIELD_NUMBER: _ClassVar[int]
+    TABLE3_FIELD_NUMBER: _ClassVar[int]
+    TABLE2_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -323,13 +325,15 @@ class CreateJobRequest(_message.Message):
     tree: bool
     codec: str
     codec_options: str
-    table6: _containers.RepeatedScalarFieldContainer[int]
     shards: int
     shard_switches: _containers.RepeatedScalarFieldContainer[str]
     token: str
     min_workers: int
     replace_s: float
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., table6: _Optional[_Iterable[int]] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ..., min_workers: _Optional[int] = ..., replace_s: _Optional[float] = ...) -> None: ...
+    table4: _containers.RepeatedScalarFieldContainer[int]
+    table3: _containers.RepeatedScalarFieldContainer[int]
+    table2: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ..., shards: _Optional[int] = ..., shard_switches: _Optional[_Iterable[str]] = ..., token: _Optional[str] = ..., min_workers: _Optional[int] = ..., replace_s: _Optional[float] = ..., table4: _Optional[_Iterable[int]] = ..., table3: _Optional[_Iterable[int]] = ..., table2: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
