@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent import AllReduceResult, Communicator, HostVector, Vector
 from hopsum.codec import ErrorFeedback
-from hopsum.codec.interface import Floats, OnNonfinite
+from hopsum.codec.interface import Floats, OnNonfinite, feeds_back
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
 
@@ -195,7 +195,8 @@ def _submit(
     comm: Communicator, call: _Call, op: ReduceOp, name: str | None, step: int | None, on_nonfinite: OnNonfinite | None
 ) -> Future[Any]:
     config = settings_of(comm)
-    kept = _feedback(comm, name, call) if name is not None and config.error_feedback else None
+    keeps = config.error_feedback and feeds_back(comm.codec)
+    kept = _feedback(comm, name, call) if name is not None and keeps else None
     submitted = comm.submit(
         call.vector(kept),
         step=step,

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from hopsum.agent.task import Task
 from hopsum.codec.interface import Codec, CollectiveError, CollectivePhase, ReductionContext, Tensors
 from hopsum_wire import Op
-from hopsum_wire._layout import PACKED_LANE_BITS
 from hopsum_wire.payload import SHAPES
 
 # The switch compares lanes as unsigned numbers whose top bit must be 0.
@@ -77,10 +76,9 @@ class Signer:
         # What two implementations of one codec have in common; they may differ in everything else.
         options = getattr(codec, "facts", "")
         table = f", table {codec.lookup}" if codec.lookup else ""
-        packed = f", results of {PACKED_LANE_BITS} bits" if codec.op == Op.LOOKUP_ADD6 else ""
         # Earlier versions had other rotations and scales: their ranks compare digests of this text with ours.
         way = "rotation block, scale block"
-        self._facts = f"codec {codec.name}, {way}{options}{table}{packed}, overlap {overlap}"
+        self._facts = f"codec {codec.name}, {way}{options}{table}, overlap {overlap}"
 
     def sign(self, task: Task, phase: CollectivePhase) -> tuple[CollectivePhase, ...]:
         """Return an all-reduce's first phase with its signature before it: the first chunk, and the others if any."""

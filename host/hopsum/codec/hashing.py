@@ -25,6 +25,7 @@ LANE_SECOND: Final = 0x846CA68B
 
 ROTATION: Final = 1
 ROUNDING: Final = 2
+DITHER: Final = 3
 SKETCH: Final = 4
 INDEX: Final = 5
 

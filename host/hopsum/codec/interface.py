@@ -44,7 +44,13 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["raise", "skip"]
 """The treatment of a vector with NaN or infinity on some rank: an error, or no mean, on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
-TABLE_NAMES: Final = {Op.LOOKUP_ADD8: "table", Op.LOOKUP_ADD16: "table16", Op.LOOKUP_ADD6: "table6"}
+TABLE_NAMES: Final = {
+    Op.LOOKUP_ADD8: "table",
+    Op.LOOKUP_ADD16: "table16",
+    Op.LOOKUP_ADD_LOOKUP4: "table4",
+    Op.LOOKUP_ADD_LOOKUP3: "table3",
+    Op.LOOKUP_ADD_LOOKUP2: "table2",
+}
 """The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
 
 
@@ -405,13 +411,19 @@ class Codec(Protocol):
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return the lookup table of a job of this codec as `table`, `table16` or `table6`; empty where it needs none.
+    """Return the lookup table of a job of this codec by its name (TABLE_NAMES); empty where it needs none.
 
     Raises:
         CodecError: no switch can sum for this codec.
     """
     require_switch(codec)
     return {} if codec.lookup is None else {TABLE_NAMES[codec.op]: codec.lookup}
+
+
+def feeds_back(codec: Any) -> bool:
+    """Return whether ranks keep what a sum by this codec does not deliver, and add it to the next vector."""
+    # An attribute that few codecs have.
+    return bool(getattr(codec, "error_feedback", True))
 
 
 def require_switch(codec: Any) -> None:
@@ -574,8 +586,12 @@ class ErrorFeedback:
         self._before: Floats | None = None
         self._spares = keep_spare_arrays()
 
-    def compensate(self, x: Floats) -> Floats:
+    def compensate(self, x: Floats, add: Callable[[Floats, Floats, Floats], object] = np.add) -> Floats:
         """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
+
+        Args:
+            x: float32[elements].
+            add: fills its third argument with the sum of the first two, which are x and the residual.
 
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
@@ -591,7 +607,8 @@ class ErrorFeedback:
             room = spare_array(self.residual.shape, np.float32)
         # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
-            self.pending = np.add(x, self.residual, out=room)
+            add(x, self.residual, room)
+        self.pending = room
         return self.pending
 
     def commit(self, delivered: Floats | None = None) -> None:

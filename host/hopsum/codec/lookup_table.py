@@ -36,7 +36,7 @@ structure as in Ben Basat et al., "Optimal and approximate adaptive stochastic q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -51,12 +51,6 @@ from hopsum_wire._layout import TABLE_ENTRIES
 
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
 MAX_LANE_BITS: Final = 32
-PAIRED_BITS: Final = 2
-"""The bits of a paired code, see thc.py."""
-PAIRED_SUM_BITS: Final = 4
-"""The bits of a sum of values of paired codes: half a lane of 8 bits."""
-_THREE_G: Final = 2
-"""The granularity of a table of 3 values."""
 _EQUAL: Final = 1e-9
 _EIGHTHS: Final = range(1, 161)
 """p = 2^(-eighths/8): from 0.92 to 2^-20."""
@@ -243,29 +237,10 @@ def best_table(
     return search_table(workers, lane_bits, bits, error_feedback)
 
 
-def paired_table(workers: int, error_feedback: bool = True) -> LookupTable:
-    """Return the table of a job with paired codes (thc.py): 4 values where n g <= 15 allows them, else 3.
-
-    Raises:
-        CodecError: so many workers that 3 values overflow half a lane.
-    """
-    # 4 values need n 3 <= 15. With 3 values 7 workers fit into half a lane.
-    if workers <= most_workers(PAIRED_BITS, PAIRED_SUM_BITS):
-        return best_table(workers, PAIRED_SUM_BITS, PAIRED_BITS, error_feedback)
-    most = _lane_max(PAIRED_SUM_BITS) // _THREE_G
-    if workers > most:
-        raise CodecError(
-            f"{workers} workers with bits={PAIRED_BITS}: half a lane holds the sum of at most {most} with codes of 3 "
-            f"values, of {most_workers(PAIRED_BITS, PAIRED_SUM_BITS)} with codes of 4; take bits=4"
-        )
-    return even_table(_THREE_G, 1 if error_feedback else workers)
-
-
-@cache
-def even_table(granularity: int, counted: int) -> LookupTable:
-    """Return the table of all integers up to a granularity, with the truncation of least `expected_nmse`."""
-    tables = [LookupTable(tuple(range(granularity + 1)), _truncated(eighths)) for eighths in _EIGHTHS]
-    return tables[_first_of_least([expected_nmse(table, counted) for table in tables])]
+def least_of_eighths(error: Callable[[float], float]) -> float:
+    """Return the truncated fraction, a power of 2^(1/8), whose bound has the least error."""
+    fractions = [_truncated(eighths) for eighths in _EIGHTHS]
+    return fractions[_first_of_least([error(truncation_bound(each)) for each in fractions])]
 
 
 def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:

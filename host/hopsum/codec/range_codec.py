@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from hopsum.codec.interface import (
     Words,
     includes,
     require_rows,
+    require_vector,
 )
 from hopsum.codec.vector_reduction import (
     INFINITE,
@@ -66,8 +67,6 @@ class RangeCodec(ABC):
     """The switch's operation on the chunks. Ranges always take MAX32."""
     block_elements: int
     """Elements of a block, which has a range of its own."""
-    chunk_blocks: int = 1
-    """Blocks of a chunk: 1, or 2 where a lane carries two sums. The last chunk may have fewer."""
     lookup: tuple[int, ...] | None
     code_group: int
     phases = 2
@@ -106,11 +105,16 @@ class RangeCodec(ABC):
     def ranges(self, x: Floats) -> Words:
         """Return the ranges to share, uint32: bits of non-negative float32 or +inf. x may be infinite."""
 
+    def add_ranges(self, x: Floats, residual: Floats, out: Floats) -> Words:
+        """Fill out with x + residual, float32[elements], and return what `ranges` returns for it."""
+        np.add(x, residual, out=out)
+        return self.ranges(out)
+
     @abstractmethod
     def encode(
         self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
     ) -> Bytes:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)]. A chunk has `chunk_blocks` blocks.
+        """Return UPDATE payloads, uint8[blocks, up_bytes(op)]: a block is a chunk.
 
         Args:
             x: float32, contiguous and finite. It is only read.
@@ -180,6 +184,7 @@ class RangeReduction(BlockReduction):
         """The codes, once they are begun. `stream` is the same where it has machine code."""
         self._part_chunks = 0
         self._compiled = False
+        self._found: Words | None = None
         super().__init__(x, context, feedback, **options)
         # Once: machine code has its address.
         self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
@@ -245,8 +250,20 @@ class RangeReduction(BlockReduction):
         super().abort()
         self._stream = None
 
+    def _compensated(self, x: Any) -> Any:
+        if self._feedback is None:
+            return super()._compensated(x)
+        require_vector(x, self._out)
+
+        def add(x: Floats, residual: Floats, out: Floats) -> None:
+            # In one pass over the vector: each costs as much as encoding it where memory is slow.
+            self._found = self.codec.add_ranges(x, residual, out)
+
+        return self._feedback.compensate(x, add)
+
     def _first_phase(self) -> CollectivePhase:
-        return self._share(self.codec.ranges(self._x))
+        found, self._found = self._found, None
+        return self._share(self.codec.ranges(self._x) if found is None else found)
 
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
@@ -271,7 +288,7 @@ class RangeReduction(BlockReduction):
 
     def _begin_codes(self, shared: SharedRanges) -> ChunkStream:
         """Return the stream of the codes: with all of them, or with none yet."""
-        chunks = self._chunks
+        chunks = self._blocks
         self.stream = None
         if self._compiled:
             self.stream = self._machine_stream(self._payloads())
@@ -288,7 +305,7 @@ class RangeReduction(BlockReduction):
 
     def _payloads(self) -> Bytes:
         """Return room for all payloads of the codes, with any content."""
-        return spare_array((self._chunks, SHAPES[self.codec.op].up_bytes))
+        return spare_array((self._blocks, SHAPES[self.codec.op].up_bytes))
 
     def _machine_stream(self, payloads: Bytes) -> ChunkStream | None:
         mean = None if self._is_overwritten else self._mean
@@ -315,7 +332,7 @@ class RangeReduction(BlockReduction):
         if self._feedback is not None:
             self._feedback.commit()
         self._stream = self.stream = None
-        self._finish(self._mean, self._by_block(contributors))
+        self._finish(self._mean, contributors)
 
     def _settle(self, chunks: slice, results: Bytes, contributors: Bitmaps) -> None:
         """Decode the sums of the next chunks, and leave of the vector's elements there what they do not deliver."""
@@ -323,10 +340,9 @@ class RangeReduction(BlockReduction):
         assert self._shared is not None
         assert stream is not None
         blocks, elements = self._places(chunks)
-        by_block = contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start]
         shared = SharedRanges(self._shared.values[blocks])
         context = replace(self.context, first_block=blocks.start)
-        given = (results, by_block, shared, elements.stop - elements.start, context)
+        given = (results, contributors, shared, elements.stop - elements.start, context)
         if not self.codec.streams:
             # The whole vector: such a codec may return an array of its own.
             self._mean = self.codec.decode(*given, out=self._out)
@@ -351,9 +367,7 @@ class RangeReduction(BlockReduction):
         assert self._shared is not None
         assert self._stream is not None
         blocks, elements = self._places(chunks)
-        included = includes(
-            contributors.repeat(self.codec.chunk_blocks)[: blocks.stop - blocks.start], self.context.rank
-        )
+        included = includes(contributors, self.context.rank)
         # Block by block: a quorum may have had this rank in some chunks and not in others. Where it was in none, the
         # whole vector stays in the residual.
         if not included.any():
@@ -373,10 +387,8 @@ class RangeReduction(BlockReduction):
 
     def _places(self, chunks: slice) -> tuple[slice, slice]:
         """Return the blocks and the elements of some chunks."""
-        first = chunks.start * self.codec.chunk_blocks
-        blocks = slice(first, min(chunks.stop * self.codec.chunk_blocks, self._blocks))
         size = self.codec.block_elements
-        return blocks, slice(blocks.start * size, min(blocks.stop * size, self.elements))
+        return chunks, slice(chunks.start * size, min(chunks.stop * size, self.elements))
 
     def _drop_infinite(self) -> None:
         """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""

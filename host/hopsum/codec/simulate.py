@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.interface import Bytes, Codec, CodecError, CollectivePhase, Flags
 from hopsum_wire import LANE_GROUP_CODES, Op
-from hopsum_wire.payload import SHAPES, lanes, pack_sums, unpack_codes
+from hopsum_wire.payload import SHAPES, lanes, pack_codes, requantize, unpack_codes
 
 
 def lane_values(
@@ -35,8 +35,10 @@ def lane_values(
         return lanes(op, payloads)
     if table is None:
         raise CodecError(f"{Op(op).name} needs a table")
-    dtype = np.dtype(SHAPES[op].lane_dtype)
-    return np.asarray(table, dtype)[unpack_codes(payloads, 8 * dtype.itemsize, code_group)]
+    dtype, bits = np.dtype(SHAPES[op].lane_dtype), SHAPES[op].code_bits
+    # Signed values are two's complement in a lane. Thresholds follow the values.
+    values = (np.array(table[: 1 << bits]) & (1 << 8 * dtype.itemsize) - 1).astype(dtype)
+    return np.asarray(values[unpack_codes(payloads, 8 * dtype.itemsize, code_group, bits=bits)])
 
 
 def simulate_phase(
@@ -70,7 +72,7 @@ def simulate_switch(
     Args:
         op: any of the switch program's.
         payloads: one uint8[chunks, up_bytes(op)] per rank.
-        table: 16 integers, for ops that look up.
+        table: the codec's `lookup`, for ops that look up.
         present: contributions that arrive, bool[ranks, chunks], all by default. Every chunk has one at least.
         code_group: codes that the codec packed as a group.
     """
@@ -91,5 +93,16 @@ def simulate_switch(
     bits = np.uint64(1) << np.arange(len(stacked), dtype=np.uint64)
     contributors = np.where(present, bits[:, None], np.uint64(0)).sum(axis=0, dtype=np.uint64)
     results = np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8)
-    # The switch adds in 8-bit lanes, and packs 6 bits of each only into the RESULT.
-    return pack_sums(results) if op == Op.LOOKUP_ADD6 else results, contributors
+    return result_payloads(op, results, table), contributors
+
+
+def result_payloads(op: int, sums: Bytes, table: Sequence[int] | None) -> Bytes:
+    """Return RESULT payloads, uint8[..., down_bytes(op)], for lanes, uint8[..., 1024], as the op makes them.
+
+    `table` is as for `lane_values`.
+    """
+    shape = SHAPES[op]
+    if not shape.down_codes:
+        return sums
+    assert table is not None
+    return pack_codes(requantize(sums, table[1 << shape.code_bits :]), bits=shape.code_bits)

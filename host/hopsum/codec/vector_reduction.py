@@ -42,7 +42,7 @@ class BlockReduction(Reduction):
     """One all-reduce in two phases, RANGES and SUMS, of a codec with one range for each block."""
 
     codec: Any
-    """A `RangeCodec`, or its form for a device: `block_elements`, `chunk_blocks`."""
+    """A `RangeCodec`, or its form for a device: `block_elements`. A block is a chunk."""
 
     def take(self, results: Bytes, contributors: Bitmaps) -> None:
         if self.state is ReductionState.RANGES:
@@ -58,7 +58,7 @@ class BlockReduction(Reduction):
 
     def _codes_phase(self) -> CollectivePhase:
         """Return the phase SUMS with payloads of zeros."""
-        payloads = np.zeros((self._chunks, SHAPES[self.codec.op].up_bytes), np.uint8)
+        payloads = np.zeros((self._blocks, SHAPES[self.codec.op].up_bytes), np.uint8)
         return CollectivePhase(self.codec.op, payloads, self._lanes, last=True)
 
     @abstractmethod
@@ -71,20 +71,10 @@ class BlockReduction(Reduction):
 
     def _share(self, own: Words) -> CollectivePhase:
         """Return the phase that shares the ranges of the vector."""
-        size, together = self.codec.block_elements, self.codec.chunk_blocks
         # Not those of `own`: a codec may have one range for all blocks.
-        self._own, self._blocks = own, -(-self.elements // size)
-        self._chunks = -(-self._blocks // together)
-        # Where a lane carries two sums, the lanes of a chunk are those of its first block.
-        before = (self._chunks - 1) * size
-        self._lanes: int = before + min(self.elements - before * together, size)
+        self._own, self._blocks = own, -(-self.elements // self.codec.block_elements)
+        self._lanes: int = self.elements
         return CollectivePhase(Op.MAX32, pack_ranges(own), own.size)
-
-    def _by_block(self, of_chunks: NDArray[Any]) -> NDArray[Any]:
-        """Return for each block what there is for its chunk."""
-        if self.codec.chunk_blocks == 1:
-            return of_chunks
-        return of_chunks.repeat(self.codec.chunk_blocks)[: self._blocks]
 
 
 # ---- ranges -------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from hopsum.connection.open_agent import Hooks, codec_of
 from hopsum.connection.url import UrlError, query_of
 from hopsum.errors import AllReduceError
 from hopsum_wire import MAX_WORKERS, Op
-from hopsum_wire.payload import SHAPES, pack_sums
+from hopsum_wire.payload import SHAPES
 
 _KINDS: Final = ("gloo", "nccl")
 # all_gather needs tensors of one size, so facts are cut, and their digest tells apart what was cut off.
@@ -122,7 +122,11 @@ class CollectiveCommunicator(SerialCommunicator):
         require_agreement({rank: told.decode().rstrip() for rank, told in enumerate(calls)})
 
     def _sum(self, phase: CollectivePhase) -> Summed:
-        if phase.add is not None or (SHAPES[phase.op].has_codes and len(phase.payloads) >= self.workers > 1):
+        shape = SHAPES[phase.op]
+        # A collective adds lanes as wider words: signed lanes would carry into their neighbours.
+        if phase.add is not None or shape.down_codes:
+            return self._sum_in_two_shots(phase)
+        if shape.has_codes and len(phase.payloads) >= self.workers > 1:
             return self._sum_in_two_shots(phase)
         lanes = lane_values(phase.op, phase.payloads, self.codec.lookup, self.codec.code_group)
         words = pack_words(phase.op, lanes, self._has_or)
@@ -222,12 +226,11 @@ def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
 
 
 def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool) -> Bytes:
-    """Undo `pack_words`: RESULT payloads, uint8[chunks, bytes].
+    """Undo `pack_words`: the lanes' sums, uint8[chunks, bytes].
 
     Args:
         lanes: what was packed, for its shape and type.
     """
     if op == Op.OR and not has_or:
         words = np.packbits(words)
-    summed = words.view(lanes.dtype.newbyteorder("=")).astype(lanes.dtype).reshape(lanes.shape).view(np.uint8)
-    return pack_sums(summed) if op == Op.LOOKUP_ADD6 else summed
+    return words.view(lanes.dtype.newbyteorder("=")).astype(lanes.dtype).reshape(lanes.shape).view(np.uint8)

@@ -3,9 +3,9 @@
 
     kernels         the common definition, and its reference: numpy, written for reading. Needed where numba does not
                     run, and to check it
-    numba_kernels   compiled, for every processor that numba compiles for (thc_kernels: the kernels of thc, uhc and
-                    ranges as vector code; vector_code: its instructions; jit: how kernels are compiled;
-                    stream_kernels: a run of chunks, for the worker's compiled loop)
+    numba_kernels   compiled, for every processor that numba compiles for (thc_kernels, dither_kernels and range_kernels
+                    as vector code; vector_code: its instructions; jit: the compilation; stream_kernels: a run of
+                    chunks, for the worker's compiled loop)
     threads         several threads for kernels that release the interpreter lock
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,

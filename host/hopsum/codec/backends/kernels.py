@@ -28,6 +28,16 @@ rounding to float32, and one in the product.
 Random bits (hashing.py): sign of element e is bit e div 32 of lane e mod 32 of the block's rotation key; u of
 elements j and j + 256 of half h (512 elements) are the low and high 16 bits of lane 256 h + j of the rounding key.
 
+With a subtractive dither (dither.py; B = 1024, T[z] = z) all ranks draw s, 4 bits, for a coordinate: those of
+coordinate c of the wire are bits 4 (c div 128) and on of lane c mod 128 of the block's dither key. The upper 4 bits of
+rank i's u are (s + shift[i]) mod 16, and own[i, s] is what the rank subtracts, in units of w:
+
+    w    = unit (S - c g/2) - sum of own[i, s] over the c contributors i        of whole sums S
+    w    = values[class, code] - the same sum                                   of requantised results
+    x'[e] = sign[e] * float32((H^T w)[e]) * factor,      factor = r 2t / (sqrt(B) c g unit)
+
+|w| is at most 256. A requantised block's class is the number of bounds above the sum of (2 code - 2^bits + 1)^2.
+
 fixed, one block of 256 elements with range r (largest magnitude): i[e] = rint(clamp(x[e] * 2^s)), big-endian
 int32. Decode is float32(float64(sum) / (c 2^s)), one division and one conversion.
 
@@ -45,8 +55,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.codec.dither import SHARES, Dither
 from hopsum.codec.hashing import block_keys, lane_bits
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, padded_rows
+from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, padded_rows
 from hopsum_wire import LANE_GROUP_CODES
 from hopsum_wire.payload import pack_codes, unpack_codes
 
@@ -61,6 +72,8 @@ TWO_SHOT_LARGEST: Final = (127 + 120) << 23
 leaves of them."""
 FRACTION_BITS: Final = 16
 """The bits behind the point of a coordinate on the table's scale, and of its random number."""
+_OWN_BITS: Final = 12
+"""The bits of a dithered rank's random number that are its own."""
 _RUN_BLOCKS: Final = 32
 MAX_SHIFT: Final = 23
 """The largest shift of a block that exceeds its range. With it every coordinate that is not 0 is at the table's end."""
@@ -75,6 +88,10 @@ class Form(NamedTuple):
     """True: payloads are 4-bit codes to look up. False: payloads are lanes, and codes are values."""
     group_codes: int = LANE_GROUP_CODES
     """Codes of a group, see `hopsum_wire.payload`. Lanes have no groups."""
+    code_bits: int = 4
+    """Bits of a packed code. Those of 2 and 3 bits have the order of LOOKUP_ADD_LOOKUP2 and 3."""
+    requantized: bool = False
+    """True: a RESULT has codes of as many bits as an UPDATE, in the same order. False: it has lanes."""
 
     @property
     def block_elements(self) -> int:
@@ -83,8 +100,13 @@ class Form(NamedTuple):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a block's UPDATE payload. Those of a RESULT are 1024."""
-        return self.block_elements // 2 if self.packed else THC_BLOCK
+        """Bytes of a block's UPDATE payload."""
+        return self.block_elements * self.code_bits // 8 if self.packed else THC_BLOCK
+
+    @property
+    def down_bytes(self) -> int:
+        """Bytes of a block's RESULT payload."""
+        return self.up_bytes if self.requantized else THC_BLOCK
 
     @property
     def group(self) -> int:
@@ -103,6 +125,10 @@ class BlockKeys(NamedTuple):
     rotation: int
     rounding: int
     first: int
+    dither: int = 0
+    """The key of the dither that all ranks know."""
+    shift: int = -1
+    """The distance of this rank's dither from rank 0's, of 16. -1: rounding has no dither."""
 
     def advanced(self, blocks: int) -> BlockKeys:
         """Return the keys of a run that begins so many blocks later."""
@@ -134,7 +160,7 @@ class StreamPlan:
 
     table: CodeTable
     form: Form
-    chunk_blocks: int
+    dither: Dither | None
     scale_unit: float
     """The scale of a block's elements is this, divided by the block's shared range."""
     sum_unit: float
@@ -173,6 +199,11 @@ class Kernels:
                 found.append(np.sqrt(lanes[:, 0] / size).astype(np.float32))
         return np.concatenate(found)
 
+    def add_root_mean_square(self, x: Floats, y: Floats, size: int, out: Floats) -> Floats:
+        """Fill out with x + y, float32[elements], and return the root mean square of each block of it."""
+        np.add(x, y, out=out)
+        return self.root_mean_square(out, size)
+
     def peak_bits(self, x: Floats) -> Words:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""
         # Compare bits: magnitudes order like unsigned integers.
@@ -193,6 +224,9 @@ class Kernels:
             q = _coordinates(x[run], scales[run], shifts[run], granularity, keys.advanced(run.start))
             np.clip(q, 0, granularity << FRACTION_BITS, out=q)
             u = _fractions(block_keys(keys.rounding, keys.first + run.start, len(q)), q.shape[1])
+            if keys.shift >= 0:
+                known = _shared_bits(keys.advanced(run.start), len(q)) + keys.shift & SHARES - 1
+                u = u & (1 << _OWN_BITS) - 1 | known << _OWN_BITS
             cell = q >> FRACTION_BITS
             # Rounded up with probability (q - lower) / width, exactly, by 16 random bits.
             up = q + u * width[cell] >= upper[cell] << FRACTION_BITS
@@ -228,6 +262,60 @@ class Kernels:
             peaks[run] = sums.max(axis=1, initial=0)
             w = 2 * sums - counts[run, None] * np.int32(granularity)
             out[run] = _back(w, factors[run], keys.advanced(run.start))
+        return peaks
+
+    def dither_dequantize(
+        self,
+        payloads: Bytes,
+        factors: Floats,
+        dither: Dither,
+        rank: int,
+        form: Form,
+        keys: BlockKeys,
+        out: Floats,
+        subtract: bool,
+    ) -> None:
+        """Fill float32[blocks, 1024] with what a rank's dithered payloads decode to, or subtract it from `out`."""
+        for run in _runs(len(payloads)):
+            codes = _codes(payloads[run], form).astype(np.int32)
+            here = keys.advanced(run.start)
+            w = dither.unit * codes - np.int32(dither.unit * dither.granularity // 2)
+            x = _back(w - dither.own[rank][_shared_bits(here, len(codes))], factors[run], here)
+            out[run] = out[run] - x if subtract else x
+
+    def dither_decode(
+        self,
+        results: Bytes,
+        contributors: Bitmaps,
+        factors: Floats,
+        dither: Dither,
+        form: Form,
+        keys: BlockKeys,
+        out: Floats,
+    ) -> Ints:
+        """Fill float32[blocks, 1024] from RESULT payloads of the contributors in each, bitmaps of ranks of the job.
+
+        Returns the largest lane of each block, int32[blocks], 0 for requantised results. Where that exceeds the
+        number of contributors times the granularity, `out` is void.
+        """
+        peaks = np.zeros(len(results), np.int32)
+        ranks = np.arange(len(dither.own), dtype=np.uint64)
+        for run in _runs(len(results)):
+            here = keys.advanced(run.start)
+            is_in = (contributors[run, None] >> ranks & np.uint64(1)).astype(np.int32)
+            counts = is_in.sum(axis=1)
+            known = (is_in @ dither.own.astype(np.int32))[:, :]
+            shared = _shared_bits(here, len(is_in))
+            if dither.results is None:
+                sums = _lanes(results[run], form).astype(np.int32)
+                peaks[run] = sums.max(axis=1, initial=0)
+                w = dither.unit * sums - (counts * np.int32(dither.unit * dither.granularity // 2))[:, None]
+            else:
+                codes = _codes(results[run], form).astype(np.int32)
+                energies = ((2 * codes - (1 << form.code_bits) + 1) ** 2).sum(axis=1)
+                classes = (dither.results.bounds[counts] > energies[:, None]).sum(axis=1)
+                w = dither.results.values[counts[:, None], classes[:, None], codes].astype(np.int32)
+            out[run] = _back(w - np.take_along_axis(known, shared, axis=1), factors[run], here)
         return peaks
 
     def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
@@ -296,13 +384,13 @@ def _lanes(payloads: Bytes, form: Form) -> NDArray[Any]:
 
 def _codes(payloads: Bytes, form: Form) -> NDArray[Any]:
     if form.packed:
-        return unpack_codes(payloads, form.lane_bits, form.group_codes)
+        return unpack_codes(payloads, form.lane_bits, form.group_codes, bits=form.code_bits)
     return _lanes(payloads, form)
 
 
 def _to_payload(codes: Bytes, form: Form) -> Bytes:
     if form.packed:
-        return pack_codes(codes, form.lane_bits, form.group_codes)
+        return pack_codes(codes, form.lane_bits, form.group_codes, bits=form.code_bits)
     return codes.astype(form.lane_dtype).view(np.uint8)
 
 
@@ -338,6 +426,13 @@ def _fractions(keys: NDArray[np.uint64], elements: int) -> Ints:
     bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, 256)
     pair = np.concatenate((bits & np.uint32(0xFFFF), bits >> np.uint32(16)), axis=2)
     return pair.astype(np.int32).reshape(len(keys), elements)
+
+
+def _shared_bits(keys: BlockKeys, blocks: int) -> Ints:
+    """Return the 4 bits of each coordinate that all ranks draw, int32[blocks, 1024]."""
+    bits = lane_bits(block_keys(keys.dither, keys.first, blocks), THC_BLOCK // 8)[:, None, :]
+    nibbles = bits >> np.arange(0, 32, 4, dtype=np.uint32)[None, :, None]
+    return (nibbles & np.uint32(SHARES - 1)).astype(np.int32).reshape(blocks, THC_BLOCK)
 
 
 def _hadamard(v: Ints) -> Ints:

@@ -14,12 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import stream_kernels, thc_kernels
+from hopsum.codec.backends import dither_kernels, range_kernels, stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
-from hopsum.codec.interface import Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
+from hopsum.codec.dither import Dither
+from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
 
 i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
@@ -135,15 +136,33 @@ def _key(key: int, first: int) -> np.uint64:
 @lru_cache(64)
 def _template(plan: StreamPlan) -> NDArray[np.int64]:
     """Return the memory of a stream with what all vectors of a codec have in common."""
-    at, form, table = stream_kernels, plan.form, plan.table
+    at, form, table, dither = stream_kernels, plan.form, plan.table, plan.dither
     words = np.zeros(at.WORDS, np.int64)
-    words[at.ENCODE], words[at.DECODE] = _ENCODE[form.lane_bits].address, _DECODE[form.lane_bits].address
-    words[at.DEQUANTIZE] = _DEQUANTIZE[form.lane_bits].address
-    words[at.BLOCK], words[at.CHUNK_BLOCKS], words[at.UP_BYTES] = form.block_elements, plan.chunk_blocks, form.up_bytes
+    if dither is None:
+        kernels = _ENCODE[form.lane_bits], _DECODE[form.lane_bits], _DEQUANTIZE[form.lane_bits]
+    else:
+        kernels = dither_kernels.dither_encode, dither_kernels.dither_decode, dither_kernels.dither_dequantize
+        bounds, values = _result_arrays(dither)
+        words[at.DITHERED], words[at.UNIT], words[at.CODE_BITS] = 1, dither.unit, form.code_bits
+        words[at.KNOWN], words[at.KNOWN_RANKS] = address_of(dither.own), len(dither.own)
+        words[at.BOUNDS], words[at.VALUES] = address_of(bounds), address_of(values)
+        words[at.COUNTED], words[at.CLASSES] = len(bounds), bounds.shape[1] + 1
+    words[at.ENCODE], words[at.DECODE], words[at.DEQUANTIZE] = [each.address for each in kernels]
+    words[at.BLOCK], words[at.UP_BYTES], words[at.DOWN_BYTES] = form.block_elements, form.up_bytes, form.down_bytes
     words[at.TABLE], words[at.ENTRIES] = address_of(table.values), len(table.values)
     words[at.IDENTITY], words[at.GRANULARITY], words[at.GROUP] = table.identity, table.granularity, form.group
     words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = plan.scale_unit, plan.sum_unit, plan.least
     return words
+
+
+_WHOLE_SUMS: Final = np.zeros((1, 0), np.int32), np.zeros((1, 16), np.int16)
+
+
+def _result_arrays(dither: Dither) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+    """Return bounds and values as kernels take them: of one row where results are whole sums."""
+    if dither.results is None:
+        return _WHOLE_SUMS
+    return dither.results.bounds, dither.results.values.reshape(-1, 16)
 
 
 class NumbaKernels(Kernels):
@@ -160,8 +179,13 @@ class NumbaKernels(Kernels):
 
     def root_mean_square(self, x: Floats, size: int) -> Floats:
         out = np.empty(-(-len(x) // size), np.float32)
-        self._run(len(out), x.nbytes, thc_kernels.root_mean_square, (x, size), out)
+        self._run(len(out), x.nbytes, range_kernels.root_mean_square, (x, size), out)
         return out
+
+    def add_root_mean_square(self, x: Floats, y: Floats, size: int, out: Floats) -> Floats:
+        found = np.empty(-(-len(x) // size), np.float32)
+        self._run(len(found), 3 * x.nbytes, range_kernels.add_root_mean_square, (x, y, size), out, found)
+        return found
 
     def peak_bits(self, x: Floats) -> Words:
         out = np.empty(len(x), np.uint32)
@@ -172,8 +196,14 @@ class NumbaKernels(Kernels):
         self, x: Floats, scales: Floats, shifts: Ints, table: CodeTable, form: Form, keys: BlockKeys, out: Bytes
     ) -> None:
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
-        given = (x, scales, shifts, *table, form.group, rotation, rounding)
-        self._run(len(x), x.nbytes, _ENCODE[form.lane_bits], given, out)
+        if keys.shift >= 0:
+            form_ = (table.granularity, form.code_bits, form.group)
+            dither = _key(keys.dither, keys.first)
+            dithered = (x, scales, shifts, *form_, rotation, rounding, dither, keys.shift)
+            self._run(len(x), x.nbytes, dither_kernels.dither_encode, dithered, out)
+        else:
+            given = (x, scales, shifts, *table, form.group, rotation, rounding)
+            self._run(len(x), x.nbytes, _ENCODE[form.lane_bits], given, out)
 
     def thc_dequantize(
         self,
@@ -194,6 +224,39 @@ class NumbaKernels(Kernels):
         peaks = np.empty(len(lanes), np.int32)
         given = (lanes, counts, factors, granularity, _key(keys.rotation, keys.first))
         self._run(len(out), out.nbytes, _DECODE[form.lane_bits], given, out, peaks)
+        return peaks
+
+    def dither_dequantize(
+        self,
+        payloads: Bytes,
+        factors: Floats,
+        dither: Dither,
+        rank: int,
+        form: Form,
+        keys: BlockKeys,
+        out: Floats,
+        subtract: bool,
+    ) -> None:
+        numbers = (dither.unit, dither.granularity, form.code_bits, form.group)
+        both = _key(keys.rotation, keys.first), _key(keys.dither, keys.first)
+        given = (payloads, factors, dither.own[rank], *numbers, *both, subtract)
+        self._run(len(out), out.nbytes, dither_kernels.dither_dequantize, given, out)
+
+    def dither_decode(
+        self,
+        results: Bytes,
+        contributors: Bitmaps,
+        factors: Floats,
+        dither: Dither,
+        form: Form,
+        keys: BlockKeys,
+        out: Floats,
+    ) -> Ints:
+        peaks = np.empty(len(results), np.int32)
+        numbers = (dither.unit, dither.granularity, form.code_bits, form.group)
+        both = _key(keys.rotation, keys.first), _key(keys.dither, keys.first)
+        given = (results, contributors, factors, dither.own, *_result_arrays(dither), *numbers, *both)
+        self._run(len(out), out.nbytes, dither_kernels.dither_decode, given, out, peaks)
         return peaks
 
     def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
@@ -227,7 +290,7 @@ class NumbaKernels(Kernels):
         at = addresses[-1] + before
         addresses += [at, *range(at + 8 * blocks, at + 28 * blocks, 4 * blocks)]
         # Keys are of 64 bits without a sign. The words have the same bits.
-        last = (len(x), keys.rotation, keys.rounding, rank >= 0, max(rank, 0))
+        last = (len(x), keys.rotation, keys.rounding, keys.dither, max(keys.shift, 0), rank >= 0, max(rank, 0))
         words[stream_kernels.X :].view(np.uint64)[:] = (*addresses, *last)
         stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
         stream.decoder = None if mean is None else stream_kernels.decode

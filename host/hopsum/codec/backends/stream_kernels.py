@@ -14,7 +14,8 @@ import numpy as np
 
 from hopsum.codec.backends.jit import array_at, call_at, inner, kernel, pointer, scratch, types
 
-u8, i32, u32, i64, u64, f32, f64 = np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64
+u8, i8, i16, i32, i64 = np.uint8, np.int8, np.int16, np.int32, np.int64
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 _I64 = types.int64
 _integers, _bits, _octets = pointer(types.int64), pointer(types.uint64), pointer(types.uint8)
 _floats, _doubles, _shifts = pointer(types.float32), pointer(types.float64), pointer(types.int32)
@@ -23,12 +24,12 @@ _words = pointer(types.uint32)
 # The memory of a vector, int64[WORDS]. These numbers stay in this file: numba finds its cache stale by the file alone.
 # From X on the words are those of a vector, in the order in which `NumbaKernels.stream` has them.
 FAULT: Final = 0  # 1: a sum is larger than the table allows; nothing of its run was delivered
-ENCODE: Final = 1  # addresses of the kernels of thc_kernels
+ENCODE: Final = 1  # addresses of the kernels of thc_kernels, or of dither_kernels where DITHERED
 DECODE: Final = 2
 DEQUANTIZE: Final = 3
 BLOCK: Final = 4  # elements of a block
-CHUNK_BLOCKS: Final = 5  # 1, or 2 for paired codes
-UP_BYTES: Final = 6  # of a payload
+UP_BYTES: Final = 5  # of a payload
+DOWN_BYTES: Final = 6  # of a result
 TABLE: Final = 7  # address and entries of the table
 ENTRIES: Final = 8
 IDENTITY: Final = 9
@@ -37,33 +38,39 @@ GROUP: Final = 11
 SCALE_UNIT: Final = 12  # float64, see StreamPlan
 SUM_UNIT: Final = 13
 LEAST: Final = 14
-X: Final = 15  # address of the vector, float32, from which `decode` subtracts what was delivered if SETTLES
-OWN: Final = 16  # address by block, uint32: the own ranges
-PAYLOADS: Final = 17  # address, uint8[chunks, UP_BYTES]
-MEAN: Final = 18  # address, float32[elements]
-TAKEN: Final = 19  # address by chunk, uint64: the contributors of what was decoded
-UNITS: Final = 20  # address by block, float64: the factor of a sum of one contribution
-SCALES: Final = 21  # addresses by block: float32, int32
-SHIFTS: Final = 22
-COUNTS: Final = 23  # addresses by block, of `decode`: int32, float32, int32
-FACTORS: Final = 24
-PEAKS: Final = 25
-ELEMENTS: Final = 26  # of the vector
-ROTATION: Final = 27  # keys of block 0
-ROUNDING: Final = 28
-SETTLES: Final = 29
-RANK: Final = 30
-WORDS: Final = 31
+DITHERED: Final = 15  # 1: the words up to CLASSES are those of a `Dither`
+UNIT: Final = 16
+CODE_BITS: Final = 17
+KNOWN: Final = 18  # address, int8[KNOWN_RANKS, 16]: the known dithers of all ranks
+KNOWN_RANKS: Final = 19
+BOUNDS: Final = 20  # address, int32[COUNTED, CLASSES - 1]; values: int16[COUNTED CLASSES, 16]
+VALUES: Final = 21
+COUNTED: Final = 22  # 1: results are whole sums
+CLASSES: Final = 23
+X: Final = 24  # address of the vector, float32, from which `decode` subtracts what was delivered if SETTLES
+OWN: Final = 25  # address by block, uint32: the own ranges
+PAYLOADS: Final = 26  # address, uint8[chunks, UP_BYTES]
+MEAN: Final = 27  # address, float32[elements]
+TAKEN: Final = 28  # address by chunk, uint64: the contributors of what was decoded
+UNITS: Final = 29  # address by block, float64: the factor of a sum of one contribution
+SCALES: Final = 30  # addresses by block: float32, int32
+SHIFTS: Final = 31
+COUNTS: Final = 32  # addresses by block, of `decode`: int32, float32, int32
+FACTORS: Final = 33
+PEAKS: Final = 34
+ELEMENTS: Final = 35  # of the vector
+ROTATION: Final = 36  # keys of block 0
+ROUNDING: Final = 37
+DITHER: Final = 38
+SHIFT: Final = 39  # of this rank's dither
+SETTLES: Final = 40
+RANK: Final = 41
+WORDS: Final = 42
 
 _RANGE_LANES, _INFINITE = 256, 0x7F800000
 """Lanes of a chunk of ranges, and the bits of +inf."""
-_SUM_BYTES = 1024
-"""Bytes of a RESULT's payload: lanes are not packed here. An UPDATE's payload has no more."""
 _ELEMENTS_MAX = 1024
 """Elements of the largest block."""
-_PIECE_CHUNKS = 8
-"""Paired chunks that are put apart at a time: their blocks stay in the first-level cache."""
-_PIECE_BYTES = 2 * _PIECE_CHUNKS * _SUM_BYTES
 
 
 @inner
@@ -77,54 +84,95 @@ def _ones(bitmap: Any) -> Any:
 
 @inner
 def _rows(w: Any, first: Any, end: Any) -> Any:
-    """Return the first block of chunks first .. end - 1, their whole blocks, and 1 if a block follows that is not."""
-    whole, start, stop = w[ELEMENTS] // w[BLOCK], first * w[CHUNK_BLOCKS], end * w[CHUNK_BLOCKS]
-    return start, max(min(stop, whole) - start, 0), 1 if stop > whole and w[ELEMENTS] > whole * w[BLOCK] else 0
+    """Return the whole blocks of chunks first .. end - 1, and 1 if a block follows that is not. A chunk is a block."""
+    whole = w[ELEMENTS] // w[BLOCK]
+    return max(min(end, whole) - first, 0), 1 if end > whole and w[ELEMENTS] > whole * w[BLOCK] else 0
 
 
 @inner
-def _piece(w: Any, first: Any, end: Any) -> Any:
-    """Return the end of the chunks to work on: paired codes are put apart in a buffer."""
-    return end if w[CHUNK_BLOCKS] == 1 else min(first + _PIECE_CHUNKS, end)
-
-
-@inner
-def _call(w: Any, kind: Any, first: Any, blocks: Any, payloads_at: Any, x_at: Any) -> None:
-    """Let a kernel, ENCODE, DECODE or DEQUANTIZE, work on blocks, which begin with block `first` of the vector."""
-    payload_bytes = i64(_SUM_BYTES) if kind == DECODE else w[UP_BYTES]
-    x, payloads = array_at(x_at, (blocks, w[BLOCK]), f32), array_at(payloads_at, (blocks, payload_bytes), u8)
-    factors, table = array_at(w[FACTORS] + 4 * first, (blocks,), f32), array_at(w[TABLE], (w[ENTRIES],), u8)
-    rotation, is_identity, group = u64(w[ROTATION]) + u64(first), w[IDENTITY] != 0, w[GROUP]
-    turns = scratch(1, i64)
+def _encode(w: Any, first: Any, blocks: Any, payloads: Any, x: Any) -> None:
+    """Let a kernel encode blocks, which begin with block `first` of the vector."""
+    scales, shifts = array_at(w[SCALES] + 4 * first, (blocks,), f32), array_at(w[SHIFTS] + 4 * first, (blocks,), i32)
+    rotation, rounding, turns = u64(w[ROTATION]) + u64(first), u64(w[ROUNDING]) + u64(first), scratch(1, i64)
     turns[0] = 0
-    if kind == ENCODE:
-        scales, rounding = array_at(w[SCALES] + 4 * first, (blocks,), f32), u64(w[ROUNDING]) + u64(first)
-        shifts = array_at(w[SHIFTS] + 4 * first, (blocks,), i32)
-        given = (x, scales, shifts, table, is_identity, group, rotation, rounding, turns, i64(0), payloads)
-        call_at(w[ENCODE], given)
-    elif kind == DECODE:
-        counts, peaks = array_at(w[COUNTS] + 4 * first, (blocks,), i32), array_at(w[PEAKS] + 4 * first, (blocks,), i32)
-        call_at(w[DECODE], (payloads, counts, factors, w[GRANULARITY], rotation, turns, i64(0), x, peaks))
+    if w[DITHERED]:
+        dither = u64(w[DITHER]) + u64(first)
+        form = (w[GRANULARITY], w[CODE_BITS], w[GROUP])
+        call_at(w[ENCODE], (x, scales, shifts, *form, rotation, rounding, dither, w[SHIFT], turns, i64(0), payloads))
     else:
-        # True here; a constant would be of another type than the kernel's argument.
-        subtract = w[SETTLES] != 0
-        call_at(w[DEQUANTIZE], (payloads, factors, table, is_identity, group, rotation, subtract, turns, i64(0), x))
+        table, is_identity = array_at(w[TABLE], (w[ENTRIES],), u8), w[IDENTITY] != 0
+        given = (x, scales, shifts, table, is_identity, w[GROUP], rotation, rounding, turns, i64(0), payloads)
+        call_at(w[ENCODE], given)
 
 
 @inner
-def _work(w: Any, kind: Any, first: Any, end: Any, payloads_at: Any, vector_at: Any, row: Any) -> None:
+def _decode(w: Any, first: Any, blocks: Any, results: Any, contributors_at: Any, x: Any) -> None:
+    """Let a kernel decode the sums of blocks; contributors_at: address, those of block `first`."""
+    factors, peaks = array_at(w[FACTORS] + 4 * first, (blocks,), f32), array_at(w[PEAKS] + 4 * first, (blocks,), i32)
+    rotation, turns = u64(w[ROTATION]) + u64(first), scratch(1, i64)
+    turns[0] = 0
+    if w[DITHERED]:
+        bitmaps = array_at(contributors_at, (blocks,), u64)
+        known = array_at(w[KNOWN], (w[KNOWN_RANKS], i64(16)), i8)
+        bounds = array_at(w[BOUNDS], (w[COUNTED], w[CLASSES] - 1), i32)
+        values = array_at(w[VALUES], (w[COUNTED] * w[CLASSES], i64(16)), i16)
+        form = (w[UNIT], w[GRANULARITY], w[CODE_BITS], w[GROUP])
+        keys = (rotation, u64(w[DITHER]) + u64(first))
+        given = (results, bitmaps, factors, known, bounds, values, *form, *keys, turns, i64(0), x, peaks)
+        call_at(w[DECODE], given)
+    else:
+        counts = array_at(w[COUNTS] + 4 * first, (blocks,), i32)
+        call_at(w[DECODE], (results, counts, factors, w[GRANULARITY], rotation, turns, i64(0), x, peaks))
+
+
+@inner
+def _dequantize(w: Any, first: Any, blocks: Any, payloads: Any, x: Any) -> None:
+    """Let a kernel subtract from blocks what this rank's payloads decode to."""
+    factors, rotation = array_at(w[FACTORS] + 4 * first, (blocks,), f32), u64(w[ROTATION]) + u64(first)
+    # True here; a constant would be of another type than the kernel's argument.
+    subtract, turns = w[SETTLES] != 0, scratch(1, i64)
+    turns[0] = 0
+    if w[DITHERED]:
+        known, dither = array_at(w[KNOWN] + 16 * w[RANK], (i64(16),), i8), u64(w[DITHER]) + u64(first)
+        form = (w[UNIT], w[GRANULARITY], w[CODE_BITS], w[GROUP])
+        call_at(w[DEQUANTIZE], (payloads, factors, known, *form, rotation, dither, subtract, turns, i64(0), x))
+    else:
+        table, is_identity = array_at(w[TABLE], (w[ENTRIES],), u8), w[IDENTITY] != 0
+        call_at(
+            w[DEQUANTIZE],
+            (payloads, factors, table, is_identity, w[GROUP], rotation, subtract, turns, i64(0), x),
+        )
+
+
+@inner
+def _call(w: Any, kind: Any, first: Any, blocks: Any, payloads_at: Any, contributors_at: Any, x_at: Any) -> None:
+    """Let a kernel, ENCODE, DECODE or DEQUANTIZE, work on blocks, which begin with block `first` of the vector."""
+    payload_bytes = w[DOWN_BYTES] if kind == DECODE else w[UP_BYTES]
+    x, payloads = array_at(x_at, (blocks, w[BLOCK]), f32), array_at(payloads_at, (blocks, payload_bytes), u8)
+    if kind == ENCODE:
+        _encode(w, first, blocks, payloads, x)
+    elif kind == DECODE:
+        _decode(w, first, blocks, payloads, contributors_at, x)
+    else:
+        _dequantize(w, first, blocks, payloads, x)
+
+
+@inner
+def _work(
+    w: Any, kind: Any, first: Any, end: Any, payloads_at: Any, contributors_at: Any, vector_at: Any, row: Any
+) -> None:
     """Let a kernel work on chunks first .. end - 1 of a vector at an address; `row` has room for a block."""
-    start, rows, rest = _rows(w, first, end)
+    rows, rest = _rows(w, first, end)
     if rows > 0:
-        _call(w, kind, start, rows, payloads_at, vector_at + 4 * w[BLOCK] * start)
+        _call(w, kind, first, rows, payloads_at, contributors_at, vector_at + 4 * w[BLOCK] * first)
     if rest > 0:
         # Kernels take whole blocks only.
-        last = w[BLOCK] * (start + rows)
+        last = w[BLOCK] * (first + rows)
         count, x = w[ELEMENTS] - last, _floats(vector_at + 4 * last)
         for j in range(w[BLOCK]):
             row[j] = x[j] if j < count else f32(0)
-        behind = payloads_at + rows * (i64(_SUM_BYTES) if kind == DECODE else w[UP_BYTES])
-        _call(w, kind, start + rows, i64(1), behind, i64(row.ctypes.data))
+        after = payloads_at + rows * (w[DOWN_BYTES] if kind == DECODE else w[UP_BYTES])
+        _call(w, kind, first + rows, i64(1), after, contributors_at + 8 * rows, i64(row.ctypes.data))
         if kind != ENCODE:
             for j in range(count):
                 x[j] = row[j]
@@ -172,53 +220,22 @@ def begin(memory: Any, sent_at: Any, before: Any, first_at: Any, rest_at: Any) -
 def encode(memory: Any, first: Any, end: Any) -> None:
     """Make the payloads of chunks first .. end - 1."""
     w = _integers(memory)
-    pairs, up_bytes = w[CHUNK_BLOCKS], w[UP_BYTES]
-    row, codes = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
-    while first < end:
-        stop = _piece(w, first, end)
-        payloads = w[PAYLOADS] + first * up_bytes
-        _work(w, i64(ENCODE), first, stop, payloads if pairs == 1 else i64(codes.ctypes.data), w[X], row)
-        if pairs > 1:
-            # A block that the last chunk lacks has codes 0.
-            _, rows, rest = _rows(w, first, stop)
-            for j in range((rows + rest) * up_bytes, 2 * (stop - first) * up_bytes):
-                codes[j] = u8(0)
-            for chunk in range(stop - first):
-                for j in range(up_bytes):
-                    high, low = codes[2 * chunk * up_bytes + j], codes[(2 * chunk + 1) * up_bytes + j]
-                    _octets(payloads)[chunk * up_bytes + j] = u8(high << u8(2)) | low
-        first = stop
+    row = scratch(_ELEMENTS_MAX, f32)
+    _work(w, i64(ENCODE), first, end, w[PAYLOADS] + first * w[UP_BYTES], i64(0), w[X], row)
 
 
 @inner
-def _apart(source: Any, target: Any, blocks: Any, size: Any, bits: Any) -> None:
-    """Put blocks apart of which two share a row: the first one of a row has the upper bits, the second the lower."""
-    mask = u8(0x0F) if bits == 4 else u8(0x33)
-    for block in range(blocks):
-        shift = u8(0) if block % 2 else u8(bits)
-        for j in range(size):
-            target[block * size + j] = (source[block // 2 * size + j] >> shift) & mask
-
-
-@inner
-def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any, room: Any) -> None:
+def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any) -> None:
     """Subtract from the vector its own contribution to the sums of chunks first .. end - 1 that have it."""
-    pairs, up_bytes = w[CHUNK_BLOCKS], w[UP_BYTES]
-    start, rows, rest = _rows(w, first, end)
     included = False
-    for block in range(start, start + rows + rest):
+    for block in range(first, end):
         factor = f32(0)
-        if contributors[block // pairs] >> u64(w[RANK]) & u64(1):
+        if contributors[block] >> u64(w[RANK]) & u64(1):
             factor = f32(_doubles(w[UNITS])[block])
             included = True
         _floats(w[FACTORS])[block] = factor
-    if not included:
-        return
-    own = w[PAYLOADS] + first * up_bytes
-    if pairs > 1:
-        _apart(_octets(own), room, rows + rest, up_bytes, i64(2))
-        own = i64(room.ctypes.data)
-    _work(w, i64(DEQUANTIZE), first, end, own, w[X], row)
+    if included:
+        _work(w, i64(DEQUANTIZE), first, end, w[PAYLOADS] + first * w[UP_BYTES], i64(0), w[X], row)
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
@@ -227,37 +244,26 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
 
     Args:
         memory: of the vector.
-        results_at: address of uint8[chunks, 1024], those of all chunks of the vector.
+        results_at: address of uint8[chunks, DOWN_BYTES], those of all chunks of the vector.
         contributors_at: address of uint64[chunks].
     """
     w, contributors = _integers(memory), _bits(contributors_at)
-    pairs = w[CHUNK_BLOCKS]
     counts, factors, peaks = _shifts(w[COUNTS]), _floats(w[FACTORS]), _shifts(w[PEAKS])
-    row, room = scratch(_ELEMENTS_MAX, f32), scratch(_PIECE_BYTES, u8)
+    row = scratch(_ELEMENTS_MAX, f32)
     w[FAULT] = 0
-    at = first
-    while at < end:
-        stop = _piece(w, at, end)
-        start, rows, rest = _rows(w, at, stop)
-        for block in range(start, start + rows + rest):
-            count = _ones(contributors[block // pairs])
-            counts[block] = i32(count)
-            factors[block] = f32(_doubles(w[UNITS])[block] / f64(count)) if count else f32(0)
-        sums = results_at + at * _SUM_BYTES
-        if pairs > 1:
-            _apart(_octets(sums), room, rows + rest, i64(_SUM_BYTES), i64(4))
-            sums = i64(room.ctypes.data)
-        _work(w, i64(DECODE), at, stop, sums, w[MEAN], row)
-        for block in range(start, start + rows + rest):
-            if peaks[block] > counts[block] * w[GRANULARITY]:
-                w[FAULT] = 1
-        at = stop
+    for block in range(first, end):
+        count = _ones(contributors[block])
+        counts[block] = i32(count)
+        factors[block] = f32(_doubles(w[UNITS])[block] / f64(count)) if count else f32(0)
+    results = results_at + first * w[DOWN_BYTES]
+    _work(w, i64(DECODE), first, end, results, contributors_at + 8 * first, w[MEAN], row)
+    for block in range(first, end):
+        if peaks[block] > counts[block] * w[GRANULARITY]:
+            w[FAULT] = 1
     # Before anything is settled: the caller's reduction words the error, and its vector is whole.
     if w[FAULT] != 0:
         return
-    for chunk in range(first, end):
-        _bits(w[TAKEN])[chunk] = contributors[chunk]
-    while w[SETTLES] != 0 and first < end:
-        stop = _piece(w, first, end)
-        _settle(w, first, stop, contributors, row, room)
-        first = stop
+    for block in range(first, end):
+        _bits(w[TAKEN])[block] = contributors[block]
+    if w[SETTLES] != 0:
+        _settle(w, first, end, contributors, row)

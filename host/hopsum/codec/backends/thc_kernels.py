@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of thc and uhc, and of ranges, compiled by numba: the definition in kernels.py as vector code.
+"""The kernels of thc and uhc, compiled by numba: the definition in kernels.py as vector code.
 
 The Hadamard transform, decoding and rounding are written as LLVM vector operations (vector_code.py), since LLVM turns
 loops over the small strides of the transform into slow interleaving. They serve every processor for which numba
@@ -66,7 +66,6 @@ u8, i16, i32, i64 = np.uint8, np.int16, np.int32, np.int64
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 _U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, types.uint64, types.float32, types.boolean
 _INTS, _FLOATS = vector(ir.IntType(32), 8), vector(ir.FloatType(), 8)
-_SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
 TURNS = filled(types.int64, 1)
 """Type of int64[threads], which all threads of a call share: each has a run of the blocks, and this is the first block
 of each run that nobody has taken."""
@@ -127,53 +126,10 @@ def sign_lanes(key: Any, lanes: Any) -> None:
         lanes[lane] = mixed(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
 
 
-# ---- ranges -----------------------------------------------------------------------------------------------
-
-
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _sum_squares(_: Any, row: Any) -> Any:
-    """Return the sum of the squares of a row, float64: 16 running sums, then the upper half onto the lower."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
-        zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
-        with _numba_cgutils.for_range_slice(builder, zero, array.nitems, step) as (first, _count):
-            # A square of a float32 is exact in float64. Only the order of the sums matters, and it is that of the
-            # reference: 16 lanes.
-            values = builder.fpext(load(builder, array.data, first, _SQUARED), _DOUBLES)
-            builder.store(builder.fadd(builder.load(total), builder.fmul(values, values)), total)
-        sums = builder.load(total)
-        # The order of the reference: another one rounds differently, and ranges of ranks would differ.
-        for half in (8, 4, 2, 1):
-            low, high = (shuffle(builder, sums, sums, range(at, at + half)) for at in (0, half))
-            sums = builder.fadd(low, high)
-        return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
-
-    return types.float64(row), generate
-
-
-@kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
-def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
-    """Fill out with the root mean square of every block of `size` elements. The last one ends with zeros."""
-    last = scratch(1024, f32)
-    # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
-    first, end = take(turns, own, out.shape[0])
-    while first < end:
-        for block in range(first, end):
-            here = x[block * size : (block + 1) * size]
-            if here.shape[0] < size:
-                for j in range(size):
-                    last[j] = here[j] if j < here.shape[0] else f32(0)
-                here = last[:size]
-            out[block] = f32(np.sqrt(_sum_squares(here) / f64(size)))
-        first, end = take(turns, own, out.shape[0])
-
-
 # ---- encoding ---------------------------------------------------------------------------------------------
 
 
-def _rows(builder: Any, stop: int, step: int) -> Any:
+def rows_of(builder: Any, stop: int, step: int) -> Any:
     """Return a loop of machine code over 0, step .. below stop: as fast as unrolled code, and compiled sooner."""
     index = ir.IntType(64)
     return _numba_cgutils.for_range_slice(builder, index(0), index(stop), index(step))
@@ -188,7 +144,7 @@ def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elem
     """Scale x, float32[B], to integers with signs, and do the stages of strides B/8, B/4 and B/2 into spare."""
     # llvm.rint rounds half to even, as numpy's rint does. An instruction that adds 0.5 would split the ranks.
     rint = _numba_cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
-    with _rows(builder, 32, 8) as (lane, _count):
+    with rows_of(builder, 32, 8) as (lane, _count):
         bits = load(builder, lanes, lane, _INTS)
         # The number of a sign's bit is a constant, so that LLVM shifts by it: a lane's elements are 32 apart.
         for first in range(0, elements // 8, 32):
@@ -201,9 +157,9 @@ def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elem
                 store(builder, value, spare, at)
 
 
-def _middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
+def middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
     """Do the stages of strides from 16 to B/16 in place, in vectors of this type; spare: integers[B]."""
-    with _rows(builder, elements, elements // 8) as (first, _count):
+    with rows_of(builder, elements, elements // 8) as (first, _count):
         # Strides here are multiples of 16: 16 neighbours go together, as one vector or as two.
         for base in range(0, 16, kind.count):
             places = [_behind(builder, first, at) for at in range(base, base + elements // 8, 16)]
@@ -215,7 +171,7 @@ def _middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
 def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
     """Do the stages of strides 1 to 8, and write to out, int32[B], in the wire's order."""
     columns = elements // 16
-    with _rows(builder, columns, 8) as (row, _count):
+    with rows_of(builder, columns, 8) as (row, _count):
         source = builder.mul(row, row.type(16))
         # Stride 8 lies between the halves of a row of 16. Strides 1 to 4 lie inside of 8 elements: 8 rows transposed
         # make them sums of vectors.
@@ -232,7 +188,7 @@ def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
 
 
 @_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, elements: Any) -> Any:
+def rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, elements: Any) -> Any:
     """Leave the rotated block of x, scaled, in out.
 
     `spare` and `out` are int32[B], `lanes` has the signs, and `elements` is the constant B.
@@ -242,7 +198,7 @@ def _rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, elemen
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
         size = elements.literal_value
         _first_stages(builder, data[0], splat(builder, arguments[1], 8), data[2], data[3], size)
-        _middle_stages(builder, data[3], _INTS, size)
+        middle_stages(builder, data[3], _INTS, size)
         _last_rows(builder, data[3], data[4], size)
         return context.get_dummy_value()
 
@@ -496,7 +452,7 @@ def _unpack_words(_: Any, payload: Any, group: Any, codes: Any, elements: Any) -
 
 
 @inner
-def _to_payload8(codes: Any, group: Any, out: Any) -> None:
+def to_payload8(codes: Any, group: Any, out: Any) -> None:
     """Pack the codes of lanes of 8 bits in groups of so many; 0 stands for lanes."""
     if group >= 32:
         _pack_words(codes, group, out, 1024)
@@ -547,7 +503,7 @@ def _make_encode(elements: int) -> Any:
                 # In the vector itself the prefetcher does not follow them.
                 copy(x[block], row)
                 sign_lanes(block_key(rotation, block), lanes)
-                _rotate(row, scales[block], lanes, spare, a, elements)
+                rotate(row, scales[block], lanes, spare, a, elements)
                 # Rare: a worker's own block exceeds the shared range, since its ranges came too late for the quorum.
                 if shifts[block] > 0:
                     shift_up(a, half, shifts[block])
@@ -560,7 +516,7 @@ def _make_encode(elements: int) -> Any:
                     low, high = u32(key), u32(key >> u64(32))
                     _round_block(a, half, top, strides, low, high, by_level, steps, codes, elements)
                 if elements == 1024:  # a constant: numba compiles one of the two
-                    _to_payload8(codes, group, out[block])
+                    to_payload8(codes, group, out[block])
                 else:
                     _to_payload16(codes, group, out[block])
             first, end = take(turns, own, x.shape[0])
@@ -600,8 +556,8 @@ def _unpack_lanes16(payload: Any, codes: Any) -> None:
 
 
 @inner
-def _to_codes8(payload: Any, group: Any, codes: Any) -> None:
-    """Undo `_to_payload8`."""
+def to_codes8(payload: Any, group: Any, codes: Any) -> None:
+    """Undo `to_payload8`."""
     if group >= 32:
         _unpack_words(payload, group, codes, 1024)
     elif group:
@@ -640,7 +596,7 @@ def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, 
     """Write the first four stages of 2 values - middle to spare, integers[B] of so many bits, in element order."""
     columns, kind = elements // 16, vector(ir.IntType(bits), 16)
     given = vector(values.type.pointee, 16)
-    with _rows(builder, columns, 16) as (column, _count):
+    with rows_of(builder, columns, 16) as (column, _count):
         # 16 rows of the wire's order: coordinate c of the wire is row c mod B/16 * 16 + c div B/16 of H.
         rows = [load(builder, values, _behind(builder, column, columns * row), given) for row in range(16)]
         if given != kind:
@@ -652,9 +608,9 @@ def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, 
             store(builder, done, spare, _behind(builder, target, 16 * place))
 
 
-def _last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int) -> None:
+def last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int) -> None:
     """Do the last three stages, the signs and the factor, and write to out, float32[B]."""
-    with _rows(builder, 32, 8) as (lane, _count):
+    with rows_of(builder, 32, 8) as (lane, _count):
         flips = load(builder, lanes, lane, _INTS)
         for first in range(0, elements // 8, 32):
             places = range(first, elements, elements // 8)
@@ -677,8 +633,8 @@ def _restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: A
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
         bits, size = spare.dtype.bitwidth, elements.literal_value
         _centre_rows(builder, data[0], arguments[1], data[2], bits, size)
-        _middle_stages(builder, data[2], vector(ir.IntType(bits), 16), size)
-        _last_stages(builder, data[2], data[3], splat(builder, arguments[4], 8), data[5], bits, size)
+        middle_stages(builder, data[2], vector(ir.IntType(bits), 16), size)
+        last_stages(builder, data[2], data[3], splat(builder, arguments[4], 8), data[5], bits, size)
         return context.get_dummy_value()
 
     return types.void(values, spare.dtype, spare, lanes, types.float32, out, elements), generate
@@ -731,7 +687,7 @@ decode8, decode16 = _make_decode(1024), _make_decode(512)
 
 
 @inner
-def _take_off(row: Any, out: Any) -> None:
+def take_off(row: Any, out: Any) -> None:
     """Subtract a row from out, of the same size."""
     for j in range(out.shape[0]):
         out[j] = out[j] - row[j]
@@ -761,7 +717,7 @@ def _make_dequantize(elements: int) -> Any:
         while first < end:
             for block in range(first, end):
                 if elements == 1024:  # a constant: numba compiles one of the two
-                    _to_codes8(payloads[block], group, codes)
+                    to_codes8(payloads[block], group, codes)
                 else:
                     _to_codes16(payloads[block], group, codes)
                 if identity:
@@ -771,7 +727,7 @@ def _make_dequantize(elements: int) -> Any:
                 sign_lanes(block_key(rotation, block), lanes)
                 _restore(values, i16(g), spare, lanes, factors[block], row, elements)
                 if subtract:
-                    _take_off(row, out[block])
+                    take_off(row, out[block])
                 else:
                     copy(row, out[block])
             first, end = take(turns, own, payloads.shape[0])

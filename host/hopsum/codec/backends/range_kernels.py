@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of ranges, compiled by numba: root mean squares of blocks, also of a sum made in the same pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import extending as numba_extending
+from numba.core import cgutils
+
+from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
+from hopsum.codec.backends.thc_kernels import TURNS, take
+from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, store, vector
+
+_numba_cgutils: Any = cgutils
+_extending: Any = numba_extending
+f32, f64 = np.float32, np.float64
+_I64, _F32 = types.int64, types.float32
+_SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
+
+
+def _squared_sum(builder: Any, elements: Any, value_at: Any) -> Any:
+    """Return the sum of the squares of values, float64: 16 running sums, then the upper half onto the lower."""
+    total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
+    zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
+    with _numba_cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
+        # A square of a float32 is exact in float64. Only the order of the sums matters, and it is that of the
+        # reference: 16 lanes.
+        values = builder.fpext(value_at(first), _DOUBLES)
+        builder.store(builder.fadd(builder.load(total), builder.fmul(values, values)), total)
+    sums = builder.load(total)
+    # The order of the reference: another one rounds differently, and ranges of ranks would differ.
+    for half in (8, 4, 2, 1):
+        low, high = (shuffle(builder, sums, sums, range(at, at + half)) for at in (0, half))
+        sums = builder.fadd(low, high)
+    return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _sum_squares(_: Any, row: Any) -> Any:
+    """Return the sum of the squares of a row."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return _squared_sum(builder, array.nitems, lambda first: load(builder, array.data, first, _SQUARED))
+
+    return types.float64(row), generate
+
+
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _add_squares(_: Any, left: Any, right: Any, total: Any) -> Any:
+    """Fill total with the sum of two rows, and return the sum of its squares."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
+        elements = context.make_array(signature.args[2])(context, builder, arguments[2]).nitems
+
+        def value_at(first: Any) -> Any:
+            # In one loop: memory and arithmetic are at work at the same time.
+            value = builder.fadd(load(builder, data[0], first, _SQUARED), load(builder, data[1], first, _SQUARED))
+            store(builder, value, data[2], first)
+            return value
+
+        return _squared_sum(builder, elements, value_at)
+
+    return types.float64(left, right, total), generate
+
+
+@kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
+def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
+    """Fill out with the root mean square of every block of `size` elements. The last one ends with zeros."""
+    last = scratch(1024, f32)
+    # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
+    first, end = take(turns, own, out.shape[0])
+    while first < end:
+        for block in range(first, end):
+            here = x[block * size : (block + 1) * size]
+            if here.shape[0] < size:
+                for j in range(size):
+                    last[j] = here[j] if j < here.shape[0] else f32(0)
+                here = last[:size]
+            out[block] = f32(np.sqrt(_sum_squares(here) / f64(size)))
+        first, end = take(turns, own, out.shape[0])
+
+
+@kernel(read(_F32, 1), read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1), filled(_F32, 1))
+def add_root_mean_square(x: Any, y: Any, size: Any, turns: Any, own: Any, total: Any, out: Any) -> None:
+    """Fill total with x + y, and out with the root mean square of every block of it, as `root_mean_square`."""
+    last = scratch(1024, f32)
+    first, end = take(turns, own, out.shape[0])
+    while first < end:
+        for block in range(first, end):
+            start, stop = block * size, (block + 1) * size
+            here, left, right = total[start:stop], x[start:stop], y[start:stop]
+            if here.shape[0] == size:
+                squares = _add_squares(left, right, here)
+            else:
+                for j in range(size):
+                    last[j] = f32(0)
+                for j in range(here.shape[0]):
+                    last[j] = f32(left[j] + right[j])
+                    here[j] = last[j]
+                squares = _sum_squares(last[:size])
+            out[block] = f32(np.sqrt(squares / f64(size)))
+        first, end = take(turns, own, out.shape[0])
