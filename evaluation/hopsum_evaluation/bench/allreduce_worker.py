@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent import TIMING, Agent, AllReduceResult
 from hopsum.codec import ErrorFeedback
+from hopsum.codec.interface import feeds_back
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import memory
@@ -92,7 +93,7 @@ class Reducer(Protocol):
     """The all-reduces of one rank, in the way of a turn's subject."""
 
     def prepare(self, elements: int) -> None:
-        """Make the error feedback of gradients of this size."""
+        """Make the error feedback of gradients of this size, where the codec has one."""
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         """Replace the gradient by its mean over the ranks, as a hook of DDP does."""
@@ -181,13 +182,14 @@ class _Hopsum:
 
     def __init__(self, agent: Agent, plan: AllReducePlan) -> None:
         self._agent, self._plan = agent, plan
-        self._feedback: list[ErrorFeedback] = []
+        self._feedback: list[ErrorFeedback | None] = []
 
     def prepare(self, elements: int) -> None:
         # Buckets as np.array_split cuts them: the first ones have the elements that are left over.
         each, over = divmod(elements, self._plan.buckets)
         sizes = [each + (number < over) for number in range(self._plan.buckets)]
-        self._feedback = [ErrorFeedback(size) for size in sizes]
+        keeps = feeds_back(self._agent.codec)
+        self._feedback = [ErrorFeedback(size) if keeps else None for size in sizes]
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         del subject

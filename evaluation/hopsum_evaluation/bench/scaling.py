@@ -104,7 +104,7 @@ def measure(options: argparse.Namespace, hosts: int, shards: int, console: Conso
 
 
 def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str, Any]:
-    # Every chunk of LOOKUP_ADD8 has CODES elements, and the last chunk of a vector is sent whole.
+    # Every chunk of codec thc has CODES elements, and the last chunk of a vector is sent whole.
     updates = setting.workers * setting.buckets * -(-found.elements // setting.buckets // CODES)
     worker_s, switches_s = median(found.worker_cpu_s), median(found.switch_cpu_s)
     return {

@@ -3,7 +3,8 @@
 
 On gradients of the demo's model (one minibatch per worker) and on Gaussian, heavy-tailed and sparse vectors, for
 several numbers of workers. Bits are those of payloads with ranges, index and side information, without headers.
-Prints tables, and writes error-bits-KIND and error-workers-KIND as PNG and SVG.
+Prints tables and the method of least error at equal bits, and writes error-bits-KIND and error-workers-KIND as PNG and
+SVG.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -38,8 +40,14 @@ LEAST_ELEMENTS = 1024
 WORKERS = (1, 2, 4, 8, 16, 32)
 EXACT = 1e-9
 """NMSE up to which a method is exact but for the rounding of float32. Plots leave exact methods out."""
-PLOTTED = ("thc", "thc 16-bit lanes", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "terngrad", "top 10 %")
+PLOTTED = (
+    "thc", "thc:bits=3", "thc:bits=2", "thc stochastic", "thc published", "two-shot 4 bits", "uhc 4 bits",
+    "srk 16 levels", "svk", "terngrad", "top 10 %",
+)  # fmt: skip
 """Methods in the plots of error against workers."""
+BUDGETS = (2.5, 3.5, 4.5, 6.5, 8.5, 16.5)
+"""Bits per element in the busier direction: results of 2, 3 and 4 bits, two-shot of 4 bits by 4 workers, lanes of 8 and
+16 bits, with their ranges."""
 OUT = Path("codec-compare")
 
 
@@ -119,7 +127,7 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
 def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[MethodCandidate, ...]:
     """Find the methods that a comma-separated list of labels and families names, in their usual order."""
     wanted = {name.strip() for name in text.split(",")} - {""}
-    # A family names all its members: `thc` is every setting of thc.
+    # A family names all its members: `thc` is thc with results of 4, 3 and 2 bits.
     unknown = wanted - {each.label for each in CANDIDATES} - {each.family for each in CANDIDATES}
     if unknown:
         parser.error(f"--codecs {', '.join(sorted(unknown))}: none of {', '.join(each.label for each in CANDIDATES)}")
@@ -186,6 +194,31 @@ def _said(defaults: Sequence[object]) -> str:
     return f"(default {','.join(str(each) for each in defaults)})"
 
 
+def least_errors(cells: Sequence[dict[str, Any]]) -> tuple[int, dict[str, list[str]]]:
+    """Return the method of least error within each of BUDGETS, in words, by kind of vectors, and the workers of it.
+
+    cells: as `as_json` makes them.
+    """
+    # More than two workers: with fewer, two-shot and rings send much less for each element.
+    numbers = {cell["workers"] for cell in cells}
+    workers = min(numbers - {1, 2}, default=max(numbers))
+    found: dict[str, list[str]] = {}
+    for kind in dict.fromkeys(cell["vectors"] for cell in cells):
+        here = [cell for cell in cells if (cell["vectors"], cell["workers"]) == (kind, workers)]
+        found[kind] = [_least(here, most) for most in BUDGETS]
+    return workers, found
+
+
+def _least(cells: Sequence[dict[str, Any]], most_bits: float) -> str:
+    # The busier direction decides: a link carries both at the same time.
+    fit = [
+        (cell["nmse"], cell["method"])
+        for cell in cells
+        if cell["nmse"] is not None and max(cell["bits_up"], cell["bits_down"]) <= most_bits
+    ]
+    return f"{min(fit)[1]} ({figure(min(fit)[0], 2)})" if fit else _EMPTY
+
+
 TINY = 1e-9
 """The error below which tables stop to tell errors apart."""
 _EMPTY = "-"
@@ -219,6 +252,7 @@ def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
     """Print the tables, and below them why some cells are empty."""
     for kind in plan.vectors:
         console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind))
+    console.print(_least_table(cells))
     for line in _reasons(cells):
         console.print(line, highlight=False)
     console.print(
@@ -250,6 +284,18 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
         verdict = [_verdict(row)] if plan.identical else []
         bits = [_span(ups), *([_span(downs)] if down else [])]
         table.add_row(candidate.label, *bits, *figures, *verdict)
+    return table
+
+
+def _least_table(cells: Sequence[Cell]) -> Table:
+    workers, found = least_errors([_cell(cell) for cell in cells])
+    table = Table(title=f"least error by bits of the busier direction, {workers} workers", title_justify="left",
+                  box=box.SIMPLE_HEAD, padding=0)  # fmt: skip
+    table.add_column("at most", justify="right", no_wrap=True)
+    for kind in found:
+        table.add_column(TITLES[kind])
+    for budget, methods in zip(BUDGETS, zip(*found.values(), strict=True), strict=True):
+        table.add_row(f"{budget:g} bits", *methods)
     return table
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, CollectivePhase, best_table, make_codec
+from hopsum.codec import Codec, CodecError, CollectivePhase, make_codec
 from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
@@ -96,11 +96,7 @@ class SwitchMethod:
             return None
         rng = np.random.default_rng([seed, workers])
         per_block = not isinstance(codec, ThcPublished)
-        values, block = codec.table.values, codec.block_elements
-        found = [
-            expected_nmse_of(x, values, codec.bound, workers, rng, block=block, per_block=per_block, rotations=1)
-            for _ in range(ROTATIONS)
-        ]
+        found = [expected_nmse_of(x, codec, rng, per_block=per_block, rotations=1) for _ in range(ROTATIONS)]
         return Theory(float(np.mean(found)), float(np.std(found) / (ROTATIONS - 1) ** 0.5))
 
 
@@ -257,11 +253,6 @@ def _estimator(label: str, name: str, family: str = "", **options: Any) -> Metho
     return MethodCandidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
 
 
-def _thc_of_3_bits(workers: int) -> SwitchMethod:
-    """Return thc with codes of 3 bits, which travel as 4 and leave room for more workers in lanes of 8 bits."""
-    return SwitchMethod(make_codec("thc", workers=workers, table=best_table(workers, bits=3)))
-
-
 def _two_shot(bits: int) -> MethodCandidate:
     return MethodCandidate(f"two-shot {bits} bits", lambda workers: TwoShotMethod(workers, bits), "two-shot")
 
@@ -272,10 +263,11 @@ def _power_sgd(rank: int) -> MethodCandidate:
 
 CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _switch("thc", "thc"),
-    _switch("thc 16-bit lanes", "thc", lane_bits=16),
-    MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc"),
-    _switch("thc 2 bits paired", "thc", bits=2, error_feedback=False),
-    _switch("thc packed results", "thc", result_bits=6),
+    *(_switch(f"thc:bits={bits}", f"thc:bits={bits}", "thc") for bits in (3, 2)),
+    *(_two_shot(bits) for bits in (4, 8)),
+    _switch("thc:result_bits=8", "thc:result_bits=8", "thc sums"),
+    _switch("thc stochastic", "thc:rounding=stochastic", "thc stochastic"),
+    _switch("thc 16-bit lanes", "thc:rounding=stochastic", "thc stochastic", lane_bits=16),
     _switch("thc published", thc_published.NAME, "published"),
     *(_switch(f"uhc {bits} bits", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
     _switch("fixed", "fixed"),
@@ -290,8 +282,8 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _estimator("top 1 %", "topk", fraction=0.01),
     _estimator("top 10 %", "topk", fraction=0.1),
     _estimator("terngrad", "terngrad"),
-    *(_two_shot(bits) for bits in (4, 8)),
     *(_power_sgd(rank) for rank in (2, 8)),
     MethodCandidate("int8 ring", Int8RingMethod, "int8 ring"),
 )
-"""Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""
+"""Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels. thc has three families:
+requantised results, whole sums, and stochastic rounding."""

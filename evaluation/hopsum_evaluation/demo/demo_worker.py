@@ -193,6 +193,5 @@ def _measure_nmse(agent: Agent, network: nn.Module, rank: int) -> Nmse | None:
         return None
     theory = None
     if isinstance(agent.codec, Thc) and agent.membership.quorum == agent.workers:
-        table = agent.codec.table
-        theory = expected_nmse_of(x, table.values, table.bound, agent.workers, np.random.default_rng(1))
+        theory = expected_nmse_of(x, agent.codec, np.random.default_rng(1))
     return Nmse(float(np.mean(errors)) / energy, theory)

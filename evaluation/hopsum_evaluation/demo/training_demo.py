@@ -219,7 +219,7 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
     codec = make_codec(plan.codec, workers=plan.workers)
     if plan.link == "udp":
         compiled_kernel()
-    report.chunk_elements = codec.block_elements * codec.chunk_blocks if isinstance(codec, RangeCodec) else None
+    report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
     with ExitStack() as stack:

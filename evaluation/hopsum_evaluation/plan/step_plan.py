@@ -31,13 +31,14 @@ from rich.table import Table
 
 from hopsum.agent import Agent, Span
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
 from hopsum.transport.udp_link import UdpLink
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table, switch_codec_argument
+from hopsum_evaluation.expected_error import expected_normal_nmse
 from hopsum_evaluation.plan.traffic import (
     PlanError,
     StepTraffic,
@@ -50,7 +51,7 @@ from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS, Op
 
-CODECS: Final = ("thc", "thc:result_bits=6", "thc:bits=2", "uhc", "fixed", "lossless")
+CODECS: Final = ("thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "uhc", "fixed", "lossless")
 """The codecs of a page where --codec names none."""
 TWO_SHOT_BITS: Final = (4, 8)
 MEASURED_ELEMENTS: Final = 1 << 20
@@ -75,7 +76,7 @@ class MethodPlan:
     allreduce_s: float
     step_s: float
     nmse: float | None
-    """Expected error of the mean of workers with the same input, by the theory of codecs with a lookup table."""
+    """Expected error of the mean of workers with the same normal vector, by theory, or as measured of two-shot."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -182,6 +183,7 @@ class PlanCosts:
     first_s: the part of codec_s before the first code can be sent, by codec. A two-shot encodes all before it sends.
     nmse: error of the mean by codec, where it is known.
     refused: codecs that a job of so many workers cannot have, with the reason.
+    ops: name of the switch's operation, by codec: costs are of that form of the codec.
     """
 
     chunk_s: float
@@ -191,6 +193,7 @@ class PlanCosts:
     first_s: dict[str, float] = field(default_factory=dict)
     nmse: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    ops: dict[str, str] = field(default_factory=dict)
 
 
 def measure_costs(options: argparse.Namespace) -> PlanCosts:
@@ -211,9 +214,10 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
             # A TypeError names an option that the codec lacks.
             costs.refused[name] = str(error)
             continue
+        costs.ops[name] = codec.op.name
         costs.codec_s[name], costs.first_s[name] = codec_seconds(codec, union, options.seed)
         if isinstance(codec, LookupTableCodec):
-            costs.nmse[name] = expected_nmse(codec.table, options.workers)
+            costs.nmse[name] = expected_normal_nmse(codec)
     return costs
 
 
@@ -249,15 +253,15 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
 
     Measured: processor time, the least of a few runs.
 
-    One rank's all-reduce of a vector of N(0, 1) with error feedback, of which a share `density` is not zero for codec
-    lossless. What the switch does in between is not counted, what ranks add is.
+    One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless, with error
+    feedback where the codec has it. What the switch does in between is not counted, what ranks add is.
     """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(elements, dtype=np.float32)
     if codec.name == "lossless":
         # Each element is zero by itself: no runs of zeros help the sketch.
         x[rng.random(elements) >= density] = 0
-    taken, feedback = [], ErrorFeedback(elements)
+    taken, feedback = [], ErrorFeedback(elements) if feeds_back(codec) else None
     for step in range(_RUNS + 1):
         begin = time.process_time()
         reduction = codec.start(x, ReductionContext(seed, step, 0), feedback)

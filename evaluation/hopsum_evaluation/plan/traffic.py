@@ -2,8 +2,7 @@
 """Bytes on a worker's link in one step: whole Ethernet frames, headers included, both ways.
 
 Summed methods: each vector takes the phases that its codec declares, each in chunks of its op. A chunk is one
-frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chunk is a frame with lanes: as large as a
-RESULT, both ways.
+frame up (UPDATE) and one down (RESULT), of the sizes that the op has (SHAPES).
 
 Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500. Acknowledgements are left out.
 Two-shot: as much of the codes, with a scale of 32 bits for every TWO_SHOT_BLOCK of them.
@@ -103,7 +102,7 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
         yield PhaseTraffic(Op.ADD32, ceil(GAMMA * (union + false)))
     elif isinstance(codec, RangeCodec):
         yield PhaseTraffic(Op.MAX32, blocks_of(elements, codec.block_elements))
-        yield PhaseTraffic(codec.op, -(-elements // codec.chunk_blocks))
+        yield PhaseTraffic(codec.op, elements)
     else:
         raise PlanError(f"codec {codec.name!r}: no sizes are known of it")
 

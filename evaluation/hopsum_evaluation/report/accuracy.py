@@ -27,7 +27,6 @@ from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_topologies import Star
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
-PAIRED: Final = "thc:bits=2"
 WINDOW: Final = 512
 
 Keep = Callable[[dict[str, Any]], None]

@@ -27,7 +27,7 @@ from hopsum_evaluation.bench.placements import PLACEMENTS, switches_of
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.demo.digits_network import MissingDataError
-from hopsum_evaluation.report.accuracy import PAIRED, Trainings, train_all, unavailable
+from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, UNSHAPED, Course
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, reached_s, time_ratios
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"schemes beside hopsum, of {', '.join(SCHEMES)} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
-        "--codec", type=switch_codec_argument, default=PAIRED, help="codec of hopsum's workers (default %(default)s)"
+        "--codec", type=switch_codec_argument, default="thc", help="codec of hopsum's workers (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
     return parser

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.codec.interface import feeds_back
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
@@ -242,7 +243,8 @@ def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reduce
     scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
     # A residual of its own: the one of the training must not change after the training.
-    feedback = ErrorFeedback(gradient.numel())
+    keeps = scheme in reducers.sums and feeds_back(reducers.sums[scheme].codec)
+    feedback = ErrorFeedback(gradient.numel()) if keeps else None
     found = []
     dist.barrier()
     for _ in range(PROBES + 1):

@@ -17,7 +17,7 @@ import numpy as np
 from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum_evaluation.baselines import thc_published
-from hopsum_evaluation.compare.compare import as_json, error_plots
+from hopsum_evaluation.compare.compare import BUDGETS, as_json, error_plots, least_errors
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
@@ -58,9 +58,13 @@ CLAIMS: Final = (
 )
 _EQUAL_WORKERS: Final = (1, 4, 8)
 _STEPS: Final = 4
-_BUDGETS: Final = (4.5, 6.5, 8.5, 16.5)
-"""Bits per element in the busier direction: paired codes, packed results, lanes of 8 and 16 bits, with their ranges."""
-_FEW: Final = ("thc", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "lossless", "terngrad", "top 10 %")
+_CHOSEN: Final = "thc stochastic"
+"""Label of the method that chooses a lookup table for the job."""
+_PUBLISHED: Final = "thc published"
+_FEW: Final = (
+    "thc", _CHOSEN, _PUBLISHED, "two-shot 4 bits", "uhc 4 bits", "srk 16 levels", "svk", "lossless", "terngrad",
+    "top 10 %",
+)  # fmt: skip
 """Methods of the small size."""
 
 
@@ -101,7 +105,7 @@ def _join(repeats: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
     """Measure the published table and the table of a job, all workers with one Gaussian vector."""
-    chosen = [each for each in CANDIDATES if each.label in ("thc", "thc published")]
+    chosen = [each for each in CANDIDATES if each.label in (_CHOSEN, _PUBLISHED)]
     plan = ComparisonPlan(chosen, ("gaussian",), _EQUAL_WORKERS, elements, _STEPS, seed, identical=True)
     by_workers: dict[int, dict[str, float]] = defaultdict(dict)
     for cell in measure_all(plan):
@@ -110,8 +114,8 @@ def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
     return [
         {
             "workers": n,
-            "ours": found["thc"],
-            "published": found["thc published"],
+            "ours": found[_CHOSEN],
+            "published": found[_PUBLISHED],
             "expected": expected_nmse(thc_published.PUBLISHED, n),
         }
         for n, found in by_workers.items()
@@ -162,24 +166,9 @@ def show(result: Result) -> Shown:
 
 def least_error(cells: Sequence[dict[str, Any]]) -> ShownTable:
     """Tabulate the method with the least error of each kind of vectors, by bits in the busier direction."""
-    # More than two workers: with fewer, two-shot and rings send much less for each element.
-    workers = min({cell["workers"] for cell in cells} - {1, 2})
-    rows = []
-    for kind in dict.fromkeys(cell["vectors"] for cell in cells):
-        here = [cell for cell in cells if (cell["vectors"], cell["workers"]) == (kind, workers)]
-        rows.append([TITLES[kind], *(_least(here, most) for most in _BUDGETS)])
-    heads = (f"vectors, {workers} workers", *(f"at most {most:g} bits" for most in _BUDGETS))
-    return ShownTable("error-least", heads, rows)
-
-
-def _least(cells: Sequence[dict[str, Any]], most_bits: float) -> str:
-    # The busier direction decides: a link carries both at the same time.
-    fit = [
-        (cell["nmse"], cell["method"])
-        for cell in cells
-        if cell["nmse"] is not None and max(cell["bits_up"], cell["bits_down"]) <= most_bits
-    ]
-    return f"{min(fit)[1]} ({figure(min(fit)[0], 2)})" if fit else "-"
+    workers, found = least_errors(cells)
+    heads = (f"vectors, {workers} workers", *(f"at most {most:g} bits" for most in BUDGETS))
+    return ShownTable("error-least", heads, [[TITLES[kind], *methods] for kind, methods in found.items()])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

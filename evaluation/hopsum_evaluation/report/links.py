@@ -32,7 +32,7 @@ WORKERS: Final = 4
 SPARE: Final = 1.5
 COMPUTE: Final = "100ms"
 RATES: Final = ("200mbit", "1gbit")
-OURS: Final = ("thc", "thc:bits=2")
+OURS: Final = ("thc", "thc:bits=3", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4")
 # On slow links a step of the largest would take fp32 minutes.
 TIMED: Final = {
@@ -42,7 +42,7 @@ TIMED: Final = {
 """Rates at which steps of a model are timed."""
 STEPS: Final = {"cnn-10m": 3, "transformer-10m": 1}
 """Seeds with which steps to a target are counted, on links that are not shaped: on slow ones they take hours."""
-_CODECS: Final = ("--codec", OURS[0], "--codec", OURS[1])
+_CODECS: Final = tuple(word for name in OURS for word in ("--codec", name))
 _ALONE: Final = ("--only", "gloo-fp32", "--only", "gloo-fp16", "--only", "two-shot:bits=4")
 
 
@@ -87,7 +87,8 @@ def _spare(rate: str) -> float:
 
 def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> LinkCase:
     elements, buckets, runs = size
-    subjects = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], "--codec", OURS[1])
+    # Without a name of --only, subjects of its default come along.
+    subjects = (*_ALONE, *_CODECS) if placement == "fabric" else ("--only", OURS[0], *_CODECS)
     arguments = ("--elements", elements, "--buckets", buckets, "--runs", runs, "--rates", rate, *subjects)
     name = f"allreduce-{placement}-{elements}-{rate}"
     return LinkCase(name, "allreduce", arguments, placement, trains=False, spare=_spare(rate))
@@ -95,13 +96,13 @@ def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> LinkCase:
 
 def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> LinkCase:
     # Others need no switch: at the hosts their trainings would be the same again.
-    others = [*OTHERS, OURS[0]] if placement == "fabric" else [OURS[0]]
+    others = [*OTHERS, *OURS[1:]] if placement == "fabric" else OURS[1:]
     arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
     return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
 
 
 def _count(model: str) -> LinkCase:
-    others = ",".join((*OTHERS, OURS[0]))
+    others = ",".join((*OTHERS, *OURS[1:]))
     arguments = ("--model", model, "--rate", UNSHAPED, "--others", others, "--seeds", str(STEPS[model]))
     return LinkCase(f"steps-{model}", "accuracy", arguments)
 

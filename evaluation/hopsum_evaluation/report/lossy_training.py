@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import ErrorFeedback, ReductionContext, best_table, make_codec
-from hopsum.codec.interface import blocks_of
+from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.interface import blocks_of, feeds_back
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.thc import LookupTableCodec
+from hopsum.codec.thc import CODE_BITS, LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.report.experiment import NotRunError, Settings
 from hopsum_wire import Op
@@ -131,7 +131,7 @@ def allreduce(
     codec: LookupTableCodec,
     vectors: Sequence[NDArray[np.float32]],
     context: tuple[int, int],
-    feedback: Sequence[ErrorFeedback],
+    feedback: Sequence[ErrorFeedback | None],
     fate: Fate | None,
     *,
     published: bool,
@@ -142,7 +142,7 @@ def allreduce(
         codec: codec of all workers. Its granularity is even if `published`, so that half of it stands for zero.
         vectors: one per worker, float32[n].
         context: seed and step.
-        feedback: one per worker, without an all-reduce in progress.
+        feedback: one per worker, without an all-reduce in progress. None: the codec has none.
         fate: lost packets. None: nothing is missing.
         published: True for the behaviour of the published scheme, False for hopsum's.
     """
@@ -213,16 +213,16 @@ class TrainingOutcome:
     apart: float
     """Largest distance of a worker's parameters from their mean, over the norm of the mean."""
     residual: list[float]
-    """Norm of the error feedback of worker 0, over that of its gradient then on average, per tenth of the training."""
+    """Norm of the error feedback of worker 0, over that of its gradient then on average, per tenth of the training: 0
+    where the codec has no error feedback."""
 
 
 def make_case_codec(case: Case) -> LookupTableCodec:
-    """Make the codec of a case: THC as published, or with the table and the ranges of a job."""
+    """Make the codec of a case: THC as published, whose sums need lanes of 16 bits, or codec thc."""
     if case.scheme == "published":
         made = make_codec(thc_published.NAME, workers=case.workers, lane_bits=LANE_BITS)
     else:
-        table = best_table(case.workers, LANE_BITS, bits=case.bits)
-        made = make_codec("thc", workers=case.workers, table=table, lane_bits=LANE_BITS)
+        made = make_codec("thc" if case.bits == CODE_BITS else f"thc:bits={case.bits}", workers=case.workers)
     assert isinstance(made, LookupTableCodec)
     return made
 
@@ -232,10 +232,11 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
     workers = range(case.workers)
     first = learner.start(settings.rng("data", "parameters", repeat))
     parameters, speed = [first.copy() for _ in workers], [np.zeros_like(first) for _ in workers]
-    # Streams by repeat and number of workers, not by scheme: all schemes meet the same batches and losses.
+    # Streams by repeat and number of workers, not by scheme: all schemes meet the same batches.
     batches, fates = settings.rng("batch", repeat, case.workers), settings.rng("loss", repeat, case.workers)
     codec = None if case.scheme == "fp32" else make_case_codec(case)
-    feedback = [ErrorFeedback(PARAMETERS) for _ in workers]
+    keeps = codec is not None and feeds_back(codec)
+    feedback = [ErrorFeedback(PARAMETERS) if keeps else None for _ in workers]
     residual, size = [], []
     # Steps in which all workers together see every training image once.
     pass_steps = max(1, len(learner.y) // (BATCH * case.workers))
@@ -250,7 +251,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
             # What the published scheme proposes against drift: parameters are averaged in full precision.
             together = np.mean(parameters, axis=0)
             parameters = [together.copy() for _ in workers]
-        residual.append(float(np.linalg.norm(feedback[0].residual)))
+        residual.append(0.0 if feedback[0] is None else float(np.linalg.norm(feedback[0].residual)))
         size.append(float(np.linalg.norm(gradients[0])))
     return TrainingOutcome(float(np.mean([learner.accuracy(each) for each in parameters])), _apart(parameters),
                    _per_tenth(residual, size))  # fmt: skip
@@ -261,7 +262,7 @@ def _means(
     codec: LookupTableCodec | None,
     gradients: list[Floats],
     context: tuple[int, int],
-    feedback: list[ErrorFeedback],
+    feedback: list[ErrorFeedback | None],
     fates: np.random.Generator,
 ) -> list[Floats]:
     if codec is None:

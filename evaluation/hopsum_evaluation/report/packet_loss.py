@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section `loss`: THC's simulations: training in memory with lost packets, stragglers, few bits and many workers.
 
-Workers in one process train a small network on scikit-learn's digits, codes of 4 bits in lanes of 16, with error
-feedback. Packets are lost independently, each way. Late workers miss the sums of a step with all that they send.
-`lossy_training` says what hopsum and the published scheme do then. Drops are in points of test accuracy against fp32
-with the same batches and first parameters.
+Workers in one process train a small network on scikit-learn's digits. hopsum has codec thc, and the published scheme
+codes of 4 bits in lanes of 16 bits with error feedback. Packets are lost independently, each way. Late workers miss the
+sums of a step with all that they send. `lossy_training` says what hopsum and the published scheme do then. Drops are in
+points of test accuracy against fp32 with the same batches and first parameters.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from hopsum_evaluation.report.answers import (
 )
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
 from hopsum_evaluation.report.experiment import Shown, ShownTable
+from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_evaluation.units import figure
 
 LINKS: Final = "links"
@@ -72,7 +73,7 @@ def answers_page(report: dict[str, Any]) -> str:
         lines += [
             "Dilated: links are slower by that factor and times divided by it "
             "([time dilation](performance.md#time-dilation)). All-reduces on 16 processors, where each worker had its "
-            "own, beside this run; fp32 and fp16 are the same code, thc is of an earlier commit:",
+            "own, beside this run:",
             "", *_markdown(check),
         ]  # fmt: skip
     lines += ["## Which scheme", "", *answer_lines(report, "")]
@@ -132,6 +133,8 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
 def answer_words(answers: Sequence[LinkAnswer]) -> str:
     """Say in three sentences how many times as fast hopsum is, in how many cases it is faster, and what it costs."""
     fp32, hooks, wins = [], [], []
+    # A recorded run has the schemes of its commit.
+    named = sorted({name for each in answers for place in PLACES for name in each.times[place] if is_ours(name)})
     for place, words in PLACES.items():
         here = [each for each in answers if each.ours(place) and each.best(each.hooks)]
         # A run that was stopped has not all places.
@@ -147,12 +150,18 @@ def answer_words(answers: Sequence[LinkAnswer]) -> str:
     if not wins:
         return "None of the schemes can be compared."
     return (
-        f"Beside DDP in fp32, training with hopsum (the faster of thc and thc:bits=2) is {' and '.join(fp32)}. Beside "
+        f"Beside DDP in fp32, training with hopsum ({_fastest_of(named)}) is {' and '.join(fp32)}. Beside "
         f"the best of torch's hooks (fp16, PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster "
         f"{' and '.join(wins)}, by whole intervals. "
         'Compressing takes processor time and changes gradients: `method="auto"` measures both ways on your job, '
         "`hopsum plan` predicts."
     )
+
+
+def _fastest_of(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"the {'faster' if len(names) == 2 else 'fastest'} of {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _span(values: Sequence[float]) -> str:

@@ -29,7 +29,7 @@ from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
 
-TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=2")
+TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=3", "thc:bits=2")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,8 +9,10 @@ half of them read and half written. On the CPU it measures plain torch operation
 scales, counts of contributors, the checks, and waiting for the device. Before anything is timed, payloads and mean of
 a sample are compared with the twin's, or on the CPU with numpy's.
 
+Results have random content: what they are is no matter of time.
+
 `all_reduces` are whole all-reduces with error feedback but for the network, as the communicator's thread makes them: by
-the host's clock, with codes and sums crossing the bus.
+the host's clock, with codes and results crossing the bus.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -27,13 +30,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
+from hopsum.codec import make_codec
+from hopsum.codec.backends.kernels import THC_BLOCK
 from hopsum.codec.interface import CodecError, ReductionContext
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import SharedRanges
-from hopsum.torch.codec.torch_kernels import TorchKernels
+from hopsum.torch.codec.torch_kernels import DeviceContributors, TorchKernels
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
@@ -61,7 +64,7 @@ class TimedPhase:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The vectors and results that all phases work on. All ranks have the same vector."""
+    """The vectors and results that all phases work on, those of one rank."""
 
     codec: TorchThc
     context: ReductionContext
@@ -69,8 +72,9 @@ class Inputs:
     own: torch.Tensor
     shared: torch.Tensor
     payloads: torch.Tensor
-    sums: torch.Tensor
-    counts: torch.Tensor
+    results: torch.Tensor
+    """Results with random content, of all workers."""
+    contributors: DeviceContributors
 
     @classmethod
     def make(cls, codec: TorchThc, elements: int, seed: int) -> Inputs:
@@ -81,32 +85,35 @@ class Inputs:
         context = ReductionContext(seed, 1, 0)
         own = codec.ranges(x)
         payloads = encode(codec, x, own, own, context)
-        sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-        TorchKernels().thc_lookup(payloads, codec.device_table, sums)
-        # All ranks have the same vector, so the sum is one contribution times their number.
-        sums *= codec.workers
-        counts = torch.full((len(own),), codec.workers, dtype=torch.int32, device=codec.device)
-        return cls(codec, context, x, own, own.clone(), payloads, sums, counts)
+        # Every byte is a result's if codes are results. Whole sums have a largest lane.
+        most = 255 if codec.form.requantized else codec.workers * codec.table.granularity
+        shape = (len(own), SHAPES[codec.op].down_bytes)
+        results = torch.randint(0, most + 1, shape, dtype=torch.uint8, generator=generator, device=codec.device)
+        everybody = np.full(len(own), (1 << codec.workers) - 1, np.uint64)
+        packed = torch.from_numpy(codec.pack_contributors(everybody)).to(codec.device)
+        return cls(codec, context, x, own, own.clone(), payloads, results, codec.contributors(packed, len(own)))
+
+    @property
+    def factors(self) -> torch.Tensor:
+        """Return the factors of sums of all workers, float32[blocks]."""
+        return self.codec.factors(self.shared, self.contributors.counts)
 
 
 def encode(
     codec: TorchThc, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
 ) -> torch.Tensor:
     """Return the payloads of a whole vector, from its own ranges and those that the ranks share."""
-    rows = (codec.chunks(len(own)), SHAPES[codec.op].up_bytes)
-    payloads = torch.empty(rows, dtype=torch.uint8, device=codec.device)
+    payloads = torch.empty((len(own), SHAPES[codec.op].up_bytes), dtype=torch.uint8, device=codec.device)
     codec.encode_blocks(x, *codec.scales(own, shared), context, 0, payloads)
     return payloads
 
 
-def decode(
-    codec: TorchThc, sums: torch.Tensor, counts: torch.Tensor, shared: torch.Tensor, context: ReductionContext,
-    elements: int,
-) -> torch.Tensor:  # fmt: skip
-    """Return the mean of a whole vector, from sums of `counts` workers. Refuse sums that the table cannot make."""
-    mean = torch.empty(elements, device=codec.device)
-    if codec.decode_blocks(sums, counts, codec.factors(shared, counts), context, 0, mean).item():
-        codec.refuse_sums(sums, counts)
+def decode(inputs: Inputs) -> torch.Tensor:
+    """Return the mean of the whole vector. Refuse sums that the table cannot make."""
+    codec, mean = inputs.codec, torch.empty_like(inputs.x)
+    given = (inputs.results, inputs.contributors, inputs.factors, inputs.context, 0, mean)
+    if codec.decode_blocks(*given).item():
+        codec.refuse_sums(inputs.results, inputs.contributors.counts)
     return mean
 
 
@@ -126,15 +133,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if elements % THC_BLOCK:
         parser.error(f"--elements {elements}: whole blocks of {THC_BLOCK}")
     try:
-        codec = TorchThc(options.workers, device=options.device, backend=options.codec_backend)
-    except CodecError as error:
+        host = make_codec(options.codec, workers=options.workers, backend="numpy")
+        if not isinstance(host, Thc):
+            parser.error(f"--codec {options.codec}: thc, with options")
+        codec = TorchThc(host, device=options.device, backend=options.codec_backend)
+    except (CodecError, TypeError) as error:
+        # A TypeError names an option that the codec lacks.
         parser.error(str(error))
     inputs = Inputs.make(codec, elements, options.seed)
-    difference = compare_sample(inputs)
+    # On the CPU the tensors' own operations are measured: numpy's codec judges them.
+    difference = compare_with_numpy(inputs, host) if codec.device.type == "cpu" else compare_sample(inputs)
     if difference:
         print(difference, file=sys.stderr)
         return 1
-    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)}
+    report = {"codec": options.codec} | describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)}
     report["all_reduces"] = time_all_reduces(inputs, options.runs)
     print(json.dumps(report))
     return 0
@@ -145,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hopsum_evaluation.torch.bench", description=__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device, help="default: cuda where there is one, else cpu")
+    parser.add_argument("--codec", default="thc", help="codec, as in thc:bits=2 (default %(default)s)")
     parser.add_argument(
         "--codec-backend", default="auto", help="back end of the codec: auto, torch or triton (default %(default)s)"
     )
@@ -156,40 +169,34 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def compare_sample(inputs: Inputs) -> str:
-    """Compare the first and last blocks of the sample with another backend. Return a difference in words, or ""."""
-    codec, blocks = inputs.codec, len(inputs.own)
-    mean = decode(codec, inputs.sums, inputs.counts, inputs.shared, inputs.context, inputs.x.numel())
-    # On the CPU the tensors' own operations are measured: numpy's codec judges them.
-    if codec.device.type == "cpu":
-        return _compare_with_numpy(inputs, mean)
-    half = min(SAMPLE_BLOCKS // 2, blocks)
+    """Compare the first and last blocks of the sample with torch's own operations. Return a difference in words."""
+    codec, blocks, mean = inputs.codec, len(inputs.own), decode(inputs)
+    twin, half = copy(codec), min(SAMPLE_BLOCKS // 2, blocks)
+    twin.kernels = TorchKernels()
     # First and last blocks: an index that overflows 32 bits shows at the end of 2^28 elements.
     for first in (0, blocks - half):
-        rows = slice(first, first + half)
-        keys = codec.keys(inputs.context, first)
-        payloads = torch.empty_like(inputs.payloads[rows])
-        scales, shifts = codec.scales(inputs.own[rows], inputs.shared[rows])
-        part = inputs.x.view(-1, THC_BLOCK)[rows]
-        TorchKernels().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
-        right = torch.empty_like(part)
-        counts, factors = inputs.counts[rows], codec.factors(inputs.shared[rows], inputs.counts[rows])
-        TorchKernels().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
+        rows, elements = slice(first, first + half), slice(first * THC_BLOCK, (first + half) * THC_BLOCK)
+        payloads, right = torch.empty_like(inputs.payloads[rows]), torch.empty_like(inputs.x[elements])
+        scales = twin.scales(inputs.own[rows], inputs.shared[rows])
+        twin.encode_blocks(inputs.x[elements], *scales, inputs.context, first, payloads)
+        given = (inputs.results[rows], inputs.contributors.part(rows), inputs.factors[rows])
+        twin.decode_blocks(*given, inputs.context, first, right)
         if not torch.equal(payloads, inputs.payloads[rows]):
             return f"payloads of blocks {first} to {first + half} differ from the twin's: nothing was measured"
-        if not torch.equal(right, mean.view(-1, THC_BLOCK)[rows]):
+        if not torch.equal(right, mean[elements]):
             return f"means of blocks {first} to {first + half} differ from the twin's: nothing was measured"
     return ""
 
 
-def _compare_with_numpy(inputs: Inputs, mean: torch.Tensor) -> str:
-    codec, blocks = inputs.codec, min(SAMPLE_BLOCKS, len(inputs.own))
+def compare_with_numpy(inputs: Inputs, host: Thc) -> str:
+    """Compare the first blocks of the sample with numpy's codec. Return a difference in words."""
+    blocks, mean = min(SAMPLE_BLOCKS, len(inputs.own)), decode(inputs)
     elements, rows = blocks * THC_BLOCK, slice(0, blocks)
-    numpy = Thc(codec.workers, table=codec.table, kernels=load_kernels("numpy"))
     x, own = inputs.x[:elements].numpy(), inputs.own[rows].numpy()
     shared = SharedRanges(inputs.shared[rows].numpy())
-    payloads = numpy.encode(x, own.view(np.uint32), shared, inputs.context)
-    bitmaps = np.full(blocks, (1 << codec.workers) - 1, np.uint64)
-    right = numpy.decode(inputs.sums[rows].numpy(), bitmaps, shared, elements, inputs.context)
+    payloads = host.encode(x, own.view(np.uint32), shared, inputs.context)
+    bitmaps = np.full(blocks, (1 << host.workers) - 1, np.uint64)
+    right = host.decode(inputs.results[rows].numpy(), bitmaps, shared, elements, inputs.context)
     same = np.array_equal(payloads, inputs.payloads[rows].numpy()) and np.array_equal(right, mean[:elements].numpy())
     return "" if same else "the sample differs from numpy's: nothing was measured"
 
@@ -198,12 +205,11 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
     """List the phases to time. Settling subtracts the same codes again and again, which changes no time."""
     codec, context, x = inputs.codec, inputs.context, inputs.x
     rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
-    pending, out, payloads = x.clone().view(-1, THC_BLOCK), torch.empty_like(rows), torch.empty_like(inputs.payloads)
-    scales, shifts = codec.scales(inputs.own, inputs.shared)
-    factors = codec.factors(inputs.shared, inputs.counts)
-    keys: BlockKeys = codec.keys(context, 0)
-    kernels, table, granularity, shared = codec.kernels, codec.device_table, codec.table.granularity, inputs.shared
+    pending, out = x.clone(), torch.empty_like(rows)
+    kernels, shared, payloads = codec.kernels, inputs.shared, torch.empty_like(inputs.payloads)
+    scaled, factors = codec.scales(inputs.own, shared), inputs.factors
     feedback = DeviceFeedback(x.numel(), codec.device)
+    up, down = (each / THC_BLOCK for each in (SHAPES[codec.op].up_bytes, SHAPES[codec.op].down_bytes))
 
     def with_feedback() -> None:
         own = feedback.compensate(codec, x)
@@ -211,18 +217,17 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
         subtract(codec, sent, own, context, feedback.pending)
         feedback.commit()
 
-    decoded = (inputs.sums, inputs.counts, factors, granularity, keys, out)
+    # Without a rest of a block these are one launch each.
+    decoded = (inputs.results, inputs.contributors, factors, context, 0, out.view(-1))
     return [
         TimedPhase("kernel ranges", 4, lambda: kernels.root_mean_square(rows)),
-        TimedPhase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
-        TimedPhase("kernel decode", 5, lambda: kernels.thc_decode(*decoded)),
+        TimedPhase("kernel encode", 4 + up, lambda: codec.encode_blocks(x, *scaled, context, 0, payloads)),
+        TimedPhase("kernel decode", down + 4, lambda: codec.decode_blocks(*decoded)),
         TimedPhase("kernel compensate", 12, lambda: kernels.compensate(rows, residual, out)),
-        TimedPhase(
-            "kernel subtract", 8.5, lambda: kernels.thc_subtract(inputs.payloads, factors, table, keys, pending)
-        ),
-        TimedPhase("codec ranges + encode", 8.5, lambda: encode(codec, x, codec.ranges(x), shared, context)),
-        TimedPhase("codec decode", 5, lambda: decode(codec, inputs.sums, inputs.counts, shared, context, x.numel())),
-        TimedPhase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),
+        TimedPhase("kernel subtract", up + 8, lambda: codec.subtract_blocks(payloads, factors, context, pending)),
+        TimedPhase("codec ranges + encode", 8 + up, lambda: encode(codec, x, codec.ranges(x), shared, context)),
+        TimedPhase("codec decode", down + 4, lambda: decode(inputs)),
+        TimedPhase("codec with error feedback", 12 + 4 + up + up + 8, with_feedback),
     ]
 
 

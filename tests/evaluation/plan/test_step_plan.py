@@ -46,7 +46,7 @@ def test_a_step_is_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     assert ring["step_s"] == pytest.approx(0.1 + ring["wire_s"])
     assert thc["codec_s"] == pytest.approx(2e6 * ELEMENT_S)
     assert thc["network_s"] == pytest.approx(2e6 / 1024 * CHUNK_S + 8 * VECTOR_S, rel=0.01)
-    assert thc["wire_s"] == pytest.approx(2e6 * 8.6 / 1e8, rel=0.02)
+    assert thc["wire_s"] == pytest.approx(2e6 * 4.6 / 1e8, rel=0.02)
     # Nothing passes the wire before the ranges are known.
     assert thc["allreduce_s"] == pytest.approx(thc["wire_s"] + 2e6 * FIRST_S)
     assert 0 < thc["nmse"] < 0.05
@@ -75,8 +75,8 @@ def test_overlap_hides_all_but_the_last_vector(capsys: pytest.CaptureFixture[str
 
 
 def test_a_codec_that_the_job_cannot_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    report = plan(capsys, *JOB, "--workers", "64", "--codec", "thc:result_bits=6", "--codec", "fixed")
-    assert list(report["refused"]) == ["thc:result_bits=6"]
+    report = plan(capsys, *JOB, "--workers", "64", "--codec", "thc:bits=3", "--codec", "fixed")
+    assert list(report["refused"]) == ["thc:bits=3"]
     assert main(["plan", *JOB]) == 0
     assert "2,000,000 elements, 4 workers, links of 100 Mbit/s, computing 100 ms" in capsys.readouterr().out
 
@@ -116,9 +116,10 @@ def test_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
 WORKERS = 3
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),
-    ("thc", {"lane_bits": 16}),
+    ("thc", {"bits": 3}),
     ("thc", {"bits": 2}),
-    ("thc", {"result_bits": 6}),
+    ("thc", {"result_bits": 8}),
+    ("thc", {"rounding": "stochastic", "lane_bits": 16}),
     ("uhc", {"bits": 8}),
     ("fixed", {}),
 ]
@@ -147,6 +148,18 @@ def test_bytes_are_those_that_the_codec_hands_over(name: str, options: dict[str,
     found = exchanged(codec, [rng.standard_normal(elements, dtype=np.float32) for _ in range(WORKERS)])
     traffic = summed_traffic(codec, elements, 1, 1.0)
     assert traffic == (sum(f[2] for f in found), sum(f[3] for f in found), sum(f[1] for f in found), len(found))
+
+
+@pytest.mark.parametrize(("name", "up", "down"), [("thc", 4, 4), ("thc:bits=3", 3, 3), ("thc:bits=2", 2, 2),
+                                                  ("thc:result_bits=8", 4, 8)])  # fmt: skip
+def test_an_element_has_its_bits_and_its_share_of_headers_and_ranges(name: str, up: int, down: int) -> None:
+    """A chunk of 1,024 elements has headers of 74 bytes, and so has each chunk of 256 ranges."""
+    elements = 1024 * 256 * 10
+    traffic = summed_traffic(make_codec(name, workers=4, backend="numpy"), elements, 1, 1.0)
+    extra = 8 * 74 / 1024 + 8 * (1024 + 74) / (1024 * 256)
+    assert FRAME_OVERHEAD_BYTES == 74
+    assert 8 * traffic.up_bytes / elements == pytest.approx(up + extra)
+    assert 8 * traffic.down_bytes / elements == pytest.approx(down + extra)
 
 
 @pytest.mark.parametrize("density", [0.002, 0.05, 0.4])

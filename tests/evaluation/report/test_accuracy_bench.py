@@ -19,7 +19,7 @@ from hopsum_evaluation.report.time_to_target import BEST, reached_s, time_ratios
 
 from ...support.printed import usage_error
 
-OURS = "thc:bits=2"
+OURS = "thc"
 CNN = MODELS["cnn"]
 
 
