@@ -61,7 +61,6 @@ _REACH: Final = 5.0
 """Standard deviations of the workers' common part that are counted."""
 _LEAST_SPREAD: Final = 0.1
 """Least standard deviation of what workers do not have in common, in distances of levels."""
-_LANE_MAX: Final = 127
 _HALF_LANES: Final = 128
 """Sums that the second lookup tells apart: it takes the upper 7 bits of a lane."""
 

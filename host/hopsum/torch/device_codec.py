@@ -17,7 +17,7 @@ from hopsum.config import CODEC_ON, CodecOn
 from hopsum.torch.codec import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceVector
 from hopsum.torch.streams import Staging, streams_of
-from hopsum_wire import LANE_GROUP_CODES, Op
+from hopsum_wire import Op
 
 _CHECKED_ELEMENTS: Final = 5 * 1024 + 5
 _log: Final = logging.getLogger(__name__)
@@ -110,32 +110,10 @@ def device_codec(codec: Codec, device: torch.device | str, *, backend: str = "au
     # Not isinstance: a subclass may make other bytes.
     if type(codec) is not Thc:
         raise CodecError(f"codec {codec.name} has no form for devices: thc has one")
-    _require_form(codec)
-    made = TorchThc(
-        codec.workers,
-        table=codec.table,
-        bits=codec.bits,
-        result_bits=codec.result_bits if codec.op == Op.LOOKUP_ADD6 else None,
-        device=device,
-        backend=backend,
-    )
+    made = TorchThc(codec, device=device, backend=backend)
     found = DeviceCodec(made, Staging(streams_of(made.device)))
     _require_same(codec, found)
     return found
-
-
-def _require_form(codec: Thc) -> None:
-    """Raise CodecError unless the options are those that `TorchThc` has."""
-    unlike = {
-        f"lane_bits={codec.lane_bits}": codec.lane_bits != 8,
-        f"code_group={codec.code_group}": codec.code_group != LANE_GROUP_CODES,
-    }
-    if any(unlike.values()):
-        found = ", ".join(option for option, is_unlike in unlike.items() if is_unlike)
-        raise CodecError(
-            f"codec thc with {found} has no form for devices: it has one for lane_bits=8 and "
-            f"code_group={LANE_GROUP_CODES}, with any of bits and result_bits"
-        )
 
 
 def _require_same(codec: Codec, found: DeviceCodec) -> None:
@@ -154,8 +132,9 @@ def _require_same(codec: Codec, found: DeviceCodec) -> None:
         if right.phase.op == Op.MAX32:
             # One block exceeds its shared range, as if its ranges had come too late for the quorum.
             sums.view(">f4")[0, 0] /= 4
-        # The highest rank, so that the top bit of the bitmap is used.
+        # The highest rank, so that the top bit of the bitmap is used, and now and then all ranks: two sets.
         contributors = np.full(len(sums), 1 << codec.workers - 1, np.uint64)
+        contributors[1::2] = (1 << codec.workers) - 1
         for each in (right, ours):
             each.take(sums, contributors)
     assert right.mean is not None

@@ -2,14 +2,15 @@
 """One all-reduce of a tensor by `TorchThc`, as a state machine without I/O but that of the bus.
 
 The states and the bytes are those of `hopsum.codec.range_codec.RangeReduction`. A vector of n elements in blocks of
-1024, with codes of 4 bits and sums of 8, waits for the device three times and moves across the bus:
+1024, with codes of b bits and results of r bits, waits for the device three times and moves across the bus:
 
-    phase    to the host                      to the device                     the host waits for
-    RANGES   4 n/1024, ranges; 8              nothing                           ranges
-    SUMS     n/2, codes                       4 n/1024, shared ranges           codes
-    DONE     4, a flag; 8                     n, sums; 4 n/1024, counts         mean and residual
+    phase    to the host                  to the device                                    the host waits for
+    RANGES   4 n/1024, ranges; 8          nothing                                          ranges
+    SUMS     b n/8, codes                 4 n/1024, shared ranges                          codes
+    DONE     4, a flag; 8                 r n/8, results; 8 n/1024 + 64 s, contributors    mean and residual
 
-8 are the squares of the sample that statistics look at, with an error feedback (`hopsum.agent.vector`).
+8 are the squares of the sample that statistics look at, with an error feedback (`hopsum.agent.vector`). s is the number
+of sets of contributors, as a rule one. Rounding without a dither needs only their numbers, 4 n/1024.
 
 A large vector is encoded and decoded in pieces, so that a piece is copied while the next one is worked on. When the
 last wait is over, nothing of the all-reduce is queued any more: any stream may use mean and residual.
@@ -33,12 +34,10 @@ from hopsum.codec.interface import (
     CodecError,
     CollectivePhase,
     Floats,
-    Ints,
     OnNonfinite,
     ReductionContext,
     ReductionState,
     Tensors,
-    contributor_counts,
     includes,
     require_rows,
 )
@@ -49,13 +48,14 @@ from hopsum.codec.vector_reduction import (
     require_finite,
     require_ranges,
 )
+from hopsum.torch.codec.torch_kernels import DeviceContributors
 from hopsum.torch.codec.torch_thc import TorchThc, bounded, require_device, require_tensor_vector
 from hopsum.torch.streams import Mark, Staging, streams_of
 from hopsum_wire.payload import SHAPES
 
 PIECE_ELEMENTS: Final = 1 << 23
-"""The elements of a piece: 4 MiB of codes, 8 MiB of sums. On an H200 a DDP bucket of 25 MiB took 4.0 ms, 4.9 ms in
-pieces of half the size; larger pieces were as fast."""
+"""The elements of a piece: 4 MiB of codes of 4 bits, 8 MiB of whole sums. With these a DDP bucket of 25 MiB took 4.0 ms
+on an H200, 4.9 ms in pieces of half the size; larger pieces were as fast."""
 _LARGE: Final = 2.0**100
 
 
@@ -155,7 +155,6 @@ class _Piece(NamedTuple):
     """A run of blocks of a vector."""
 
     blocks: slice
-    chunks: slice
     elements: slice
 
 
@@ -171,7 +170,7 @@ class DeviceReduction(BlockReduction):
         feedback: on the same device.
         out: float32[elements], becomes the mean; may be x.
         ready: mark behind what makes x.
-        piece_elements: that are worked on while others are copied; whole chunks of them are.
+        piece_elements: that are worked on while others are copied; whole blocks of them are.
     """
 
     def __init__(
@@ -243,18 +242,18 @@ class DeviceReduction(BlockReduction):
     def _encode(self, shared: Floats) -> Bytes:
         """Return the codes on the host. The device keeps ranges and codes for the end."""
         codec, staging = self.codec, self._staging
-        rows = (codec.chunks(self._blocks), SHAPES[codec.op].up_bytes)
+        rows = (self._blocks, SHAPES[codec.op].up_bytes)
         codes = staging.streams.room(rows, torch.uint8)
         # Copied beside the kernels of the step. Kernels queued from here on see it.
         self._shared = staging.load(shared)
         with staging.on_kernels():
             scales, shifts = codec.scales(self._ranges, self._shared)
             self._payloads = torch.empty(rows, dtype=torch.uint8, device=codec.device)
-            for blocks, chunks, elements in self._pieces():
-                made = self._payloads[chunks]
+            for blocks, elements in self._pieces():
+                made = self._payloads[blocks]
                 codec.encode_blocks(self._x[elements], scales[blocks], shifts[blocks], self.context, blocks.start, made)
                 # The codes of this piece cross the bus while the next piece is encoded.
-                staging.fetch(made, codes[chunks])
+                staging.fetch(made, codes[blocks])
         # The host needs the codes: they go to the network from its memory.
         staging.wait()
         return codes.numpy()
@@ -279,34 +278,33 @@ class DeviceReduction(BlockReduction):
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         codec, staging = self.codec, self._staging
-        require_rows(results, codec.chunks(self._blocks), SHAPES[codec.op].down_bytes, f"results of {self.elements}")
-        by_block = self._by_block(contributors)
-        require_ranges(by_block, self._blocks, "contributors instead of")
-        counts = contributor_counts(by_block, codec.workers)
+        require_rows(results, self._blocks, SHAPES[codec.op].down_bytes, f"results of {self.elements}")
+        require_ranges(contributors, self._blocks, "contributors instead of")
+        packed = codec.pack_contributors(contributors)
         with staging.on_kernels():
-            beyond = self._decode(results, counts)
+            taken = codec.contributors(staging.load(packed), self._blocks)
+            beyond = self._decode(results, taken)
             if self._feedback is not None:
-                self._subtract_delivered(by_block, beyond)
+                self._subtract_delivered(contributors, beyond)
                 self._take_sample(self._x)
             # In the order of the kernels: it is there when the mean is.
             flag = staging.read(beyond)
         staging.wait()
         # The one look at the sums, after the last wait.
         if int(flag):
-            self._refuse_sums(results, counts)
+            self._refuse_sums(results, taken)
         if self._feedback is not None:
             self._feedback.commit()
-        self._finish(self._out, by_block)
+        self._finish(self._out, contributors)
 
-    def _decode(self, results: Bytes, counts: Ints) -> torch.Tensor:
+    def _decode(self, results: Bytes, contributors: DeviceContributors) -> torch.Tensor:
         """Fill the mean. Return int32[1], not 0 where a sum is impossible."""
         codec, beyond = self.codec, []
-        counted = self._staging.load(counts)
-        factors = codec.factors(self._shared, counted)
-        for blocks, chunks, elements in self._pieces():
-            # Sums of the next piece cross the bus while this one is decoded.
-            sums = self._staging.load(results[chunks])
-            given = (sums, counted[blocks], factors[blocks], self.context, blocks.start)
+        factors = codec.factors(self._shared, contributors.counts)
+        for blocks, elements in self._pieces():
+            # Results of the next piece cross the bus while this one is decoded.
+            loaded = self._staging.load(results[blocks])
+            given = (loaded, contributors.part(blocks), factors[blocks], self.context, blocks.start)
             beyond.append(codec.decode_blocks(*given, self._out[elements]))
         return torch.stack(beyond).amax(dim=0)
 
@@ -323,23 +321,20 @@ class DeviceReduction(BlockReduction):
             factors *= self._staging.load(included)
         codec.subtract_blocks(self._payloads, factors, self.context, self._x)
 
-    def _refuse_sums(self, results: Bytes, counts: Ints) -> None:
+    def _refuse_sums(self, results: Bytes, contributors: DeviceContributors) -> None:
         """Raise CodecError: nothing is changed but the memory of the mean."""
         with self._staging.on_kernels():
-            self.codec.refuse_sums(self._staging.load(results), self._staging.load(counts))
+            self.codec.refuse_sums(self._staging.load(results), contributors.counts)
 
     # ---- both -----------------------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[_Piece]:
-        """Yield the vector's pieces, of whole chunks but for the last one."""
-        codec = self.codec
-        # Whole chunks: a pair of blocks shares its codes.
-        size = max(1, self._piece_elements // (codec.block_elements * codec.chunk_blocks)) * codec.chunk_blocks
+        """Yield the vector's pieces, of whole blocks but for the last one."""
+        columns = self.codec.block_elements
+        size = max(1, self._piece_elements // columns)
         for first in range(0, self._blocks, size):
             blocks = slice(first, min(first + size, self._blocks))
-            chunks = slice(first // codec.chunk_blocks, codec.chunks(blocks.stop))
-            start, stop = first * codec.block_elements, min(blocks.stop * codec.block_elements, self.elements)
-            yield _Piece(blocks, chunks, slice(start, stop))
+            yield _Piece(blocks, slice(first * columns, min(blocks.stop * columns, self.elements)))
 
     def _take_sample(self, vector: torch.Tensor) -> None:
         """Queue, after the kernels, the sum of squares of a sample of the vector, and append it to `squares`."""

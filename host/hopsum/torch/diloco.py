@@ -40,7 +40,7 @@ from torch import nn
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec import ErrorFeedback
-from hopsum.codec.interface import Floats
+from hopsum.codec.interface import Floats, feeds_back
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensors import within_range
@@ -246,7 +246,7 @@ class DiLoCo:
         fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
             waits for the mean.
         fragment_update_alpha: share of the local parameters in what they become, 0 up to, but not including, 1.
-        error_feedback: without it, what a sum does not deliver is lost.
+        error_feedback: without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
 
     Raises:
         ValueError: an option that does not fit, or fragments that are not the model's parameters.
@@ -275,7 +275,7 @@ class DiLoCo:
         parameters = [each for fragment in self.fragments for each in fragment.global_parameters]
         self.outer_optimizer = (outer_optimizer or _nesterov)(parameters)
         """The outer optimiser. A learning rate that is set here is to be set on all ranks at the same step."""
-        self.error_feedback = error_feedback
+        self.error_feedback = error_feedback and feeds_back(comm.codec)
         self.steps = 0
         """Inner steps, the same on all ranks."""
         self.allreduces = 0

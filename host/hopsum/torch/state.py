@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
-from hopsum.codec.interface import CollectiveError, OnNonfinite, require_on_nonfinite
+from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
@@ -99,7 +99,8 @@ class HopsumState:
         comm: sums gradients. The caller closes it. Several states may share a communicator, if all ranks run their
             backward passes in the same order.
         module: the trained module, or the DistributedDataParallel around it.
-        error_feedback: whether what a sum does not deliver is added to the next gradient.
+        error_feedback: whether what a sum does not deliver is added to the next gradient. `thc:bits=2` has none unless
+            the codec says so: `thc:bits=2,error_feedback=true`.
         on_nonfinite: when some rank's gradients have NaN or infinity, the step is dropped on all ranks, and residuals
             are what they were before it. "raise": `backward` raises, naming the parameters; "skip": all gradients
             are NaN, which is what a GradScaler takes as the reason to skip the step.
@@ -242,7 +243,7 @@ class HopsumState:
             group=None if group is None else GroupSums(group),
             drops_unused=drops_unused(module),
             residuals=self._residuals,
-            error_feedback=self.error_feedback,
+            error_feedback=self.error_feedback and feeds_back(comm.codec),
             on_nonfinite=self.on_nonfinite,
             keeps_gradients=self.on_switch_lost == "fall_back",
             times=self._times,

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from hopsum.codec import LookupTable, ReductionContext
-from hopsum.codec.backends import load_kernels
-from hopsum.codec.thc import Thc
+from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import SharedRanges
 from hopsum.torch.codec import TorchThc
 from hopsum.torch.codec.torch_kernels import TorchKernels
 from hopsum.torch.device_reduction import DeviceFeedback
-from hopsum_evaluation.torch.bench import Inputs, compare_sample, encode, subtract
+from hopsum_evaluation.torch.bench import Inputs, compare_sample
+
+from .phases import FORMS, decode, encode, host_thc, subtract
 
 pytestmark = [
     pytest.mark.system,
@@ -28,22 +29,22 @@ ELEMENTS = 1 << 28
 INT32_TABLE = LookupTable((*range(15), 127), 1e-3)
 
 
-@pytest.fixture
-def codec() -> Iterator[TorchThc]:
+@pytest.fixture(params=FORMS, ids=str)
+def form(request: pytest.FixtureRequest) -> Iterator[dict[str, object]]:
     pytest.importorskip("triton", reason="triton is not installed")
-    yield TorchThc(8, device="cuda", backend="triton")
+    yield request.param
     torch.cuda.empty_cache()
 
 
-def test_a_quarter_of_a_billion_elements_equal_the_twin(codec: TorchThc) -> None:
+def test_a_quarter_of_a_billion_elements_equal_the_twin(form: dict[str, object]) -> None:
     """First and last blocks of payloads and mean, and all ranges."""
-    inputs = Inputs.make(codec, ELEMENTS, seed=3)
+    inputs = Inputs.make(TorchThc(host_thc(8, **form), device="cuda", backend="triton"), ELEMENTS, seed=3)
     assert compare_sample(inputs) == ""
     assert torch.equal(TorchKernels().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
 
 
-def test_all_codes_of_sixteen_million_elements_equal_the_twin(codec: TorchThc) -> None:
-    twin = TorchThc(8, device="cuda", backend="torch")
+def test_all_codes_of_sixteen_million_elements_equal_the_twin(form: dict[str, object]) -> None:
+    codec, twin = (TorchThc(host_thc(8, **form), device="cuda", backend=backend) for backend in ("triton", "torch"))
     x = torch.randn(1 << 24, device="cuda")
     own, context = codec.ranges(x), ReductionContext(1, 2, 3)
     assert torch.equal(encode(codec, x, own, own, context), encode(twin, x, own, own, context))
@@ -51,10 +52,19 @@ def test_all_codes_of_sixteen_million_elements_equal_the_twin(codec: TorchThc) -
 
 @pytest.mark.parametrize("table", [None, INT32_TABLE])
 @pytest.mark.parametrize("stretch", [0.3, 1.0, 1.7])
-def test_equals_numpy(table: LookupTable | None, stretch: float) -> None:
-    """A vector that ends within a block and within a program."""
-    codec = TorchThc(2, table=table, device="cuda", backend="triton")
-    twin = TorchThc(2, table=table, backend="torch")
+def test_stochastic_rounding_equals_numpy(table: LookupTable | None, stretch: float) -> None:
+    compare_with_numpy({"rounding": "stochastic", "table": table}, stretch)
+
+
+@pytest.mark.parametrize("stretch", [0.3, 1.0])
+def test_forms_equal_numpy(form: dict[str, object], stretch: float) -> None:
+    compare_with_numpy(form, stretch)
+
+
+def compare_with_numpy(form: dict[str, object], stretch: float) -> None:
+    """A vector that ends within a block and within a program, and contributors of three sets."""
+    numpy = host_thc(2, **form)
+    codec, twin = TorchThc(numpy, device="cuda", backend="triton"), TorchThc(numpy, backend="torch")
     rng = np.random.default_rng(1)
     x = torch.from_numpy((rng.standard_t(3, 99_999) * np.logspace(-3, 3, 99_999)).astype(np.float32))
     context, device = ReductionContext(1 << 63, 5, 1), codec.device
@@ -67,14 +77,19 @@ def test_equals_numpy(table: LookupTable | None, stretch: float) -> None:
     subtract(codec, payloads.to(device), shared.to(device), context, settled)
     subtract(twin, payloads, shared, context, right)
     assert settled.cpu().numpy().tobytes() == right.numpy().tobytes()
-    numpy = Thc(2, table=table, kernels=load_kernels("numpy"))
-    bits = own.numpy().view(np.uint32)
-    np.testing.assert_array_equal(numpy.encode(x.numpy(), bits, SharedRanges(shared.numpy()), context), payloads)
+    bits, agreed = own.numpy().view(np.uint32), SharedRanges(shared.numpy())
+    np.testing.assert_array_equal(numpy.encode(x.numpy(), bits, agreed, context), payloads)
+    bitmaps = rng.integers(1, 4, len(own)).astype(np.uint64)
+    present = (bitmaps >> np.arange(2, dtype=np.uint64)[:, None] & np.uint64(1)).astype(np.bool_)
+    results, _ = simulate_switch(numpy.op, [payloads.numpy()] * 2, numpy.lookup, present)
+    mean = decode(codec, torch.from_numpy(results).to(device), bitmaps, shared.to(device), context, len(x))
+    assert mean.cpu().numpy().tobytes() == numpy.decode(results, bitmaps, agreed, len(x), context).tobytes()
 
 
-def test_error_feedback_keeps_what_is_not_delivered(codec: TorchThc) -> None:
+def test_error_feedback_keeps_what_is_not_delivered(form: dict[str, object]) -> None:
+    codec, twin = (TorchThc(host_thc(8, **form), device="cuda", backend=backend) for backend in ("triton", "torch"))
     x = torch.randn(1 << 20, device="cuda")
-    feedback, twin = DeviceFeedback(x.numel(), "cuda"), TorchThc(8, device="cuda", backend="torch")
+    feedback = DeviceFeedback(x.numel(), "cuda")
     for step in range(3):
         context, before = ReductionContext(1, step, 0), feedback.residual.clone()
         own = feedback.compensate(codec, x)

@@ -26,6 +26,7 @@ from hopsum.torch.device_codec import device_codec
 from hopsum.torch.device_reduction import PIECE_ELEMENTS, DeviceFeedback, DeviceReduction
 
 from ..torch.test_hook import Bucket
+from .forms import FORMS
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -46,7 +47,7 @@ def no_hidden_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("form", ["thc", "thc:bits=2", "thc:result_bits=6"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("elements", [1, 5000, SEVERAL_PIECES])
 def test_equals_the_host_without_hidden_waits(form: str, elements: int) -> None:
     """Gradients come from a stream that is still busy with them; three steps with error feedback."""

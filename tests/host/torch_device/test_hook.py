@@ -20,11 +20,13 @@ from torch import nn
 import hopsum
 from hopsum.agent import AllReduceResult
 from hopsum.codec import CodecError
+from hopsum.codec.interface import feeds_back
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.device_reduction import DeviceFeedback
 
 from ..torch.test_hook import FIRST, LAST, Bucket, gradients
+from .forms import FORMS
 
 SIZES = {LAST: 310, FIRST: 1230}
 
@@ -68,7 +70,7 @@ def drawn(step: int, workers: int, dtype: torch.dtype = torch.float32) -> Any:
     return [(names, [each.to(dtype) for each in gradients(size, workers, seed=step)]) for names, size in SIZES.items()]
 
 
-@pytest.mark.parametrize("codec", ["thc", "thc:bits=2", "thc:result_bits=6"])
+@pytest.mark.parametrize("codec", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_ranks_of_both_kinds_are_one_job(stack: ExitStack, codec: str, dtype: torch.dtype) -> None:
     """Means and residuals are those of a job that encodes on the host."""
@@ -82,7 +84,7 @@ def test_ranks_of_both_kinds_are_one_job(stack: ExitStack, codec: str, dtype: to
         left, kept = mixed.residuals(rank), plain.residuals(rank)
         assert left.keys() == kept.keys()
         assert all(torch.equal(left[name], kept[name]) for name in kept)
-        assert any(bool(each.any()) for each in kept.values())
+        assert any(bool(each.any()) for each in kept.values()) is feeds_back(plain.jobs[rank].codec)
 
 
 @pytest.mark.parametrize("saves", ["device", "host"])
@@ -145,13 +147,13 @@ def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(
 
 
 def test_what_crossed_the_bus_is_in_the_statistics(stack: ExitStack) -> None:
-    """Of two buckets of a block or two: codes to the host, sums to the device; nothing where codecs are on the host."""
+    """Of two buckets of a block or two: codes to the host, results to the device; nothing where the host encodes."""
     ranks = Ranks(stack, "bus", ["device", "host"])
     checked = ranks.states[0].compression_stats()
     ranks.step(*drawn(0, 2))
     here, there = (state.compression_stats() for state in ranks.states)
     assert here["bytes_from_device"] - checked["bytes_from_device"] == 3 * (4 + 512) + 2 * (4 + 8 + 8)
-    assert here["bytes_to_device"] - checked["bytes_to_device"] == 3 * (4 + 4 + 1024)
+    assert here["bytes_to_device"] - checked["bytes_to_device"] == 3 * (4 + 8 + 512) + 2 * 64
     assert there["bytes_from_device"] == there["bytes_to_device"] == 0
 
 
@@ -162,7 +164,7 @@ def test_auto_leaves_the_cpu_to_the_host(stack: ExitStack) -> None:
     assert not any(isinstance(each, DeviceFeedback) for each in ranks.states[0]._residuals._feedback.values())
 
 
-@pytest.mark.parametrize("codec", ["fixed", "uhc", "thc:lane_bits=16"])
+@pytest.mark.parametrize("codec", ["fixed", "uhc", "thc:rounding=stochastic,lane_bits=16"])
 def test_a_codec_without_a_form_for_devices(
     stack: ExitStack, codec: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ from hopsum.codec.simulate import simulate_switch
 from hopsum.torch.device_codec import DeviceCodec, device_codec
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 
-FORMS = ("thc", "thc:bits=2", "thc:result_bits=6")
+from .forms import FORMS
+
 CPU = torch.device("cpu")
 PIECE = 2 * 1024
 """Vectors of the tests have several pieces."""
@@ -168,7 +169,7 @@ def test_kernels_and_pieces_change_no_byte(backend: str, form: str, elements: in
 
 @pytest.mark.parametrize("form", FORMS)
 def test_only_ranges_codes_and_sums_cross_the_bus(form: str) -> None:
-    """The bytes of the table at the head of reduction.py, and three waits an all-reduce."""
+    """The bytes of the table at the head of device_reduction.py, and three waits an all-reduce."""
     elements = 40 * 1024
     codec = make_codec(form, workers=2, backend="numpy")
     place = device_codec(codec, CPU)
@@ -181,14 +182,17 @@ def test_only_ranges_codes_and_sums_cross_the_bus(form: str) -> None:
         codes = rank.phase.payloads.nbytes
         take([rank], sums, everybody)
     blocks = elements // place.codec.block_elements
+    taken = 4 * blocks if place.codec.dither is None else 8 * blocks + 64
     assert staging.bytes_to_host - before[0] == 4 * blocks + codes + 4 + 8 + 8
-    assert staging.bytes_to_device - before[1] == 4 * blocks + sums.nbytes + 4 * blocks
+    assert staging.bytes_to_device - before[1] == 4 * blocks + sums.nbytes + taken
     assert staging.waits - before[2] == 3
+    assert (codes, sums.nbytes) == (elements * place.codec.bits / 8, elements * place.codec.result_bits / 8)
     assert codes + sums.nbytes < 8 * elements / 4, "less than a quarter of staging float32"
 
 
-def test_sums_that_the_table_cannot_make_change_no_residual() -> None:
-    codec = make_codec("thc", workers=2, backend="numpy")
+@pytest.mark.parametrize("form", ["thc:result_bits=8", "thc:rounding=stochastic"])
+def test_sums_that_the_table_cannot_make_change_no_residual(form: str) -> None:
+    codec = make_codec(form, workers=2, backend="numpy")
     place = device_codec(codec, CPU)
     rank = Rank(codec, place, 0, 5000)
     rank.start(np.linspace(-1, 1, 5000, dtype=np.float32), 0)
@@ -223,22 +227,25 @@ def test_errors_name_what_the_host_names() -> None:
     rank.require_equal()
 
 
-@pytest.mark.parametrize(
-    ("results", "contributors", "message"),
-    [
-        ((5, 1024), (4,), r"contributors instead of ranges: \[4\] for 5 blocks"),
-        ((4, 1024), (5,), r"results of 5000: expected uint8\[5, 1024\], got uint8\[4, 1024\]"),
-    ],
-)
-def test_results_that_do_not_fit(results: tuple[int, int], contributors: tuple[int], message: str) -> None:
-    codec = make_codec("thc", workers=1, backend="numpy")
-    rank = Rank(codec, device_codec(codec, CPU), 0, 5000)
-    rank.start(np.ones(5000, np.float32), 0)
-    take([rank], rank.phase.payloads, np.ones(1, np.uint64))
-    with pytest.raises(CodecError, match=message):
-        rank.device.take(np.zeros(results, np.uint8), np.ones(contributors, np.uint64))
-    rank.device.abort()
-    with pytest.raises(CodecError, match="in state GONE: it takes no results"):
-        rank.device.take(np.zeros((5, 1024), np.uint8), np.ones(5, np.uint64))
-    with pytest.raises(CodecError, match="in state GONE: there is nothing to abort"):
+@pytest.mark.parametrize("form", FORMS)
+def test_results_that_do_not_fit(form: str) -> None:
+    codec = make_codec(form, workers=1, backend="numpy")
+    bytes_ = 128 * device_codec(codec, CPU).codec.result_bits
+    for results, contributors, message in (
+        (5, np.ones(4), r"contributors instead of ranges: \[4\] for 5 blocks"),
+        (4, np.ones(5), rf"results of 5000: expected uint8\[5, {bytes_}\], got uint8\[4, {bytes_}\]"),
+        (5, np.array([1, 1, 0, 1, 1]), "chunk 2: contributors 0x0 of a job of 1 workers"),
+        (5, np.array([1, 1, 1, 1, 2]), "chunk 4: contributors 0x2 of a job of 1 workers"),
+    ):
+        rank = Rank(codec, device_codec(codec, CPU), 0, 5000)
+        rank.start(np.ones(5000, np.float32), 0)
+        take([rank], rank.phase.payloads, np.ones(1, np.uint64))
+        with pytest.raises(CodecError, match=message):
+            rank.device.take(np.zeros((results, bytes_), np.uint8), contributors.astype(np.uint64))
         rank.device.abort()
+        assert rank.held is not None
+        assert rank.held.residual.tolist() == [1] * 5000, "nothing was delivered"
+        with pytest.raises(CodecError, match="in state GONE: it takes no results"):
+            rank.device.take(np.zeros((5, bytes_), np.uint8), np.ones(5, np.uint64))
+        with pytest.raises(CodecError, match="in state GONE: there is nothing to abort"):
+            rank.device.abort()

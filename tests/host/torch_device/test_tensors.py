@@ -25,6 +25,7 @@ from hopsum.torch.tensors import _codecs
 
 from ..api.ranks import run_ranks
 from .checked_streams import CheckedStreams
+from .forms import FORMS
 
 CHECK_WAITS = 3
 """The waits of the check of a codec, which is one all-reduce."""
@@ -171,7 +172,7 @@ def train(streams: CheckedStreams, monkeypatch: pytest.MonkeyPatch, form: str = 
     return waits
 
 
-@pytest.mark.parametrize("form", ["thc", "thc:bits=2"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("keeps", [True, False])
 def test_nothing_races_and_the_host_waits_three_times(monkeypatch: pytest.MonkeyPatch, form: str, keeps: bool) -> None:
     streams = CheckedStreams()

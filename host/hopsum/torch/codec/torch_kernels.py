@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of codec thc in plain torch operations, the launches of those in Triton, and a table as both take it.
+"""The kernels of codec thc in plain torch operations, the launches of those in Triton, and tables as both take them.
 
 The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
-device. Rows are blocks of 1024 elements. A method fills its argument's own memory.
+device. Rows are blocks of 1024 elements. A method fills its argument's own memory. Its `form` has lanes of 8 bits, and
+packed codes in groups of LANE_GROUP_CODES.
 
 Two backends. Plain torch operations run on any device; Triton kernels are compared with them where numpy would be too
 slow. Triton runs on CUDA devices, and on the CPU under its interpreter (TRITON_INTERPRET=1 before triton is imported),
@@ -16,11 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, THC_BLOCK, BlockKeys
+from hopsum.codec.backends.kernels import FRACTION_BITS, THC_BLOCK, BlockKeys, Form
+from hopsum.codec.dither import CLASSES, SHARES, Dither
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
 from hopsum.codec.interface import CodecError
 
@@ -96,6 +99,47 @@ class DeviceTable:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceDither:
+    """A subtractive dither on a device, see hopsum/codec/dither.py. Its values w are small integers in float32."""
+
+    granularity: int
+    unit: int
+    offsets: torch.Tensor
+    """float32[ranks, 16]: what is subtracted from `unit` times a code of each rank, by the shared bits. It is the known
+    dither and the middle of the levels."""
+    bounds: torch.Tensor
+    """int32[ranks + 1, CLASSES - 1], see `ResultValues`. It has no rows where results are whole sums."""
+    values: torch.Tensor
+    """float32[ranks + 1, CLASSES, 16], see `ResultValues`. It has no rows where results are whole sums."""
+
+    @classmethod
+    def of(cls, dither: Dither, device: torch.device) -> DeviceDither:
+        """Copy a dither to a device."""
+        offsets = dither.own.astype(np.float32) + dither.unit * dither.granularity // 2
+        bounds, values = np.empty((0, CLASSES - 1), np.int32), np.empty((0, CLASSES, SHARES), np.float32)
+        if dither.results is not None:
+            bounds, values = dither.results.bounds.astype(np.int32), dither.results.values.astype(np.float32)
+        tensors = (torch.tensor(each, device=device) for each in (offsets, bounds, values))
+        return cls(dither.granularity, dither.unit, *tensors)
+
+
+class DeviceContributors(NamedTuple):
+    """The contributors to the sums of blocks, on a device."""
+
+    counts: torch.Tensor
+    """int32[blocks]: their number."""
+    rows: torch.Tensor
+    """int32[blocks], the row of `offsets` for each block. It is empty without a dither."""
+    offsets: torch.Tensor
+    """float32[sets, 16], what is subtracted from w by the shared bits, for each set of contributors: the sum of their
+    known dithers, and of a whole sum the middle of its levels. It is empty without a dither."""
+
+    def part(self, blocks: slice) -> DeviceContributors:
+        """Return the contributors of a run of blocks."""
+        return self._replace(counts=self.counts[blocks], rows=self.rows[blocks])
+
+
 def as_signed(value: int, bits: int = 64) -> int:
     """Return the integer of `bits` bits, two's complement, that is equal to value modulo 2^bits."""
     # torch has no unsigned 64-bit integers: two's complement is the same modulo 2^bits.
@@ -107,6 +151,10 @@ def as_signed(value: int, bits: int = 64) -> int:
 
 _CPU_RUN_BLOCKS: Final = 256
 _DEVICE_RUN_BLOCKS: Final = 16384
+_QUARTER: Final = THC_BLOCK // 4
+_OWN_BITS: Final = 12
+"""The bits of a dithered rank's random number that are its own."""
+_OWN_MASK: Final = (1 << _OWN_BITS) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _FIRST: Final = 0xBF58476D1CE4E5B9
 _SECOND: Final = 0x94D049BB133111EB
@@ -142,14 +190,17 @@ class TorchKernels:
         scales: torch.Tensor,
         shifts: torch.Tensor,
         table: DeviceTable,
+        form: Form,
         keys: BlockKeys,
         out: torch.Tensor,
     ) -> None:
-        """Fill packed codes uint8[blocks, 512] from float32[blocks, 1024].
+        """Fill packed codes uint8[blocks, up_bytes] from float32[blocks, 1024].
 
         Args:
             scales: float32[blocks], what elements are multiplied with before they are rotated.
             shifts: int32[blocks], k in 0..23: rotated values are multiplied with 2^k.
+            table: with a dither its values are its codes.
+            keys: with `shift` >= 0 for a dither.
         """
         top = table.granularity << FRACTION_BITS
         for run in _runs(x):
@@ -161,17 +212,15 @@ class TorchKernels:
             q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
             q = q.add_(top >> 1).clamp_(0, top)
             u = _fractions(keys, run, x)
-            # One look-up gives the neighbours of a position, their distance, and the code, in one word of 32 bits.
-            cell = table.cells[(q >> FRACTION_BITS).long()]
-            width = cell & 0xFF
-            codes = q + u * width + (width + POSITION - cell)
-            codes = _right(codes, 28)
-            out[run] = _pack(codes.to(torch.uint8))
-
-    def thc_lookup(self, payloads: torch.Tensor, table: DeviceTable, out: torch.Tensor) -> None:
-        """Fill lanes uint8[blocks, 1024] with the table's values of packed codes uint8[blocks, 512]."""
-        for run in _runs(payloads):
-            out[run] = table.values[_unpack(payloads[run]).long()]
+            if keys.shift >= 0:
+                known = (_shared_bits(keys, run, x.device) + keys.shift) & (SHARES - 1)
+                codes = (q + ((u & _OWN_MASK) | known << _OWN_BITS)) >> FRACTION_BITS
+            else:
+                # One look-up gives the neighbours of a position, their distance, and the code, in one word of 32 bits.
+                cell = table.cells[(q >> FRACTION_BITS).long()]
+                width = cell & 0xFF
+                codes = _right(q + u * width + (width + POSITION - cell), 28)
+            out[run] = pack_codes(codes.to(torch.uint8), form.code_bits)
 
     def thc_decode(
         self,
@@ -192,9 +241,7 @@ class TorchKernels:
             sums, centre = lanes[run].to(torch.int32), counts[run, None] * granularity
             # Kept on the device: a check on the host here would wait for it.
             beyond |= (sums > centre).any().to(torch.int32)
-            # H is symmetric, so only order and signs are undone.
-            x = _hadamard(_from_wire(2 * sums - centre)) * _signs(keys, run, out)
-            torch.mul(x.float(), factors[run, None], out=out[run])
+            out[run] = _back(2 * sums - centre, factors, keys, run)
         return beyond
 
     def thc_subtract(
@@ -202,13 +249,56 @@ class TorchKernels:
     ) -> None:
         """Subtract from pending, float32[blocks, 1024], what packed codes uint8[blocks, 512] add to a sum."""
         for run in _runs(payloads):
-            # A sum of one contributor, decoded a run at a time, which bounds the memory for it.
-            lanes = torch.empty((run.stop - run.start, THC_BLOCK), dtype=torch.uint8, device=payloads.device)
-            self.thc_lookup(payloads[run], table, lanes)
-            ones = torch.ones(len(lanes), dtype=torch.int32, device=payloads.device)
-            delivered = torch.empty_like(pending[run])
-            self.thc_decode(lanes, ones, factors[run], table.granularity, keys.advanced(run.start), delivered)
-            pending[run] -= delivered
+            values = table.values[unpack_codes(payloads[run], 4).long()]
+            pending[run] -= _back(2 * values.to(torch.int32) - table.granularity, factors, keys, run)
+
+    def dither_decode(
+        self,
+        results: torch.Tensor,
+        contributors: DeviceContributors,
+        factors: torch.Tensor,
+        dither: DeviceDither,
+        form: Form,
+        keys: BlockKeys,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Fill float32[blocks, 1024] from RESULT payloads uint8[blocks, down_bytes].
+
+        Returns:
+            int32[1], 0 if all whole sums are within the number of contributors times the granularity.
+        """
+        beyond = torch.zeros(1, dtype=torch.int32, device=results.device)
+        for run in _runs(results):
+            counts, rows, offsets = contributors.part(run)
+            if form.requantized:
+                codes = unpack_codes(results[run], form.code_bits).to(torch.int32)
+                energies = ((2 * codes - (1 << form.code_bits) + 1) ** 2).sum(dim=1, keepdim=True)
+                classes = (dither.bounds[counts.long()] > energies).sum(dim=1)
+                w = _chosen(dither.values[counts.long(), classes], codes)
+            else:
+                sums = results[run].to(torch.int32)
+                beyond |= (sums > counts[:, None] * dither.granularity).any().to(torch.int32)
+                w = dither.unit * sums
+            w = w - _chosen(offsets[rows.long()], _shared_bits(keys, run, out.device))
+            out[run] = _back(w, factors, keys, run)
+        return beyond
+
+    def dither_subtract(
+        self,
+        payloads: torch.Tensor,
+        factors: torch.Tensor,
+        dither: DeviceDither,
+        rank: int,
+        form: Form,
+        keys: BlockKeys,
+        pending: torch.Tensor,
+    ) -> None:
+        """Subtract from pending, float32[blocks, 1024], what a rank's dithered payloads add to a sum."""
+        for run in _runs(payloads):
+            codes = unpack_codes(payloads[run], form.code_bits).to(torch.int32)
+            offsets = dither.offsets[rank].expand(len(codes), SHARES)
+            w = dither.unit * codes - _chosen(offsets, _shared_bits(keys, run, pending.device))
+            pending[run] -= _back(w, factors, keys, run)
 
 
 def _runs(rows: torch.Tensor) -> Iterator[slice]:
@@ -260,6 +350,25 @@ def _fractions(keys: BlockKeys, run: slice, like: torch.Tensor) -> torch.Tensor:
     return torch.cat((bits & 0xFFFF, _right(bits, 16)), dim=2).reshape(-1, elements)
 
 
+def _shared_bits(keys: BlockKeys, run: slice, device: torch.device) -> torch.Tensor:
+    """Return the 4 bits of each coordinate that all ranks draw, int32[blocks, 1024]."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=device)[None, :, None]
+    bits = _lane_bits(keys.dither + keys.first, run, THC_BLOCK // 8, device)[:, None, :] >> shifts
+    return (bits & (SHARES - 1)).reshape(-1, THC_BLOCK)
+
+
+def _chosen(tables: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return entries of the tables of each block, integers in float32[blocks, 16], at places below 16, as int32."""
+    return torch.gather(tables, 1, places.long()).to(torch.int32)
+
+
+def _back(w: torch.Tensor, factors: torch.Tensor, keys: BlockKeys, run: slice) -> torch.Tensor:
+    """Return the elements of int32[blocks, 1024], those of a run of blocks, in float32."""
+    # H is symmetric, so only order and signs are undone.
+    x = _hadamard(_from_wire(w)) * _signs(keys, run, w)
+    return x.float() * factors[run, None]
+
+
 def _hadamard(v: torch.Tensor) -> torch.Tensor:
     """Return H v for each row of int32[blocks, B], in the natural (Sylvester) order."""
     shape = v.shape
@@ -279,15 +388,32 @@ def _from_wire(w: torch.Tensor) -> torch.Tensor:
     return w.reshape(len(w), 16, -1).transpose(1, 2).reshape(w.shape)
 
 
-def _pack(codes: torch.Tensor) -> torch.Tensor:
-    """Pack as `pack_codes` does with lanes of 8 bits: uint8[blocks, 1024] to uint8[blocks, 512]."""
-    groups = codes.reshape(-1, 2, 2, 256)
-    return (groups[:, :, 0] << 4 | groups[:, :, 1]).reshape(-1, THC_BLOCK // 2)
+def pack_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack codes of 4, 3 or 2 bits as `hopsum_wire.payload` does for lanes of 8 bits.
+
+    uint8[blocks, 1024] becomes uint8[blocks, 128 bits].
+    """
+    first, second, third, last = codes.reshape(-1, 4, _QUARTER).unbind(1)
+    if bits == 4:
+        return torch.cat((first << 4 | second, third << 4 | last), dim=1)
+    if bits == 2:
+        return first << 6 | second << 4 | third << 2 | last
+    # Two codes of 3 bits leave 2 bits of a byte: the last quarter fills them.
+    half, high = _QUARTER // 2, last >> 2
+    rest = third[:, :half] | third[:, half:] << 3 | high[:, :half] << 6 | high[:, half:] << 7
+    return torch.cat((first | second << 3 | (last & 3) << 6, rest), dim=1)
 
 
-def _unpack(payloads: torch.Tensor) -> torch.Tensor:
-    words = payloads.reshape(-1, 2, 1, 256)
-    return torch.cat((words >> 4, words & 15), dim=2).reshape(-1, THC_BLOCK)
+def unpack_codes(payloads: torch.Tensor, bits: int) -> torch.Tensor:
+    """Undo `pack_codes`: uint8[blocks, 128 bits] to uint8[blocks, 1024]."""
+    if bits == 4:
+        words = payloads.reshape(-1, 2, 1, _QUARTER)
+        return torch.cat((words >> 4, words & 15), dim=2).reshape(-1, THC_BLOCK)
+    if bits == 2:
+        return torch.cat([payloads >> shift & 3 for shift in (6, 4, 2, 0)], dim=1)
+    a, b = payloads[:, :_QUARTER], payloads[:, _QUARTER:]
+    high = torch.cat((b >> 6 & 1, b >> 7), dim=1)
+    return torch.cat((a & 7, a >> 3 & 7, b & 7, b >> 3 & 7, a >> 6 | high << 2), dim=1)
 
 
 # ---- launches of the Triton kernels ------------------------------------------------------------------------
@@ -333,12 +459,15 @@ class TritonKernels(TorchKernels):
         scales: torch.Tensor,
         shifts: torch.Tensor,
         table: DeviceTable,
+        form: Form,
         keys: BlockKeys,
         out: torch.Tensor,
     ) -> None:
+        rotation, rounding, dither = _numbers(keys)
         tensors = (x, scales, shifts, table.cells, _words(out))
-        numbers = (len(x), *_numbers(keys), table.granularity)
-        self._launch(_kernels().thc_encode, x, *tensors, *numbers, self._warps, table.exact_float)
+        numbers = (len(x), rotation, rounding, dither, table.granularity, max(keys.shift, 0))
+        chosen = (self._warps, table.exact_float, form.code_bits, keys.shift >= 0)
+        self._launch(_kernels().thc_encode, x, *tensors, *numbers, *chosen)
 
     def thc_decode(
         self,
@@ -360,6 +489,42 @@ class TritonKernels(TorchKernels):
         tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         self._launch(_kernels().thc_subtract, payloads, *tensors, *numbers, self._warps)
+
+    def dither_decode(
+        self,
+        results: torch.Tensor,
+        contributors: DeviceContributors,
+        factors: torch.Tensor,
+        dither: DeviceDither,
+        form: Form,
+        keys: BlockKeys,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        beyond = torch.zeros(1, dtype=torch.int32, device=results.device)
+        rotation, _, shared = _numbers(keys)
+        tensors = (_words(results), *contributors, factors, out)
+        if form.requantized:
+            given = (*tensors, dither.bounds, dither.values, len(results), rotation, shared, self._warps)
+            self._launch(_kernels().requantized_decode, results, *given, form.code_bits)
+        else:
+            numbers = (len(results), rotation, shared, dither.granularity, dither.unit)
+            self._launch(_kernels().dither_decode, results, *tensors, beyond, *numbers, self._warps)
+        return beyond
+
+    def dither_subtract(
+        self,
+        payloads: torch.Tensor,
+        factors: torch.Tensor,
+        dither: DeviceDither,
+        rank: int,
+        form: Form,
+        keys: BlockKeys,
+        pending: torch.Tensor,
+    ) -> None:
+        rotation, _, shared = _numbers(keys)
+        tensors = (_words(payloads), dither.offsets[rank], factors, pending)
+        given = (*tensors, len(payloads), rotation, shared, dither.unit, self._warps, form.code_bits)
+        self._launch(_kernels().dither_subtract, payloads, *given)
 
     def _root_mean_square(
         self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool
@@ -386,9 +551,10 @@ class TritonKernels(TorchKernels):
             kernel[(programs,)](*arguments, **options(self._warps))
 
 
-def _numbers(keys: BlockKeys) -> tuple[int, int]:
-    """Return the keys of the first block, as int64."""
-    return as_signed(keys.rotation + keys.first), as_signed(keys.rounding + keys.first)
+def _numbers(keys: BlockKeys) -> tuple[int, int, int]:
+    """Return the keys of the first block, as int64: rotation, rounding, dither."""
+    rotation, rounding, dither = (as_signed(key + keys.first) for key in (keys.rotation, keys.rounding, keys.dither))
+    return rotation, rounding, dither
 
 
 def _words(rows: torch.Tensor) -> torch.Tensor:
@@ -396,7 +562,7 @@ def _words(rows: torch.Tensor) -> torch.Tensor:
     return rows.view(torch.uint16)
 
 
-# ---- the choice
+# ---- the choice of a backend -------------------------------------------------------------------------------
 
 
 def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:

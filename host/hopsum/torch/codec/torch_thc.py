@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec `thc` on torch tensors, as hopsum.codec's `Thc` with one range per block and lanes of 8 bits.
 
-It also has `bits=2` and `result_bits=6`. Payloads, ranges and means are the same bytes, so ranks with and
-without a GPU can be in one job. Vectors stay on their device; what travels is payloads. A range is a float32 of a
-tensor here, and +inf says that a block must not be summed.
+Payloads, ranges and means are the same bytes, so ranks with and without a GPU can be in one job. Vectors stay on their
+device; what travels is payloads. A range is a float32 of a tensor here, and +inf says that a block must not be summed.
 
     own = codec.ranges(x)                                shared = the largest own range of each block over the ranks
     codec.encode_blocks(x, *codec.scales(own, shared), context, 0, payloads)
-    codec.decode_blocks(results, counts, codec.factors(shared, counts), context, 0, mean)
+    packed = codec.pack_contributors(bitmaps)            on the host: its copy on the device is `there`
+    contributors = codec.contributors(there, blocks)
+    codec.decode_blocks(results, contributors, codec.factors(shared, contributors.counts), context, 0, mean)
 
 `hopsum.torch.device_reduction` runs an all-reduce by these steps, and checks results and contributors. With error
 feedback its `DeviceFeedback` takes the place of `ranges`.
@@ -17,22 +18,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import NoReturn
 
+import numpy as np
 import torch
 
-from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys
-from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
-from hopsum.codec.interface import CodecError, ReductionContext, blocks_of
-from hopsum.codec.lookup_table import PAIRED_BITS, PAIRED_SUM_BITS, LookupTable
-from hopsum.codec.thc import HUGE, PAIR_BLOCKS, PAIR_LOW_BITS, TINY, Thc
-from hopsum.torch.codec.torch_kernels import DeviceTable, TorchKernels, load_torch_kernels
-from hopsum_wire import Op
-from hopsum_wire._layout import LANES_BYTES, PACKED_BYTES, PACKED_LANE_BITS
-from hopsum_wire.payload import SHAPES
-
-_UP_BYTES: Final = SHAPES[Op.LOOKUP_ADD8].up_bytes
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form
+from hopsum.codec.dither import SHARES
+from hopsum.codec.hashing import DITHER, ROTATION, ROUNDING, derive_key
+from hopsum.codec.interface import Bitmaps, CodecError, Ints, ReductionContext, contributor_counts
+from hopsum.codec.thc import HUGE, TINY, Thc
+from hopsum.torch.codec.torch_kernels import (
+    DeviceContributors,
+    DeviceDither,
+    DeviceTable,
+    TorchKernels,
+    load_torch_kernels,
+)
+from hopsum_wire import LANE_GROUP_CODES
 
 
 class TorchThc:
@@ -43,37 +46,29 @@ class TorchThc:
 
     name = "thc"
 
-    def __init__(
-        self,
-        workers: int,
-        *,
-        table: LookupTable | None = None,
-        bits: int = 4,
-        result_bits: int | None = None,
-        device: torch.device | str = "cpu",
-        backend: str = "auto",
-    ) -> None:
-        """Make the codec of a job, with the same table on all ranks.
+    def __init__(self, codec: Thc, *, device: torch.device | str = "cpu", backend: str = "auto") -> None:
+        """Make the form for a device of a codec of the host: table, dither and values of results are that codec's.
 
-        `hopsum.torch.device_codec` compares its bytes with those of the host's codec before a job uses it.
+        `hopsum.torch.device_codec` compares the bytes of both before a job uses this one.
 
         Args:
-            table: of up to 16 values, of up to 4 with `bits=2`; as `Thc` chooses it if left out.
-            bits, result_bits: as for `Thc`.
+            codec: with lanes of 8 bits, and codes in groups of LANE_GROUP_CODES.
             device: where all tensors are.
             backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed.
 
         Raises:
-            CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
-                there is no such backend or device here.
+            CodecError: the codec has no form for devices, its table does not fit the kernels, or there is no such
+                backend or device here.
         """
-        self.workers, self.bits = workers, bits
-        # The host's codec checks the options and chooses the table, so that both sides of a job agree.
-        twin = Thc(workers, table=table, bits=bits, result_bits=result_bits, kernels=load_kernels("numpy"))
-        self.table, self.op, self.chunk_blocks = twin.table, twin.op, twin.chunk_blocks
-        self.block_elements, self.lookup = twin.block_elements, twin.lookup
+        _require_form(codec)
+        self.workers, self.bits, self.result_bits = codec.workers, codec.bits, codec.result_bits
+        self.table, self.dither, self.op, self.lookup = codec.table, codec.dither, codec.op, codec.lookup
+        self.block_elements = codec.block_elements
         self.device = _device(device)
         self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
+        self.device_dither = None if self.dither is None else DeviceDither.of(self.dither, self.device)
+        requantized = self.dither is not None and self.dither.results is not None
+        self.form = Form(code_bits=self.bits, requantized=requantized)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
 
@@ -98,28 +93,48 @@ class TorchThc:
         Args:
             x: float32[elements] of these blocks; only the last block of a vector may be shorter.
             scales, shifts: of these blocks, as `scales` returns them.
-            first: number of the first block in its vector, a multiple of `chunk_blocks`.
-            payloads: uint8[chunks, up_bytes(op)], which is filled.
+            first: number of the first block in its vector.
+            payloads: uint8[blocks, up_bytes(op)], which is filled.
         """
-        codes, blocks = payloads, len(scales)
-        if self.chunk_blocks > 1:
-            rows = (len(payloads) * self.chunk_blocks, _UP_BYTES)
-            codes = torch.empty(rows, dtype=torch.uint8, device=self.device)
-            # An odd number of blocks leaves the codes of the missing one, which the payload still has a place for.
-            codes[blocks:] = 0
 
         def encode(rows: slice, part: torch.Tensor) -> None:
-            keys = self.keys(context, first + rows.start)
-            self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, codes[rows])
+            given = (self.device_table, self.form, self.keys(context, first + rows.start))
+            self.kernels.thc_encode(part, scales[rows], shifts[rows], *given, payloads[rows])
 
         self.by_rows(encode, x)
-        if self.chunk_blocks > 1:
-            payloads.copy_(pair_payloads(codes))
+
+    def pack_contributors(self, bitmaps: Bitmaps) -> Ints:
+        """Return what the device needs to know of the contributors to each block, uint64[blocks], as one int32[n].
+
+        Raises:
+            CodecError: a sum of nobody, or of a worker that the job does not have.
+        """
+        counts = contributor_counts(bitmaps, self.workers)
+        if self.dither is None:
+            return counts
+        # As a rule all blocks have the same contributors: one comparison, in place of a sort.
+        sets, rows = bitmaps[:1], np.zeros(len(bitmaps), np.int32)
+        if (bitmaps != sets).any():
+            sets, inverse = np.unique(bitmaps, return_inverse=True)
+            rows = inverse.astype(np.int32)
+        is_in = (sets[:, None] >> np.arange(self.workers, dtype=np.uint64) & np.uint64(1)).astype(np.int32)
+        offsets = is_in @ self.dither.own.astype(np.int32)
+        if self.dither.results is None:
+            offsets += is_in.sum(axis=1, keepdims=True) * (self.dither.unit * self.dither.granularity // 2)
+        # One array is one copy across the bus. Kernels take the offsets as float32, which holds them exactly.
+        parts = (counts, rows, offsets.astype(np.float32).view(np.int32).reshape(-1))
+        return np.concatenate(parts)
+
+    def contributors(self, packed: torch.Tensor, blocks: int) -> DeviceContributors:
+        """Return views of what `pack_contributors` returned for so many blocks, after its copy to the device."""
+        counts, rest = packed[:blocks], packed[blocks:]
+        rows = rest[:blocks]
+        return DeviceContributors(counts, rows, rest[len(rows) :].view(torch.float32).view(-1, SHARES))
 
     def decode_blocks(
         self,
         results: torch.Tensor,
-        counts: torch.Tensor,
+        contributors: DeviceContributors,
         factors: torch.Tensor,
         context: ReductionContext,
         first: int,
@@ -128,21 +143,25 @@ class TorchThc:
         """Fill the mean of a run of blocks, without a check and without waiting for the device.
 
         Args:
-            results: RESULT payloads of these blocks, uint8[chunks, down_bytes(op)].
-            counts, factors: of these blocks, counts int32 of contributors, factors as `factors` returns them.
-            first: number of the first block in its vector, a multiple of `chunk_blocks`.
+            results: RESULT payloads of these blocks, uint8[blocks, down_bytes(op)].
+            contributors, factors: of these blocks, factors as `factors` returns them.
+            first: number of the first block in its vector.
             out: float32[elements] of these blocks, which is filled.
 
         Returns:
             int32[1], not 0 where the table cannot make one of the sums: `refuse_sums` says which.
         """
-        sums, beyond = self._sums(results)[: len(counts)], []
+        beyond: list[torch.Tensor] = []
 
         def decode(rows: slice, part: torch.Tensor) -> None:
-            keys = self.keys(context, first + rows.start)
-            given = (sums[rows], counts[rows], factors[rows], self.table.granularity, keys)
+            keys, here = self.keys(context, first + rows.start), contributors.part(rows)
             # Collected on the device: whether sums are possible is asked once, at the end.
-            beyond.append(self.kernels.thc_decode(*given, part))
+            if self.device_dither is None:
+                given = (results[rows], here.counts, factors[rows], self.table.granularity, keys)
+                beyond.append(self.kernels.thc_decode(*given, part))
+            else:
+                taken = (results[rows], here, factors[rows], self.device_dither, self.form, keys)
+                beyond.append(self.kernels.dither_decode(*taken, part))
 
         self.by_rows(decode, out, write=True)
         return beyond[0] if len(beyond) == 1 else torch.maximum(*beyond)
@@ -150,16 +169,18 @@ class TorchThc:
     def subtract_blocks(
         self, payloads: torch.Tensor, factors: torch.Tensor, context: ReductionContext, pending: torch.Tensor
     ) -> None:
-        """Subtract from pending what payloads add to the sum, without a check and without waiting for the device.
+        """Subtract from pending what this rank's payloads add to the sum, without a check, without waiting.
 
         `factors` are those of one worker, float32[blocks], and 0 for blocks that are in no sum.
         """
-        codes = self._own_codes(payloads)
 
         def subtract(rows: slice, part: torch.Tensor) -> None:
-            self.kernels.thc_subtract(
-                codes[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
-            )
+            keys = self.keys(context, rows.start)
+            if self.device_dither is None:
+                self.kernels.thc_subtract(payloads[rows], factors[rows], self.device_table, keys, part)
+            else:
+                given = (payloads[rows], factors[rows], self.device_dither, context.rank, self.form, keys)
+                self.kernels.dither_subtract(*given, part)
 
         self.by_rows(subtract, pending, write=True)
 
@@ -182,34 +203,28 @@ class TorchThc:
             if write:
                 x[whole * block :] = tail[0, :rest]
 
-    def chunks(self, blocks: int) -> int:
-        """Return the number of chunks of so many blocks."""
-        return blocks_of(blocks, self.chunk_blocks)
-
-    def _own_codes(self, payloads: torch.Tensor) -> torch.Tensor:
-        """Return the payloads of each block by itself."""
-        return payloads if self.chunk_blocks == 1 else split_payloads(payloads)
-
-    def _sums(self, results: torch.Tensor) -> torch.Tensor:
-        """Return the sums of each block, uint8[blocks or more, B]."""
-        if self.op == Op.LOOKUP_ADD6:
-            return unpack_sums(results)
-        return results if self.chunk_blocks == 1 else split_sums(results)
-
     def refuse_sums(self, results: torch.Tensor, counts: torch.Tensor) -> NoReturn:
-        """Raise CodecError for sums that the table cannot make; arguments as for `decode_blocks`, of all blocks."""
-        largest = self._sums(results)[: len(counts)].amax(dim=1).int()
+        """Raise CodecError for whole sums that the table cannot make, of all blocks.
+
+        Args:
+            results: as for `decode_blocks`.
+            counts: int32[blocks], of their contributors.
+        """
+        largest = results.amax(dim=1).int()
         block = int((largest > counts * self.table.granularity).int().argmax())
         raise CodecError(
-            f"chunk {block // self.chunk_blocks}: a lane of {int(largest[block])} from {int(counts[block])} workers, "
+            f"chunk {block}: a lane of {int(largest[block])} from {int(counts[block])} workers, "
             f"but the table ends at {self.table.granularity}: the switch has another table than this codec"
         )
 
-    @staticmethod
-    def keys(context: ReductionContext, first: int) -> BlockKeys:
+    def keys(self, context: ReductionContext, first: int) -> BlockKeys:
         """Return the keys of a run of blocks."""
         rotation = derive_key(context.seed, context.step, ROTATION)
-        return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+        rounding = derive_key(context.seed, context.step, ROUNDING, context.rank)
+        if self.dither is None:
+            return BlockKeys(rotation, rounding, first)
+        dither = derive_key(context.seed, context.step, DITHER)
+        return BlockKeys(rotation, rounding, first, dither, int(self.dither.shifts[context.rank]))
 
     def scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale of each block's elements, 0 where the shared range is zero, and shifts of blocks beyond it.
@@ -227,7 +242,9 @@ class TorchThc:
 
     def factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return the factor of rotated-back integers, float32[blocks]; 0 where the shared range is zero."""
-        unit = self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity)
+        # The integers are of half a level's distance, or of its `unit`-th part.
+        parts = 2 if self.dither is None else self.dither.unit
+        unit = 2 * self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity * parts)
         used = torch.where(shared < TINY, 0.0, shared.double())
         return (used * unit / counts).float()
 
@@ -251,43 +268,21 @@ def _padded(rest: torch.Tensor, block_elements: int) -> torch.Tensor:
     return row
 
 
-# ---- paired codes and packed results -----------------------------------------------------------------------
-
-_PARTS = 3
-_SUM_MASK = (1 << PACKED_LANE_BITS) - 1
+# ---- checks ------------------------------------------------------------------------------------------------
 
 
-def pair_payloads(packed: torch.Tensor) -> torch.Tensor:
-    """Return uint8[chunks, 512] for packed codes 0..3, uint8[2 * chunks, 512], see `hopsum.codec.thc`."""
-    return (packed[0::PAIR_BLOCKS] << PAIRED_BITS) | packed[1::PAIR_BLOCKS]
-
-
-def split_payloads(payloads: torch.Tensor) -> torch.Tensor:
-    """Undo `pair_payloads`: uint8[chunks, 512] to uint8[2 * chunks, 512]."""
-    return _interleaved((payloads >> PAIRED_BITS) & PAIR_LOW_BITS, payloads & PAIR_LOW_BITS)
-
-
-def split_sums(lanes: torch.Tensor) -> torch.Tensor:
-    """Return the sums of both blocks of each chunk: uint8[chunks, 1024] to uint8[2 * chunks, 1024]."""
-    return _interleaved(lanes >> PAIRED_SUM_BITS, lanes & ((1 << PAIRED_SUM_BITS) - 1))
-
-
-def unpack_sums(packed: torch.Tensor) -> torch.Tensor:
-    """Return the sums of packed results: uint8[chunks, 768] to uint8[chunks, 1024]."""
-    sums = torch.empty((len(packed), LANES_BYTES), dtype=torch.uint8, device=packed.device)
-    torch.bitwise_and(packed, _SUM_MASK, out=sums[:, :PACKED_BYTES])
-    # A byte keeps the sum of its own lane in 6 bits, and 2 bits of one of the last lanes.
-    top_bits = 8 - PACKED_LANE_BITS
-    tops = [part >> PACKED_LANE_BITS << top_bits * place for place, part in enumerate(packed.chunk(_PARTS, dim=1))]
-    sums[:, PACKED_BYTES:] = tops[0] | tops[1] | tops[2]
-    return sums
-
-
-def _interleaved(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    return torch.stack((first, second), dim=1).flatten(0, 1)
-
-
-# ---- checks of tensors -------------------------------------------------------------------------------------
+def _require_form(codec: Thc) -> None:
+    """Raise CodecError unless the options are those that kernels on tensors have."""
+    unlike = {
+        f"lane_bits={codec.lane_bits}": codec.lane_bits != 8,
+        f"code_group={codec.code_group}": codec.code_group != LANE_GROUP_CODES,
+    }
+    if any(unlike.values()):
+        found = ", ".join(option for option, is_unlike in unlike.items() if is_unlike)
+        raise CodecError(
+            f"codec thc with {found} has no form for devices: it has one for lane_bits=8 and "
+            f"code_group={LANE_GROUP_CODES}, with any of rounding, bits and result_bits"
+        )
 
 
 def require_tensor_vector(x: torch.Tensor, device: torch.device) -> None:
