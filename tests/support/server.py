@@ -16,12 +16,14 @@ def address_bits(host: str) -> int:
     return int.from_bytes(socket.inet_aton(host), "big")
 
 
-def job_for(locals_: list[tuple[str, int]], *, generation: int, slots: int, table: tuple[int, ...]) -> JobConfig:
+def job_for(
+    locals_: list[tuple[str, int]], *, generation: int, slots: int, **tables: tuple[int, ...] | None
+) -> JobConfig:
     """Return the job whose workers live at these addresses; switch port = rank."""
     workers = tuple(
         WorkerConfig(rank, rank, rank, address_bits(host), port) for rank, (host, port) in enumerate(locals_)
     )
-    return JobConfig(generation, 0, 0, slots, workers, quorum=len(workers), table=table)
+    return JobConfig(generation, 0, 0, slots, workers, quorum=len(workers), **tables)
 
 
 class UdpSwitch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsum.agent import Agent
-from hopsum.codec import Codec, best_table
+from hopsum.codec import Codec, job_tables, make_codec
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.udp_link import UdpLink
@@ -73,12 +73,11 @@ class Cluster:
     code_group: int = LANE_GROUP_CODES
     ops: frozenset[Op] = frozenset(Op)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Besides `table`, which is plain thc's."""
+    """Besides those of thc."""
     looped: tuple[int, ...] = ()
     """Ranks that have the link itself, without `headers`: the compiled loop serves them."""
 
     def __post_init__(self) -> None:
-        self.table = best_table(self.workers).values
         self.aggregator = Aggregator()
         self.switch = self.stack.enter_context(UdpSwitch(self.aggregator))
         locals_ = []
@@ -90,7 +89,8 @@ class Cluster:
             self.links.append(RecordingLink(link if self.mishaps is None else LossyLink(link, self.mishaps, rng)))
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
-        tables: dict[str, Any] = {"table": self.table, **self.tables}
+        thc = make_codec("thc", workers=self.workers, backend="numpy")
+        tables: dict[str, Any] = {"table": None, **job_tables(thc), **self.tables}
         job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, code_group=self.code_group, **tables)
         self.aggregator.add_job(job)
         self.membership = JobMembership(

@@ -23,10 +23,10 @@ Place = tuple[int, int]
 
 
 class Sound(Thc):
-    """A codec `thc` that does nothing wrong."""
+    """A codec `thc` with whole sums that does nothing wrong."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__(workers, kernels=load_kernels("numpy"))
+        super().__init__(workers, result_bits=8, kernels=load_kernels("numpy"))
 
 
 class Mutant(Sound):
@@ -137,7 +137,9 @@ class Reencodes(Sound):
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
         first = super().encode(x, own, shared, context)
-        others = super().encode(x, own, shared, ReductionContext(context.seed, context.step, context.rank + 64))
+        others = super().encode(
+            x, own, shared, ReductionContext(context.seed, context.step, (context.rank + 1) % self.workers)
+        )
         self.anew = {was.tobytes(): now.tobytes() for was, now in zip(first, others, strict=True)}
         return first
 

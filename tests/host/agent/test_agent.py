@@ -52,13 +52,13 @@ def normal(workers: int, elements: int, seed: int) -> list[NDArray[np.float32]]:
 
 def test_codes_go_in_groups_as_the_switch_takes_them(stack: ExitStack) -> None:
     """The mean does not depend on the group; a switch of another group would add lanes of different elements."""
-    vectors, means = normal(2, 5000, seed=7), []
+    vectors, means, codec = normal(2, 5000, seed=7), [], make_codec("thc:result_bits=8", workers=2)
     for group in (512, 64):
-        cluster = Cluster(stack, 2, code_group=group)
-        means.append(reduce_all(cluster.agents("thc"), vectors)[0].mean.tobytes())
+        cluster = Cluster(stack, 2, code_group=group, tables=job_tables(codec))
+        means.append(reduce_all(cluster.agents("thc:result_bits=8"), vectors)[0].mean.tobytes())
     assert means[0] == means[1]
     with pytest.raises(CodecError, match="in groups of 512, but the switch of job 'test' takes groups of 64"):
-        cluster.agent(0, make_codec("thc", workers=2))
+        cluster.agent(0, codec)
     assert Cluster(stack, 1, code_group=64).agents("fixed")[0].codec.lookup is None, "no codes, no groups"
 
 
@@ -73,8 +73,9 @@ def test_a_switch_without_the_operation_is_told_before_anything_is_sent(stack: E
 @pytest.mark.parametrize(
     ("spelled", "message"),
     [
-        ("thc:result_bits=6", r"for codec thc with these options: its table6 is None, the codec's \(0, 3, 5, .*, 21\)"),
-        ("thc:bits=2", r"for codec thc with these options: its table is \(0, 10, .*\), the codec's \(0, 1, 2, 3, 16, "),
+        ("thc:result_bits=8", r"for codec thc with these options: its table is None, the codec's \(0, 1, .*, 15\)"),
+        ("thc:bits=3", r"for codec thc with these options: its table3 is None, the codec's \(-7, -5, "),
+        ("thc:bits=2", r"for codec thc with these options: its table2 is None, the codec's \(-3, -1, 1, 3, "),
     ],
 )
 def test_a_rank_with_other_bits_is_refused_with_the_numbers(stack: ExitStack, spelled: str, message: str) -> None:
@@ -86,7 +87,12 @@ def test_a_rank_with_other_bits_is_refused_with_the_numbers(stack: ExitStack, sp
 
 @pytest.mark.parametrize(
     ("spelled", "op", "chunk_elements"),
-    [("thc:result_bits=6", Op.LOOKUP_ADD6, 1024)],
+    [
+        ("thc", Op.LOOKUP_ADD_LOOKUP4, 1024),
+        ("thc:bits=3", Op.LOOKUP_ADD_LOOKUP3, 1024),
+        ("thc:bits=2", Op.LOOKUP_ADD_LOOKUP2, 1024),
+        ("thc:result_bits=8", Op.LOOKUP_ADD8, 1024),
+    ],
 )
 def test_forms_of_thc_end_with_the_mean_of_a_simulated_switch(
     stack: ExitStack, spelled: str, op: Op, chunk_elements: int
@@ -200,7 +206,7 @@ def test_statistics_are_what_passed(stack: ExitStack) -> None:
     agents = Cluster(stack, 2).agents("thc", PATIENT)
     results = reduce_all(agents, normal(2, 5 * 1024, seed=2))
     for result in results:
-        up, down = (32 + 1024) + 5 * (32 + 512), 6 * (32 + 1024)
+        up = down = (32 + 1024) + 5 * (32 + 512)
         assert result.traffic == SocketTraffic(6, 6, 0, up, down)
         assert result.traffic.interface_bytes_sent == up + 6 * 42
         assert result.traffic.interface_bytes_received == down + 6 * 42
@@ -215,6 +221,6 @@ def test_a_codec_must_fit_the_job(stack: ExitStack) -> None:
     cluster = Cluster(stack, 2)
     with pytest.raises(CodecError, match="codec fixed for 3 workers in a job of 2"):
         cluster.agent(0, make_codec("fixed", workers=3))
-    cluster.membership = replace(cluster.membership, table=None)
-    with pytest.raises(CodecError, match=r"its table is None, the codec's .*hopsum job create NAME --codec thc"):
+    cluster.membership = replace(cluster.membership, table4=None)
+    with pytest.raises(CodecError, match=r"its table4 is None, the codec's .*hopsum job create NAME --codec thc"):
         cluster.agent(0, "thc")

@@ -23,7 +23,7 @@ from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOn
 from .team import BRISK, WORKERS, Bench, Given, Setting, Team, own_things
 
 pytestmark = pytest.mark.system
-ELEMENTS = {"thc": 4000, "uhc": 4000, "fixed": 2000, "lossless": 4000}
+ELEMENTS = {"thc": 4000, "thc:result_bits=8": 4000, "uhc": 4000, "fixed": 2000, "lossless": 4000}
 LOSSES = (0.0, 0.01, 0.05, 0.2)
 
 
@@ -74,7 +74,7 @@ def test_the_laws_hold(bench: Bench, codec: str, loss: float, quorum: int) -> No
 
 
 @pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
-@pytest.mark.parametrize("codec", ["thc", "uhc"])
+@pytest.mark.parametrize("codec", ["thc", "thc:result_bits=8", "uhc"])
 def test_the_laws_hold_where_vectors_travel_in_parts(
     bench: Bench, stack: ExitStack, codec: str, quorum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_the_laws_hold_where_vectors_travel_in_parts(
 
 
 @pytest.mark.parametrize("loss", [0.05, 0.2])
-@pytest.mark.parametrize("codec", ["thc", "fixed"])
+@pytest.mark.parametrize("codec", ["thc", "thc:result_bits=8", "fixed"])
 def test_the_laws_hold_on_plain_links(bench: Bench, stack: ExitStack, codec: str, loss: float) -> None:
     """Datagrams move by the batch, and are lost in the switch, each way."""
     setting = Setting(quorum=WORKERS - 1, switch_loss=loss, slots=8)
@@ -110,7 +110,7 @@ def test_the_laws_hold_on_plain_links(bench: Bench, stack: ExitStack, codec: str
     assert all(lost[port].ingress + lost[port].egress for port in range(1, WORKERS + 1)), lost
 
 
-@pytest.mark.parametrize("codec", ["thc", "fixed"])
+@pytest.mark.parametrize("codec", ["thc", "thc:result_bits=8", "fixed"])
 def test_the_laws_hold_where_sums_are_flushed(bench: Bench, stack: ExitStack, codec: str) -> None:
     """Quorum of all: a worker stalls for two all-reduces, which the others close by FLUSH."""
     timing = replace(BRISK, flush_after_s=0.05)
@@ -136,8 +136,8 @@ def test_one_that_settles_on_stale_is_found(bench: Bench, stack: ExitStack) -> N
     mutant = SettlesOnStale(WORKERS, setting.slots)
     wrapped = setting._replace(wrap=lambda rank, link: mutant.listen(link) if rank == 2 else link)
     team = Team(stack, bench, [Sound(WORKERS), Sound(WORKERS), mutant], 4000, wrapped)
-    team.run(drawn("thc"), 1)
-    team.run(drawn("thc"), 2, late=2)
+    team.run(drawn("thc:result_bits=8"), 1)
+    team.run(drawn("thc:result_bits=8"), 2, late=2)
     assert mutant.settled > 0
     assert broken(team, "conservation in all-reduce 1")
     assert broken(team, "conservation over all")
@@ -147,13 +147,13 @@ def test_one_that_settles_on_stale_is_found(bench: Bench, stack: ExitStack) -> N
 def test_one_that_divides_by_all_is_found(bench: Bench, stack: ExitStack) -> None:
     codecs = [Sound(WORKERS), Sound(WORKERS), DividesByAll(WORKERS)]
     team = Team(stack, bench, codecs, 4000, Setting(quorum=WORKERS - 1))
-    team.run(drawn("thc"), 2)
+    team.run(drawn("thc:result_bits=8"), 2)
     assert broken(team, "replicas: all-reduce 0 of ranks [2]")
 
 
 def test_dividing_by_all_on_all_ranks_is_found(bench: Bench, stack: ExitStack) -> None:
     team = Team(stack, bench, [DividesByAll(WORKERS)] * WORKERS, 4000, Setting(quorum=WORKERS - 1))
-    team.run(drawn("thc"), 2)
+    team.run(drawn("thc:result_bits=8"), 2)
     assert not broken(team, "replicas")
     assert broken(team, "conservation in all-reduce 0")
     assert broken(team, "conservation over all")
@@ -163,8 +163,8 @@ def test_dividing_by_all_on_all_ranks_is_found(bench: Bench, stack: ExitStack) -
 def test_one_that_drops_or_doubles_is_found(bench: Bench, stack: ExitStack, mutant: type[DropsExcluded]) -> None:
     codecs = [Sound(WORKERS), mutant(WORKERS), Sound(WORKERS)]
     team = Team(stack, bench, codecs, 4000, Setting(quorum=WORKERS - 1))
-    team.run(drawn("thc"), 1, late=1 if mutant is DropsExcluded else None)
-    team.run(drawn("thc"), 1, late=0)
+    team.run(drawn("thc:result_bits=8"), 1, late=1 if mutant is DropsExcluded else None)
+    team.run(drawn("thc:result_bits=8"), 1, late=0)
     assert broken(team, "conservation in all-reduce")
     assert broken(team, "conservation over all")
     assert not broken(team, "replicas")
@@ -176,7 +176,7 @@ def test_one_that_encodes_anew_is_found(bench: Bench, stack: ExitStack, honest: 
     mutant = Reencodes(WORKERS)
     setting = Setting(wrap=lambda rank, link: mutant.lose_first(link, honest=honest) if rank == 1 else link)
     team = Team(stack, bench, [Sound(WORKERS), mutant, Sound(WORKERS)], 4000, setting)
-    team.run(drawn("thc"), 2)
+    team.run(drawn("thc:result_bits=8"), 2)
     assert broken(team, "conservation in all-reduce 0") is not honest
     assert broken(team, "conservation over all") is not honest
     assert not broken(team, "replicas")

@@ -127,7 +127,15 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("table", [0] * 15, "not 16 integers"),
     ("table", [256] * 16, "not 16 integers"),
     ("table16", [65536] * 16, "not 16 integers of 0..65535"),
-    ("table6", [64] * 16, "not 16 integers of 0..63"),
+    ("table4", [0] * 30, r"table4 is \[0, .*, not 16 integers of -128..127, then 15 thresholds of 1..127 that d"),
+    ("table4", 7, "table4 is 7, not a list or null"),
+    ("table3", [*[0] * 8, *[1] * 6, 128], "not 8 integers of -128..127, then 7 thresholds"),
+    ("table3", [*[0] * 8, *[1] * 6, 0], "not 8 integers"),
+    ("table2", [-129, 0, 0, 0, 1, 2, 3], "not 4 integers of -128..127, then 3 thresholds"),
+    ("table2", [128, 0, 0, 0, 1, 2, 3], "not 4 integers"),
+    ("table2", [0, 0, 0, 0, 1, 3, 2], r"table2 is \[0, 0, 0, 0, 1, 3, 2\], not 4 integers"),
+    ("table2", [True, 0, 0, 0, 1, 2, 3], "not 4 integers"),
+    ("table6", [*range(16)], r"table6 is of an older hopsum: .*LOOKUP_ADD6.* make the job again with a codec"),
     ("table", "none", "table is 'none', not a list or null"),
     *(("code_group", wrong, "code_group") for wrong in (0, 3, 1024, "64")),
     *(("ops", wrong, "no list of some of LOOKUP_ADD8") for wrong in ([], ["ADD64"], "ADD32", [3], [[]], None)),
@@ -171,6 +179,7 @@ def test_keys_of_older_and_newer_controllers(path: Path) -> None:
     assert read == replace(read, job="train")
     del document["table16"]
     assert parse_membership(json.dumps(document)) == read, "a controller before it"
+    assert parse_membership(json.dumps({**document, "table6": None})) == read, "a job without results of 6 bits"
 
 
 RESUME: dict[str, Any] = {

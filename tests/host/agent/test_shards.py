@@ -74,7 +74,7 @@ def summed(agents: list[Agent], steps: int) -> tuple[list[bytes], list[bytes]]:
     return means, [own.residual.tobytes() for own in feedback]
 
 
-FORMS = ("thc:result_bits=6", "thc:bits=2")
+FORMS = ("thc:result_bits=8", "thc:bits=3", "thc:bits=2")
 
 
 @pytest.mark.parametrize("codec", ["thc", "fixed", "lossless", *FORMS])
@@ -86,7 +86,7 @@ def test_shards_sum_what_one_switch_sums(stack: ExitStack, codec: str) -> None:
 
 def test_shards_with_differing_tables_are_refused_before_anything_is_sent(stack: ExitStack) -> None:
     """By the reader of the membership, and by an agent that was handed one: a shard's sums would be misread."""
-    codec, name, other = "thc:result_bits=6", "table6", (*range(15), 21)
+    codec, name, other = "thc:bits=2", "table2", (-3, -1, 1, 3, 60, 64, 68)
     made = clusters(stack, 2, codec=codec)
     own = getattr(made[0].membership, name)
     first, second = (replace(each.membership, **{name: table}) for each, table in zip(made, (own, other), strict=True))
@@ -100,7 +100,7 @@ def test_shards_with_differing_tables_are_refused_before_anything_is_sent(stack:
 
 
 def test_a_shard_without_the_operation_is_told_before_anything_is_sent(stack: ExitStack) -> None:
-    codec, op = "thc:result_bits=6", Op.LOOKUP_ADD6
+    codec, op = "thc:bits=2", Op.LOOKUP_ADD_LOOKUP2
     made = clusters(stack, 2, codec=codec)
     made[1].membership = replace(made[1].membership, ops=frozenset(Op) - {op})
     host, port = made[1].switch.address

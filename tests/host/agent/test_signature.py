@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hopsum.agent import Agent
 from hopsum.agent.signature import LANES, MOST, MismatchError, Signer, unsigned
 from hopsum.agent.task import Task
-from hopsum.codec import Codec, CollectivePhase, ReductionContext, best_table, make_codec
+from hopsum.codec import Codec, CollectivePhase, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import GenerationEndedError
 from hopsum_wire import Op
@@ -121,6 +121,8 @@ def test_numbers_that_differ_are_both_told() -> None:
 
 DIFFERENT: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
     "chunks": ([{}, {}], [{"elements": 5000}, {"elements": 600_000}], "5000 elements.*600000|600000 el.*5000"),
+    "feedback": ([{"codec": "thc"}, {"codec": "thc:error_feedback=false"}], [{}, {}], "error_feedback (True|False)"),
+    "results": ([{"codec": "thc"}, {"codec": "thc:result_bits=8"}], [{}, {}], r"dither of 16 levels.* table \("),
     "codec": ([{"codec": "fixed"}, {"codec": "lossless"}], [{}, {}], "codec fixed.*codec lossless|lossless.*fixed"),
 }
 
@@ -129,7 +131,7 @@ DIFFERENT: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
 def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) -> None:
     """The ranks are at a switch with a file: no controller has compared anything."""
     made, submitted, words = DIFFERENT[what]
-    cluster = Cluster(stack, 2)
+    cluster = Cluster(stack, 2, tables=job_tables(make_codec("thc:result_bits=8", workers=2, backend="numpy")))
     agents = [
         stack.enter_context(Agent(cluster.membership, rank, link=cluster.links[rank], **{"codec": "fixed", **options}))
         for rank, options in enumerate(made)
@@ -150,10 +152,12 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
 
 def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
     kinds = [make_codec("thc", workers=3, backend="numpy", bits=bits) for bits in (4, 2)]
-    tables = {"table": best_table(3, 6), "backend": "numpy"}
-    kinds += [make_codec("thc", workers=3, result_bits=bits, **tables) for bits in (6, 8)]
+    kinds += [make_codec("thc:bits=3", workers=3, backend="numpy", error_feedback=kept) for kept in (True, False)]
+    kinds += [make_codec("thc:bits=2,error_feedback=true", workers=3, backend="numpy")]
+    kinds += [make_codec("thc:result_bits=8", workers=3, backend="numpy")]
+    kinds += [make_codec("thc:rounding=stochastic", workers=3, backend="numpy")]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
     calls = [call(10) for _ in kinds]
     for each, codec in zip(calls, kinds, strict=True):
         Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(each, phase(1))
-    assert len({each.signature for each in calls}) == 6
+    assert len({each.signature for each in calls}) == len(kinds)

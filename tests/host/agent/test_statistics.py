@@ -10,8 +10,9 @@ import pytest
 
 from hopsum.agent.allreduce_results import heartbeat_counts
 from hopsum.agent.vector import RUN_ELEMENTS, RUNS, sample
-from hopsum.codec import ErrorFeedback, best_table, make_codec
-from hopsum.codec.lookup_table import expected_nmse
+from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.codec.lookup_table import truncation_error
+from hopsum.codec.thc import Thc
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, NAMES, latency_name, nmse
 
@@ -55,7 +56,10 @@ def test_the_error_is_what_the_feedback_keeps(stack: ExitStack, elements: int) -
         np.testing.assert_allclose([counted.error_squares, counted.vector_squares], [error[rank], vector[rank]], 1e-6)
         found = nmse(heartbeat_counts(counted))
         assert found is not None
-        assert 0.8 < found / expected_nmse(best_table(workers), 1) < 1.25, "as the table promises"
+        codec = agent.codec
+        assert isinstance(codec, Thc)
+        promised = (2 * codec.bound / codec.granularity) ** 2 / 12 + truncation_error(codec.bound)
+        assert 0.8 < found / promised < 1.25, "as the levels promise"
 
 
 def test_codes_and_times_of_what_was_summed(stack: ExitStack) -> None:

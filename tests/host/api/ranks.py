@@ -20,13 +20,15 @@ Result = TypeVar("Result")
 
 CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "thc": ("thc", {}),
-    "thc16": ("thc", {"lane_bits": 16}),
+    "thc3": ("thc", {"bits": 3}),
+    "thc8": ("thc", {"result_bits": 8}),
+    "stochastic": ("thc", {"rounding": "stochastic"}),
+    "stochastic16": ("thc", {"rounding": "stochastic", "lane_bits": 16}),
     "uhc4": ("uhc", {"bits": 4}),
     "uhc8": ("uhc", {"bits": 8}),
     "fixed": ("fixed", {}),
     "lossless": ("lossless", {}),
     "thc2": ("thc", {"bits": 2}),
-    "thc6": ("thc", {"result_bits": 6}),
     "two-shot": ("two-shot", {}),
     "two-shot8": ("two-shot", {"bits": 8}),
 }

@@ -89,18 +89,25 @@ def test_mean_and_sum_over_ranks() -> None:
     assert run_ranks("memory://mean?workers=3", work, 3, codec="fixed") == [([1, 3], [3, 9])] * 3
 
 
-@pytest.mark.parametrize("error_feedback", [True, False])
-def test_a_name_carries_the_error_to_the_next(error_feedback: bool) -> None:
-    """One vector, many times: with error feedback the sum of means nears the sum of vectors."""
+@pytest.mark.parametrize(
+    ("codec", "error_feedback", "carries"),
+    [
+        ("uhc:bits=2", True, True),
+        ("uhc:bits=2", False, False),
+        ("thc:result_bits=8", True, True),
+        ("thc:bits=2", True, False),
+        ("thc:bits=2,error_feedback=true", True, True),
+    ],
+)
+def test_a_name_carries_the_error_to_the_next(codec: str, error_feedback: bool, carries: bool) -> None:
+    """One vector, many times: with error feedback the sum of means nears the sum of vectors. thc:bits=2 has none."""
     x, steps = vectors(1, 1024)[0], 24
     url = "memory://names?workers=1"
-    with hopsum.connect(
-        url, codec="uhc", codec_options={"bits": 2}, backend="numpy", rank=0, error_feedback=error_feedback
-    ) as job:
+    with hopsum.connect(url, codec=codec, backend="numpy", rank=0, error_feedback=error_feedback) as job:
         named = sum(hopsum.allreduce(x, job, name="a").astype(np.float64) for _ in range(steps)) / steps
         nameless = sum(hopsum.allreduce(x, job).astype(np.float64) for _ in range(steps)) / steps
     errors = [float(((found - x) ** 2).sum() / (x**2).sum()) for found in (named, nameless)]
-    assert (errors[0] < errors[1] / 3) is error_feedback
+    assert (errors[0] < errors[1] / 3) is carries
 
 
 def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:

@@ -30,8 +30,8 @@ from .vectors import normal
 pytestmark = pytest.mark.system
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "codecs.md"
 KINDS: list[tuple[str, dict[str, Any]]] = [
-    ("thc", {}),
-    ("thc", {"lane_bits": 16}),
+    ("thc", {"rounding": "stochastic"}),
+    ("thc", {"rounding": "stochastic", "lane_bits": 16}),
     ("uhc", {"bits": 2}),
     ("uhc", {"bits": 4}),
     ("uhc", {"bits": 6}),
@@ -118,7 +118,10 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest
 ELEMENTS = (1 << 20) + 5
 CODECS: list[tuple[str, dict[str, Any]]] = [
     ("thc", {}),
-    ("thc", {"lane_bits": 16}),
+    ("thc", {"bits": 2}),
+    ("thc", {"result_bits": 8}),
+    ("thc", {"rounding": "stochastic"}),
+    ("thc", {"rounding": "stochastic", "lane_bits": 16}),
     ("uhc", {"bits": 8}),
     ("fixed", {}),
 ]

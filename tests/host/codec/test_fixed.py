@@ -132,7 +132,7 @@ def test_the_mean_in_the_place_of_the_vector(name: str, options: dict[str, Any])
 
 def test_results_that_are_refused_leave_the_vector_in_the_feedback() -> None:
     """Sums that cannot be are found out while they are decoded; by then the place of x is written to."""
-    codec = make_codec("thc", workers=1, backend="numpy")
+    codec = make_codec("thc:result_bits=8", workers=1, backend="numpy")
     x, feedback = vectors()[0], ErrorFeedback(5000)
     reduction = codec.start(x, ReductionContext(0, 0, 0), feedback, out=x)
     for _ in range(2):
@@ -171,7 +171,10 @@ def sums_of_the_aggregator(codec: Codec, op: int, payloads: list[NDArray[np.uint
     ("name", "options"),
     [
         ("thc", {}),
-        ("thc", {"lane_bits": 16}),
+        ("thc", {"bits": 3}),
+        ("thc", {"bits": 2}),
+        ("thc", {"result_bits": 8}),
+        ("thc", {"rounding": "stochastic", "lane_bits": 16}),
         ("uhc", {"bits": 2, "lane_bits": 16}),
         ("uhc", {"bits": 6}),
         ("uhc", {"bits": 8}),

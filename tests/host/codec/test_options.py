@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, best_table, lookup_table, make_codec
+from hopsum.codec import (
+    CodecError,
+    ErrorFeedback,
+    ReductionContext,
+    SharedRanges,
+    best_table,
+    lookup_table,
+    make_codec,
+)
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.lookup_table import (
     LookupTable,
@@ -36,14 +44,18 @@ from hopsum_wire.payload import SHAPES, unpack_codes
 from .vectors import Floats, layered, nmse, normal
 
 pytestmark = pytest.mark.system
-KINDS: list[tuple[str, dict[str, Any]]] = [
-    ("thc", {}),
-    ("thc", {"lane_bits": 16}),
+STOCHASTIC: dict[str, Any] = {"rounding": "stochastic"}
+WHOLE: list[tuple[str, dict[str, Any]]] = [
+    ("fixed", {}),
+    ("thc", {"result_bits": 8}),
+    ("thc", STOCHASTIC),
+    ("thc", STOCHASTIC | {"lane_bits": 16}),
     *(("uhc", {"bits": bits}) for bits in range(1, 9)),
     ("uhc", {"bits": 4, "lane_bits": 16}),
     ("uhc", {"bits": 5, "lane_bits": 16}),
 ]
-ALL = [("fixed", {}), *KINDS]
+"""Codecs with whole sums, and all others."""
+ALL = [*WHOLE, *(("thc", {"bits": bits}) for bits in (4, 3, 2))]
 
 
 def make(kind: tuple[str, dict[str, Any]], workers: int, backend: str = "auto", **options: Any) -> RangeCodec:
@@ -71,17 +83,19 @@ def spike(elements: int, at: int, exponent: int) -> Floats:
 
 def summed(codec: RangeCodec, payloads: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
     """Add lanes as integers that cannot overflow."""
-    if SHAPES[codec.op].has_codes:
+    shape = SHAPES[codec.op]
+    if shape.has_codes:
+        # Thresholds may follow the values.
         table = np.array(codec.lookup, np.int64)
-        bits = 8 if codec.op == Op.LOOKUP_ADD8 else 16
-        return np.asarray(np.sum([table[unpack_codes(payload, bits)] for payload in payloads], axis=0))
+        codes = [unpack_codes(payload, shape.lane_bits, bits=shape.code_bits) for payload in payloads]
+        return np.asarray(np.sum([table[each] for each in codes], axis=0))
     kind = ">i4" if codec.op == Op.ADD32 else SHAPES[codec.op].lane_dtype
     return np.asarray(np.sum([payload.view(kind).astype(np.int64) for payload in payloads], axis=0))
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
-    kind=st.sampled_from(ALL),
+    kind=st.sampled_from(WHOLE),
     backend=st.sampled_from(["numpy", "numba"]),
     workers=st.integers(1, 17),
     x=VECTORS,
@@ -127,24 +141,24 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
     kind: tuple[str, dict[str, Any]], backend: str, workers: int, x: Floats, ratio: float
 ) -> None:
     """Its lanes stay in their bounds, so that no sum can overflow, and what was cut off is in its residual."""
-    codec, kept = make(kind, workers, backend), ErrorFeedback(x.size)
-    rank = RangeReduction(codec, x, ReductionContext(7, 1, 0), kept)
+    codec, kept, context = make(kind, workers, backend), ErrorFeedback(x.size), ReductionContext(7, 1, 0)
+    rank = RangeReduction(codec, x, context, kept)
     others = codec.ranges(x).view(np.float32) / np.float32(ratio)
     rank.take(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
     (payloads,) = payloads_of([rank])
     most = np.abs(summed(codec, [payloads])).max()
-    assert workers * most <= {8: 255, 16: 65535, 32: (1 << 31) - 1}[1024 * 8 // SHAPES[codec.op].elements]
+    shape = SHAPES[codec.op]
+    # Values are signed where sums are looked up again.
+    assert workers * most <= (127 if shape.down_codes else {8: 255, 16: 65535, 32: (1 << 31) - 1}[shape.lane_bits])
     rank.take(*simulate_switch(codec.op, [payloads], codec.lookup))
-    assert rank.mean is not None
-    np.testing.assert_array_equal(kept.residual, x - rank.mean)
+    mine = codec.contribution(payloads, SharedRanges(others), x.size, context)
+    np.testing.assert_array_equal(kept.residual, x - mine)
     if codec.name != "uhc" or (isinstance(codec, LookupTableCodec) and codec.table.bits > 3):
         left, whole = (np.linalg.norm(v.astype(np.float64)) for v in (kept.residual, x))
         assert left <= whole * (1 + 1e-6)
 
 
 PUBLISHED = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
-PAIRED: dict[str, Any] = {"bits": 2}
-PACKED: dict[str, Any] = {"result_bits": 6}
 
 
 def simulated(codec: RangeCodec, vectors: list[Floats], step: int = 1) -> Floats:
@@ -171,21 +185,29 @@ def test_the_best_truncation_beats_others_and_the_published_one(bits: int, worke
         ("thc", 2, {"code_group": 96}, "codes in groups of 96: one of 4, 8, 16, 32, 64, 128, 256, 512"),
         ("uhc", 2, {"bits": 0}, "codes of 0 bits: 1 to 8"),
         ("uhc", 2, {"bits": 9}, "codes of 9 bits: 1 to 8"),
-        ("thc", 2, {"table": LookupTable(tuple(range(16)), 0.9)}, f"at least {MIN_BOUND}"),
+        ("thc", 2, STOCHASTIC | {"table": LookupTable(tuple(range(16)), 0.9)}, f"at least {MIN_BOUND}"),
         ("uhc", 18, {"bits": 4, "lane_bits": 8}, r"18 workers \* granularity 15 = 270 overflows a lane"),
-        ("thc", 1, {"table": LookupTable((*range(15), 128), 0.01)}, "granularity 128 .* at most 127"),
-        ("thc", 1, {"table": LookupTable((*range(31), 40), 0.01)}, "at most 4 bits"),
-        ("thc", 9, {"table": PUBLISHED}, r"9 workers \* granularity 30 = 270 overflows a lane"),
-        ("thc", 2, {"bits": 3}, "thc with codes of 3 bits: 2 or 4"),
-        ("thc", 2, {"bits": 2, "lane_bits": 16}, "paired codes in lanes of 16 bits"),
-        ("thc", 2, PAIRED | {"table": LookupTable(tuple(range(8)), 0.1)}, "a table of 8 values up to 7 for paired"),
-        ("thc", 64, PACKED, "a lane of 6 bits holds the sum of at most 63 with codes of 1 bits .* take lane_bits=8"),
-        ("thc", 4, PACKED | PAIRED, "result_bits=6 with paired codes: two sums of 4 bits fill a lane"),
-        ("thc", 4, PACKED | {"lane_bits": 16}, "result_bits=6 of lanes of 16 bits: take lanes of 8 bits"),
-        ("thc", 4, {"result_bits": 5}, "results of 5 bits a lane: 6, or the 8 of the lane"),
-        ("thc", 5, PACKED | {"table": best_table(4, 6)}, r"5 workers \* granularity 15 = 75 overflows .* is 63"),
-        ("uhc", 5, PACKED, r"5 workers \* granularity 15 = 75 overflows a lane, whose maximum is 63"),
-        ("uhc", 2, PACKED | {"bits": 5}, "result_bits=6 with codes of 5 bits: the switch packs sums of codes that it"),
+        ("thc", 1, STOCHASTIC | {"table": LookupTable((*range(15), 128), 0.01)}, "granularity 128 .* at most 127"),
+        ("thc", 1, STOCHASTIC | {"table": LookupTable((*range(31), 40), 0.01)}, "at most 4 bits"),
+        ("thc", 9, STOCHASTIC | {"table": PUBLISHED}, r"9 workers \* granularity 30 = 270 overflows a lane"),
+        ("thc", 2, {"bits": 5}, "thc with codes of 5 bits: 2, 3, 4"),
+        ("thc", 2, {"rounding": "up"}, "thc with rounding=up: dither or stochastic"),
+        ("thc", 2, {"lane_bits": 16}, "lanes of 16 bits, are for stochastic rounding: give rounding=stochastic"),
+        ("thc", 2, {"table": PUBLISHED}, "a table, .* for stochastic rounding: give rounding=stochastic"),
+        ("thc", 2, {"result_bits": 6}, "result_bits=6 with bits=4: .* as many bits as codes, or 8 with bits=4"),
+        ("thc", 2, {"bits": 3, "result_bits": 8}, "result_bits=8 with bits=3: results have as many bits as codes"),
+        ("thc", 2, {"bits": 2, "result_bits": 4}, "result_bits=4 with bits=2"),
+        ("thc", 2, STOCHASTIC | {"bits": 2}, "rounding=stochastic with bits=2 .* codes of 4 bits and whole sums"),
+        ("thc", 2, STOCHASTIC | {"result_bits": 4}, "and result_bits=4: .* whole sums, of 8 bits here; leave bits and"),
+        ("thc", 2, STOCHASTIC | {"result_bits": 8, "lane_bits": 16}, "whole sums, of 16 bits here"),
+        (
+            "thc",
+            18,
+            {"result_bits": 4},
+            "18 workers .* of 4 bits: .* at most 17 codes; take bits=2, bits=4,result_bits=8",
+        ),
+        ("thc", 18, {"bits": 3}, "18 workers .* of 3 bits: .* the signed sum of at most 17 codes; take bits=2"),
+        ("thc", 43, {"bits": 2}, "43 workers with results of 2 bits: .* at most 42 codes; take bits=4,result_bits=8"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name: str, workers: int, options: dict[str, Any], message: str) -> None:
@@ -218,13 +240,13 @@ def test_uhc_takes_the_narrower_lanes_that_fit(workers: int, bits: int, op: Op) 
 
 @pytest.mark.parametrize(("workers", "bits"), [(17, 4), (18, 3), (36, 3), (37, 2), (64, 2)])
 def test_thc_takes_fewer_bits_for_more_workers_in_narrow_lanes(workers: int, bits: int, backend: str) -> None:
-    codec, x = make(("thc", {}), workers, backend), normal(1 << 14)
+    codec, x = make(("thc", STOCHASTIC), workers, backend), normal(1 << 14)
     assert isinstance(codec, LookupTableCodec)
     assert codec.table.bits == bits
     assert codec.lookup is not None
     assert workers * max(codec.lookup) <= 255
     assert nmse(simulated(codec, [x] * workers), x) == pytest.approx(expected_nmse(codec.table, workers), rel=0.1)
-    wide = make(("thc", {"lane_bits": 16}), workers, backend)
+    wide = make(("thc", STOCHASTIC | {"lane_bits": 16}), workers, backend)
     assert nmse(simulated(wide, [x] * workers), x) < 0.003
 
 

@@ -60,7 +60,16 @@ def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -
         x = np.where(np.isfinite(x), x, np.float32(1))
     with np.errstate(all="ignore"):
         expected = Kernels().root_mean_square(x, columns)
-    found = VECTORS.root_mean_square(x, columns)
+    require_equal_numbers(VECTORS.root_mean_square(x, columns), expected)
+    y, sums = x[::-1].copy(), [np.full_like(x, 7), np.full_like(x, 7)]
+    with np.errstate(all="ignore"):
+        expected = Kernels().add_root_mean_square(x, y, columns, sums[0])
+    require_equal_numbers(VECTORS.add_root_mean_square(x, y, columns, sums[1]), expected)
+    require_equal_numbers(sums[1], sums[0])
+
+
+def require_equal_numbers(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    """Require equal bytes, but for the bits of NaN."""
     assert (np.isnan(found) == np.isnan(expected)).all()
     assert found[~np.isnan(found)].tobytes() == expected[~np.isnan(expected)].tobytes()
 
@@ -156,7 +165,8 @@ def test_older_processors_run_the_same_vector_code(features: str, tmp_path: Path
     """LLVM splits the vectors, also for processors without AVX2 and without a byte look-up: `make_codec` compares."""
     if platform.machine() != "x86_64":
         pytest.skip("features of x86")
-    code = "from hopsum.codec import make_codec; [make_codec(c, workers=4, backend='numba') for c in ('thc', 'uhc')]"
+    codecs = ["thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "thc:rounding=stochastic", "uhc"]
+    code = f"from hopsum.codec import make_codec; [make_codec(c, workers=4, backend='numba') for c in {codecs}]"
     target = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=os.environ | target, check=True, timeout=300)
 

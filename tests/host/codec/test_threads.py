@@ -44,7 +44,7 @@ def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int) -> None:
 @pytest.mark.parametrize("turns", [[0, 25], [0, 50], [25, 25], [16, 32], [25, 57]])
 def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own: int) -> None:
     """50 blocks in two runs: from the first that is free, first of the own run, then of the other."""
-    compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
+    compiled = pytest.importorskip("hopsum.codec.backends.range_kernels")
     x = layered(50 * 1024)
     whole = load_kernels("numpy").root_mean_square(x, 1024)
     out = np.full(50, -1, np.float32)

@@ -11,7 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
+from hopsum.codec.backends.kernels import BlockKeys, Form
+from hopsum.codec.dither import Dither
+from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.simulate import simulate_switch
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 
 Floats = NDArray[np.float32]
@@ -32,11 +36,40 @@ def nmse(found: NDArray[Any], right: NDArray[Any]) -> float:
     return float(error @ error / (right.astype(np.float64) @ right))
 
 
+def dither_error(dither: Dither, rank: int = 0) -> float:
+    """Return the variance that a rank's rounding adds to a coordinate, in distances of levels.
+
+    It is 1/12 with a dither that is known exactly. What is not known of it counts too: its own bits, and what rounding
+    of the known part to integers leaves.
+    """
+    known = ((np.arange(16) + dither.shifts[rank]) % 16 + 0.5) / 16 - 0.5
+    unknown = known - dither.own[rank] / dither.unit
+    return float(1 / 12 + 1 / 12 / 16**2 + np.mean(unknown**2))
+
+
 def encode_alone(codec: RangeCodec, x: Floats, context: ReductionContext) -> tuple[NDArray[np.uint8], SharedRanges]:
     """Encode with the own ranges as shared ones."""
     own = codec.ranges(x)
     shared = SharedRanges(own.view(np.float32).copy())
     return codec.encode(x, own, shared, context), shared
+
+
+def phases(codec: RangeCodec, x: Floats, context: ReductionContext, stretch: float) -> list[bytes]:
+    """Return what the last rank makes of x, where contributions of ranks are missing, other ones in every chunk."""
+    own = codec.ranges(x)
+    shared = SharedRanges(own.view(np.float32) * np.float32(stretch))
+    payloads = codec.encode(x, own, shared, context)
+    others = codec.encode(x, own, shared, ReductionContext(context.seed, context.step, 0))
+    present = np.random.default_rng(x.size).random((codec.workers, len(payloads))) < 0.7
+    present[-1] |= ~present.any(axis=0)
+    ranks = [*[others] * (codec.workers - 1), payloads]
+    results, contributors = simulate_switch(codec.op, ranks, codec.lookup, present)
+    mean = codec.decode(results, contributors, shared, x.size, context)
+    some = np.arange(len(payloads)) % 3 != 1
+    mine = codec.contribution(payloads, shared, x.size, context, some)
+    left = x.copy()
+    codec.subtract_contribution(left, payloads, shared, context, None)
+    return [array.tobytes() for array in (own, payloads, mine, left, mean)]
 
 
 def only(rank: int, chunks: int) -> NDArray[np.uint64]:
@@ -60,10 +93,17 @@ def require_equal_backends(make: Callable[[str, int], RangeCodec], elements: int
     assert len({means_and_residuals(make(*way), vectors, seed=5) for way in ways}) == 1
 
 
-def require_equal_runs(make: Callable[[], RangeCodec], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Require bytes that do not depend on how many blocks are worked on at a time."""
-    x, found = layered(9 * 1024 + 5), set()
-    for blocks in (2, 4, 512):
-        monkeypatch.setattr("hopsum.codec.thc._RUN_ELEMENTS", 1024 * blocks)
-        found.add(means_and_residuals(make(), [x, -x[::-1].copy()], seed=1))
-    assert len(found) == 1
+def sylvester(order: int) -> NDArray[np.int64]:
+    matrix = np.ones((1, 1), np.int64)
+    while len(matrix) < order:
+        matrix = np.kron(np.array([[1, 1], [1, -1]]), matrix)
+    return matrix
+
+
+def signed_hadamard(keys: BlockKeys, form: Form, block: int) -> NDArray[np.int64]:
+    """Return H D as the definition has it, rows in the wire's order."""
+    elements = form.block_elements
+    lanes = lane_bits(block_keys(keys.rotation, block, 1), 32)[0]
+    signs = np.array([-1 if lanes[e % 32] >> np.uint32(e // 32) & np.uint32(1) else 1 for e in range(elements)])
+    wire = np.arange(elements)
+    return np.asarray(sylvester(elements)[wire % (elements // 16) * 16 + wire // (elements // 16)] * signs)

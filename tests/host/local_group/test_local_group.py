@@ -132,7 +132,7 @@ def test_books_balance_also_where_members_bring_residuals() -> None:
             paid += comm.allreduce(vector(rank, elements, step), feedback=feedback).mean
         return paid, feedback.residual
 
-    with all_ranks() as opened:
+    with all_ranks(codec="thc:result_bits=8") as opened:
         found = on_all(opened, act)
     owed = sum(true_mean(elements, step) for step in range(steps)) + np.mean(list(brought.values()), axis=0)
     left = np.mean([residual for _, residual in found.values()], axis=0)

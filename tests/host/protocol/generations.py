@@ -10,7 +10,7 @@ generation, from round 1, over what lies in the registers, with what is still in
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,12 +20,11 @@ from hopsum_wire import Flag, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
 from hopsum_wire.payload import SHAPES
 
-from .jobs import TABLE, TABLE6, TABLE16, job, worker
+from .jobs import TABLES, job, worker
 from .network import Network, Weather
 from .witness import Reply, Witness
 
 SWITCH = AggregatorConfig()
-TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16, Op.LOOKUP_ADD6: TABLE6}
 BAD = Weather(drop=0.15, duplicate=0.2, delay_s=0.02, straggle=0.08)
 TURN_S = 0.002
 TURNS_MAX = 20_000
@@ -101,6 +100,9 @@ def frames(switch: FrameAggregator, header: Header, payload: bytes) -> list[Repl
 class World:
     """One switch, one job at a time."""
 
+    ops: Collection[int] = SHAPES.keys()
+    """The ops that there are."""
+
     def __init__(self, seed: int, op: int | None, mode: Mode, *, as_frames: bool = False) -> None:
         self.rng = random.Random(seed)
         self.op, self.mode, self.flush = op, mode, mode.flush
@@ -173,7 +175,7 @@ class World:
     def _update(self, sender: Rank, slot: int, round_: int) -> tuple[Header, bytes]:
         """Return an UPDATE: bytes that depend on who, where and when only, ops that all ranks agree on."""
         place = f"{self.seed} {sender.generation} {slot} {round_}"
-        op = random.Random(place).choice(sorted(SHAPES)) if self.op is None else self.op
+        op = random.Random(place).choice(sorted(self.ops)) if self.op is None else self.op
         payload = bytearray(random.Random(f"{place} {sender.rank}").randbytes(SHAPES[op].up_bytes))
         if op == Op.MAX32:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])

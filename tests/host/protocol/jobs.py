@@ -16,8 +16,19 @@ from hopsum_wire.payload import SHAPES
 Error = TypeVar("Error", bound=BaseException)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
-TABLE6 = (*range(7), *9 * (7,))
-"""For nine workers."""
+TABLE4 = (-14, -12, -10, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 10, 12, 14, *range(36, 96, 4))
+"""Values, then thresholds, for nine workers. TABLE3 and TABLE2 likewise."""
+TABLE3 = (-14, -9, -5, -1, 1, 5, 9, 14, *range(48, 83, 5))
+TABLE2 = (-13, -4, 4, 13, 57, 64, 71)
+RESULT_TABLES: dict[str, tuple[int, ...]] = {"table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
+TABLES: dict[int, tuple[int, ...]] = {
+    Op.LOOKUP_ADD8: TABLE,
+    Op.LOOKUP_ADD16: TABLE16,
+    Op.LOOKUP_ADD_LOOKUP4: TABLE4,
+    Op.LOOKUP_ADD_LOOKUP3: TABLE3,
+    Op.LOOKUP_ADD_LOOKUP2: TABLE2,
+}
+"""The tables of all operations that look up."""
 
 
 OF_TREES = {Event.CLOSED, Event.RESENT, Event.TAKEN, Event.KNOWN, Event.RELAYED}
@@ -29,7 +40,7 @@ def worker(rank: int) -> WorkerConfig:
 
 
 def job(generation: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
-    tables = {"table": TABLE, "table16": TABLE16, "table6": TABLE6}
+    tables = {"table": TABLE, "table16": TABLE16, **RESULT_TABLES}
     settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, **tables}
     settings.update(changes)
     members = tuple(worker(rank) for rank in range(workers))

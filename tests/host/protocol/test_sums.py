@@ -25,10 +25,11 @@ from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
 from hopsum_wire.payload import SHAPES
 
 from ...system.model.switch import MUTATIONS, real
-from .generations import TABLES, Mode, World
+from .generations import Mode, World
+from .jobs import TABLES
 from .network import scenario
 from .witness import Reply as Sent
-from .witness import Witness, codes_of
+from .witness import Witness, codes_of, narrow_codes
 
 pytestmark = pytest.mark.system
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
@@ -119,6 +120,10 @@ def test_the_naive_order_of_codes() -> None:
     assert [int(codes_of(bytes([0] * 256 + [0x56] + [0] * 255), 1)[at]) for at in (512, 768)] == [5, 6]
     sixteen = codes_of(bytes([0x12, 0x34, 0x50] + [0] * 253), 2)
     assert [int(sixteen[at]) for at in (0, 128, 256, 384, 1)] == [1, 2, 3, 4, 5]
+    two = narrow_codes(bytes([0b11100100, 0b01]) + bytes(254), 2)
+    assert [int(two[at]) for at in (0, 256, 512, 768, 1, 769)] == [3, 2, 1, 0, 0, 1]
+    three = narrow_codes(bytes([0b11_101_110]) + bytes(255) + bytes([0b11_011_100]) + bytes(127), 3)
+    assert [int(three[at]) for at in (0, 256, 512, 640, 768, 896)] == [6, 5, 4, 3, 7, 4]
 
 
 # ---- mutants of the oracle ------------------------------------------------------------------------------

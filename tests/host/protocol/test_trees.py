@@ -20,11 +20,12 @@ from hopsum.protocol.worker import Membership, Worker
 from hopsum_oracle import aggregator
 from hopsum_oracle.decision import Copy, Decision, Update, decide
 from hopsum_oracle.leaf import take_result
+from hopsum_oracle.switch_config import TREE_OPS
 from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op, pack_codes
 from hopsum_wire.payload import SHAPES, lanes
 
-from .generations import ASKS, BAD, TABLES, TURNS_MAX, Rank, World
-from .jobs import TABLE, TABLE6, TABLE16
+from .generations import ASKS, BAD, TURNS_MAX, Rank, World
+from .jobs import TABLE, TABLE4, TABLE16, TABLES
 from .network import TIMING, Generation, Network, Task, Weather, make_task, task_of
 from .trees import SPINE, Tree, jobs_of
 from .witness import Witness
@@ -74,7 +75,7 @@ def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
         rng = random.Random(seed)
         tree = Tree(Network(rng, Weather()), len(sizes))
         for generation in (7, 8):
-            tasks = [make_task(rng, sum(sizes)) for _ in range(3)]
+            tasks = [make_task(rng, sum(sizes), TREE_OPS) for _ in range(3)]
             run_generation(tree, sizes, generation, rng.randint(1, 3), tasks)
         counted = tree.events()
         assert counted[True, Event.CLOSED] > 0
@@ -82,7 +83,7 @@ def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
         assert not {(at_leaf, event) for at_leaf, event in counted if event is Event.FAULT}
 
 
-@pytest.mark.parametrize("op", sorted(SHAPES), ids=lambda op: Op(op).name)
+@pytest.mark.parametrize("op", sorted(TREE_OPS), ids=lambda op: Op(op).name)
 def test_every_op(op: int) -> None:
     rng = random.Random(op)
     task = task_of(Op(op), 5, np.random.default_rng(op), 4)
@@ -94,7 +95,7 @@ def test_loss_happened_on_every_hop_and_every_answer_was_needed() -> None:
     for seed in range(4):
         rng = random.Random(seed)
         tree = Tree(Network(rng, Weather(drop=0.2)), 2)
-        run_generation(tree, (2, 2), 7, 2, [make_task(rng, 4) for _ in range(4)])
+        run_generation(tree, (2, 2), 7, 2, [make_task(rng, 4, TREE_OPS) for _ in range(4)])
         counted += tree.events()
     leaf = {event for at_leaf, event in counted if at_leaf}
     spine = {event for at_leaf, event in counted if not at_leaf}
@@ -110,7 +111,7 @@ def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, 
     """Without loss: one partial sum up and one result down per chunk and leaf, not one per worker below."""
     rng = random.Random(1)
     tree = Tree(Network(rng, Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)), len(sizes))
-    task = make_task(rng, sum(sizes))
+    task = make_task(rng, sum(sizes), TREE_OPS)
     run_generation(tree, sizes, 7, 4, [task])
     chunks = task.payloads.shape[1]
     per_link = {tree.hops[pair] for node in range(1, 3) for pair in ((node, SPINE), (SPINE, node))}
@@ -119,14 +120,18 @@ def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, 
 
 
 @pytest.mark.parametrize(
-    ("op", "table"), [(Op.LOOKUP_ADD8, TABLE), (Op.LOOKUP_ADD16, TABLE16), (Op.LOOKUP_ADD6, TABLE6)]
+    ("op", "values", "most"),
+    [(Op.LOOKUP_ADD8, TABLE, 255), (Op.LOOKUP_ADD16, TABLE16, 65535), (Op.LOOKUP_ADD_LOOKUP4, TABLE4[:16], 127)],
 )
-def test_lanes_have_room_for_all_workers_of_the_tree(op: Op, table: tuple[int, ...]) -> None:
-    """With the largest value everywhere and as many workers as the proof n g <= 2^bits - 1 allows (at most 8 here)."""
-    lane_bits = 8 * np.dtype(SHAPES[op].lane_dtype).itemsize
-    workers = min(8, ((1 << SHAPES[op].sum_bits) - 1) // max(table))
-    codes = np.full((workers, 1, SHAPES[op].elements), table.index(max(table)), np.uint8)
-    expected = np.full((1, SHAPES[op].elements), workers * max(table), np.uint32)
+def test_lanes_have_room_for_all_workers_of_the_tree(op: Op, values: tuple[int, ...], most: int) -> None:
+    """With the largest value everywhere and as many workers as the proof n g <= most allows (at most 8 here)."""
+    lane_bits = SHAPES[op].lane_bits
+    workers = min(8, most // max(values))
+    codes = np.full((workers, 1, SHAPES[op].elements), values.index(max(values)), np.uint8)
+    largest = workers * max(values)
+    if SHAPES[op].down_codes:
+        largest = sum(threshold <= (largest + 128) // 2 for threshold in TABLE4[16:])
+    expected = np.full((1, SHAPES[op].elements), largest, np.uint32)
     rng = random.Random(3)
     tree = Tree(Network(rng, Weather()), 2)
     run_generation(
@@ -165,6 +170,8 @@ PLANS = {
 
 class TreeWorld(World):
     """The workers of generations.py below a tree; every RESULT that reaches one is checked against what was sent."""
+
+    ops = TREE_OPS
 
     def __init__(self, seed: int, op: int | None, plan: Plan, sizes: tuple[int, ...]) -> None:
         self.rng = random.Random(seed)
@@ -209,7 +216,7 @@ class TreeWorld(World):
         inside = [rank for rank in range(64) if header.contributors >> rank & 1]
         assert len(inside) >= self.plan.fewest(len(self.sizes), min(self.sizes)), inside
         first = {(tuple(k), rank): sent for (k, rank), sent in self.witness.first.items()}
-        expected = self.witness.reduce(header.op, [first[key, rank] for rank in inside])
+        expected = self.witness.result(header.op, [first[key, rank] for rank in inside])
         got = lanes(header.op, np.frombuffer(payload, np.uint8))
         assert np.array_equal(got.astype(np.uint64), expected), f"{key} is not the sum of {inside}"
 

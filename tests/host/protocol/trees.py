@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hopsum_oracle.aggregator import (
     Aggregator,
@@ -23,7 +24,7 @@ from hopsum_oracle.aggregator import (
 )
 from hopsum_wire import HOPSUM_UDP_PORT, Event
 
-from .jobs import TABLE, TABLE6, TABLE16, worker
+from .jobs import TABLE, TABLE4, TABLE16, worker
 from .network import Network
 
 SPINE = 0
@@ -61,14 +62,15 @@ def jobs_of(
     common = {"job_index": 0, "slot_base": 0, "slots": slots}
     leaves = tuple(leaf(1 + number, ranks) for number, ranks in enumerate(below))
     spine_quorum = quorum or len(leaves)
-    jobs = [JobConfig(generation, **common, workers=(), quorum=spine_quorum, min_quorum=1, leaves=leaves)]  # type: ignore[arg-type]
+    settings: dict[str, Any] = {**common, "workers": (), "quorum": spine_quorum, "min_quorum": 1, "table4": TABLE4}
+    jobs = [JobConfig(generation, **settings, leaves=leaves)]
     for ranks in below:
         needed = min(leaf_quorum or len(ranks), len(ranks))
         jobs.append(
             JobConfig(
                 generation, **common, workers=tuple(map(worker, ranks)), quorum=needed,
                 min_quorum=min(min_quorum, needed),
-                table=TABLE, table16=TABLE16, table6=TABLE6, parent=parent(ranks),
+                table=TABLE, table16=TABLE16, table4=TABLE4, parent=parent(ranks),
             )  # type: ignore[arg-type]
         )  # fmt: skip
     return jobs

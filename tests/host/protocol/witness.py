@@ -13,7 +13,7 @@ the switch, in that order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,9 +45,9 @@ class Reply(NamedTuple):
 class Witness:
     """Sees every UPDATE sent, and every one that arrives with the replies to it."""
 
-    def __init__(self, tables: dict[int, Sequence[int]]) -> None:
+    def __init__(self, tables: Mapping[int, Sequence[int]]) -> None:
         self.tables = tables
-        """By op: 16 values."""
+        """By op: the values of codes, then thresholds where sums are looked up again."""
         self.first: dict[tuple[Key, int], bytes] = {}
         """Payload of a rank's UPDATE as first sent."""
         self.inside: dict[Key, list[int]] = {}
@@ -99,14 +99,24 @@ class Witness:
             assert self.results[key] == (header.contributors, reply.payload), f"two RESULTs of {key}"
             return
         self.results[key] = (header.contributors, reply.payload)
-        if update.op == Op.LOOKUP_ADD6:
-            got = np.array(unpacked(reply.payload), np.uint64)
+        if SHAPES[update.op].down_codes:
+            got = self.codes(update.op, reply.payload).astype(np.uint64)
         else:
             got = np.frombuffer(reply.payload, SHAPES[update.op].lane_dtype).astype(np.uint64)
         missing = [rank for rank in inside if (key, rank) not in self.first]
         assert not missing, f"{key}: {missing} are in it and never sent"
-        expected = self.reduce(update.op, [self.first[key, rank] for rank in inside])
+        expected = self.result(update.op, [self.first[key, rank] for rank in inside])
         assert np.array_equal(got, expected), f"{key} of {Op(update.op).name} is not the sum of {inside}"
+
+    def result(self, op: int, payloads: list[bytes]) -> Lanes:
+        """Return what the RESULT of these UPDATEs carries: what `reduce` returns, or the codes of it."""
+        reduced = self.reduce(op, payloads)
+        if not SHAPES[op].down_codes:
+            return reduced
+        # A lane of 8 bits with a sign. Half of the number of sums below it is compared with the thresholds.
+        below = [(int(lane) + 128) % 256 // 2 for lane in reduced]
+        thresholds = self.tables[op][1 << SHAPES[op].code_bits :]
+        return np.array([sum(each <= half for each in thresholds) for half in below], np.uint64)
 
     def reduce(self, op: int, payloads: list[bytes]) -> Lanes:
         """Return sum, maximum or union of what these UPDATEs carry, in wide integers."""
@@ -119,10 +129,15 @@ class Witness:
 
     def lanes(self, op: int, payload: bytes) -> Lanes:
         """Return the values that an UPDATE's payload stands for."""
-        shape = SHAPES[op]
-        if shape.up_bytes == shape.down_bytes:
-            return np.frombuffer(payload, shape.lane_dtype).astype(np.uint64)
-        return np.asarray(self.tables[op], np.uint64)[codes_of(payload, lane_bits(op) // 8)]
+        if op not in self.tables:
+            return np.frombuffer(payload, SHAPES[op].lane_dtype).astype(np.uint64)
+        lane = 1 << lane_bits(op)
+        return np.array([value % lane for value in self.tables[op]], np.uint64)[self.codes(op, payload)]
+
+    def codes(self, op: int, payload: bytes) -> NDArray[np.intp]:
+        """Return the codes of a payload."""
+        bits = SHAPES[op].code_bits
+        return codes_of(payload, lane_bits(op) // 8) if bits == 4 else narrow_codes(payload, bits)
 
 
 def codes_of(payload: bytes, word_bytes: int) -> NDArray[np.intp]:
@@ -137,11 +152,26 @@ def codes_of(payload: bytes, word_bytes: int) -> NDArray[np.intp]:
     return codes
 
 
-def unpacked(payload: bytes) -> list[int]:
-    """Return the 1024 sums of a packed RESULT: three bytes, each with two bits of a fourth sum above its own."""
-    assert len(payload) == 768
-    tops = [[payload[256 * part + j] >> 6 for part in range(3)] for j in range(256)]
-    return [byte & 63 for byte in payload] + [low + 4 * middle + 16 * high for low, middle, high in tops]
+def narrow_codes(payload: bytes, bits: int) -> NDArray[np.intp]:
+    """Return the 1024 codes of 3 or 2 bits of a payload, bit by bit.
+
+    2 bits: byte j has codes j, 256 + j, 512 + j and 768 + j from its top. 3 bits: byte j < 256 has codes j and 256 + j
+    from its bottom, and above them two bits of code 768 + j. Byte 256 + j has codes 512 + j and 640 + j, and above them
+    the highest bit of 768 + j and of 896 + j.
+    """
+    assert len(payload) == 128 * bits
+    found = []
+    for code in range(1024):
+        quarter, j = divmod(code, 256)
+        if bits == 2:
+            found.append(payload[j] >> 6 - 2 * quarter & 3)
+        elif quarter < 2:
+            found.append(payload[j] >> 3 * quarter & 7)
+        elif quarter == 2:
+            found.append(payload[256 + j % 128] >> 3 * (j // 128) & 7)
+        else:
+            found.append(payload[j] >> 6 | (payload[256 + j % 128] >> 6 + j // 128 & 1) << 2)
+    return np.array(found, np.intp)
 
 
 def lane_bits(op: int) -> int:

@@ -25,9 +25,10 @@ SEED = 77
 SIZES = (1, 3000, 2048, 5000)
 CODECS: dict[str, tuple[str, dict[str, Any]]] = {
     "thc": ("thc", {}),
-    "thc16": ("thc", {"lane_bits": 16}),
+    "thc16": ("thc", {"lane_bits": 16, "rounding": "stochastic"}),
     "thc2": ("thc", {"bits": 2}),
-    "thc6": ("thc", {"result_bits": 6}),
+    "thc3": ("thc", {"bits": 3}),
+    "thc8": ("thc", {"result_bits": 8}),
     "uhc4": ("uhc", {"bits": 4}),
     "uhc6": ("uhc", {"bits": 6}),
     "uhc8": ("uhc", {"bits": 8}),

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hopsum.codec import best_table
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.switch_testbed import SWITCH, native_testbed
 
 from ...support.printed import parse_printed
+from .job import thc_tables
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SLOTS = 32
@@ -29,14 +29,16 @@ RANKS_S = 1200.0
 def embedded_jobs(folder: Path, workers: int, jobs: int = 1, **quorums: int) -> Iterator[int]:
     """Run the switch with jobs of so many workers each; memberships are FOLDER/job0.json, ...
 
-    `quorums` are those of JobSpec; with them the workers have side channels. Returns the process id of the switch.
+    `quorums` are those of JobSpec; with them the workers have side channels. Jobs have the tables of `thc`, with whole
+    sums or without. Returns the process id of the switch.
     """
+    tables = thc_tables(workers)
     with native_testbed(workers) as testbed:
         controller = SwitchController(testbed.device, SWITCH)
         for number in range(jobs):
             places = [("127.0.0.1", free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
             endpoints = tuple(seat.endpoint(place) for seat, place in zip(testbed.seats, places, strict=True))
-            spec = JobSpec(f"job{number}", endpoints, SLOTS, best_table(workers).values, **quorums)
+            spec = JobSpec(f"job{number}", endpoints, SLOTS, **tables, **quorums)
             job = controller.create_job(spec)
             send_to = {seat.rank: seat.switch for seat in testbed.seats}
             write_membership(job, folder / f"job{number}.json", send_to, side_channels=bool(quorums))

@@ -190,12 +190,16 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     replica, shard = mesh.get_local_rank("replicate"), mesh.get_local_rank("shard")
     found: dict[str, Any] = {}
-    with hopsum.connect(f"file://{folder}/job{shard}.json", rank=replica, backend="numpy") as comm:
+    with hopsum.connect(
+        f"file://{folder}/job{shard}.json", rank=replica, codec="thc:result_bits=8", backend="numpy"
+    ) as comm:
         model, state = make(comm, mesh)
         found |= books(model, state, mesh)
         found |= resume(comm, mesh, model, state)
         found["texts"] = refusals(mesh, comm, state)
-    with hopsum.connect(f"file://{folder}/job{2 + shard}.json", rank=replica, backend="numpy") as comm:
+    with hopsum.connect(
+        f"file://{folder}/job{2 + shard}.json", rank=replica, codec="thc:result_bits=8", backend="numpy"
+    ) as comm:
         found["diloco"] = {**by_diloco(comm, mesh), "place": shard}
     with hopsum.connect(f"file://{folder}/job{4 + shard}.json", rank=replica, codec="fixed") as comm:
         found["replicate"] = {**by_replicate(comm, mesh), "place": shard} if replicate else {}

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hopsum.codec import best_table
+from hopsum.codec import job_tables, make_codec
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_oracle.aggregator import Aggregator
@@ -26,14 +26,22 @@ RANKS_S = 1200.0
 """For all ranks to end: ten times what they need, since machines are shared."""
 
 
+def thc_tables(workers: int) -> dict[str, tuple[int, ...]]:
+    """Return the tables of a job for codec `thc`, with results of 4 bits or with whole sums."""
+    tables: dict[str, tuple[int, ...]] = {}
+    for codec in ("thc", "thc:result_bits=8"):
+        tables |= job_tables(make_codec(codec, workers=workers, backend="numpy"))
+    return tables
+
+
 @contextmanager
 def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
     """Write the membership of a job on free ports of loopback, and sum for it."""
     locals_ = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
-    table, aggregator = best_table(workers).values, Aggregator()
-    aggregator.add_job(job_for(locals_, generation=GENERATION, slots=SLOTS, table=table))
+    tables, aggregator = thc_tables(workers), Aggregator()
+    aggregator.add_job(job_for(locals_, generation=GENERATION, slots=SLOTS, **tables))
     endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
-    spec = JobSpec("ddp", endpoints, SLOTS, table)
+    spec = JobSpec("ddp", endpoints, SLOTS, **tables)
     job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), GENERATION, 0, SlotRange(0, SLOTS), 1, SLOTS)
     with UdpSwitch(aggregator) as switch:
         write_membership(job, path, dict.fromkeys(range(workers), switch.address))

@@ -356,7 +356,7 @@ def main() -> None:
         OPTIONS["codec_on"] = "device"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
-    codec = make_codec("thc", workers=int(workers), backend="numpy")
+    codec = make_codec("thc:result_bits=8", workers=int(workers), backend="numpy")
     with Agent(membership, int(rank), codec=codec, timing=Timing(retransmit_s=0.2, deadline_s=60.0)) as agent:
         print(json.dumps(scenarios(agent)))
     dist.destroy_process_group()

@@ -117,7 +117,8 @@ def test_global_parameters_are_those_of_the_papers(count: int, delay: int, alpha
 
 
 @pytest.mark.parametrize(
-    ("codec", "lacks"), [("thc", False), ("thc", True), ("uhc", False), ("uhc", True), ("two-shot", False)]
+    ("codec", "lacks"),
+    [("thc:result_bits=8", False), ("thc:result_bits=8", True), ("uhc", False), ("uhc", True), ("two-shot", False)],
 )
 def test_books_of_the_error_feedback_balance(codec: str, lacks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo-gradients that were applied, and what is left, are those of the ranks; `delivered` says who was missing.

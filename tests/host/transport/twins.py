@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "held back": {"repair": RepairPolicy(straggler_s=1.0, unproved_max=2)},
 }
 COUNTED = ("results", "duplicates", "retransmits", "flushes", "probes", "stale_ignored", "repaired", "served")
-OPS = [Op.LOOKUP_ADD8, Op.ADD32, Op.MAX32, Op.LOOKUP_ADD6]
+OPS = [Op.LOOKUP_ADD8, Op.ADD32, Op.MAX32, Op.LOOKUP_ADD_LOOKUP3]
 
 
 class Twins:
