@@ -55,6 +55,8 @@ def test_thresholds_ascend_and_signed_sums_fit_lanes(bits: int) -> None:
         assert len(thresholds) == (1 << bits) - 1
         assert 1 <= thresholds[0] <= thresholds[-1] <= 127
         assert all(low < high for low, high in pairwise(thresholds))
+        # Sums are as likely on both sides of 0, which is 64 here. Equally good thresholds are a place apart.
+        assert {low + high for low, high in zip(thresholds, reversed(thresholds), strict=True)} <= {128, 129}
         assert values[0] == -values[granularity]
         assert {high - low for low, high in pairwise(values[: granularity + 1])} <= {1, 2}
         assert set(values[granularity:]) == {values[granularity]}, "codes that are never sent"
