@@ -14,7 +14,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op, up_bytes
 from hopsum_wire._layout import LANES_BYTES
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 SIDE_KEY_BYTES = 32
 # bit<9>, and 511 means drop.
@@ -24,14 +24,6 @@ MAX_RANK = 65535
 # The program's tables are sized for 64 workers and one observer of every job.
 MAX_MEMBERS = MAX_WORKERS + 1
 ALL_OPS = tuple(Op)
-TABLE_NAMES: Final = {
-    Op.LOOKUP_ADD8: "table",
-    Op.LOOKUP_ADD16: "table16",
-    Op.LOOKUP_ADD_LOOKUP4: "table4",
-    Op.LOOKUP_ADD_LOOKUP3: "table3",
-    Op.LOOKUP_ADD_LOOKUP2: "table2",
-}
-"""The names of lookup tables, by the operation that looks them up."""
 _PARTIAL_GROWTH: Final = 512
 """Bytes by which a PARTIAL may be longer than the UPDATE that completes it: bmv2 has room for so many."""
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.job_spec import (
-    TABLE_NAMES,
     Job,
     JobSpec,
     LeafEndpoint,
@@ -31,6 +30,7 @@ from hopsum_controlplane.membership_file import Address, SideChannels, job_membe
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import JobMembership
+from hopsum_wire.payload import TABLE_NAMES
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec.interface import TABLE_NAMES
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
@@ -31,7 +30,7 @@ from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Op, pack_codes
 from hopsum_wire._layout import LANES_BYTES
-from hopsum_wire.payload import SHAPES, lanes
+from hopsum_wire.payload import SHAPES, TABLE_NAMES, lanes
 
 SLOTS = 32
 DEADLINE_S = 60.0

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_ptf.case import TABLES, SwitchCase
 from hopsum_ptf.frames import payload, update
 from hopsum_wire import Drop, Op, up_bytes
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 STEEP = (0, 1, 255, 256, 257, 0x0FFF, 0x1000, 0x5555, 0x7FFF, 0x8000, 0x8001, 0xAAAA, 0xF0F0, 0xFF00, 0xFFFE, 0xFFFF)
 SLOPING = (0, 1, 127, 128, 129, 0x07FF, 0x0800, 0x2AAA, 0x3FFF, 0x4000, 0x4001, 0x5555, 0x7878, 0x7F80, 0x7FFE, 0x7FFF)

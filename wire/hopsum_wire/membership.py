@@ -43,6 +43,7 @@ from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, W
 from hopsum_wire._layout import TABLE_ENTRIES
 from hopsum_wire.errors import HopsumError
 from hopsum_wire.generations import MAX_SHARDS, Decided, Resume
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 SIDE_KEY_BYTES: Final = 32
 _POLL_S: Final = 0.05
@@ -52,9 +53,9 @@ _LIMITS: Final = {
     "generation": (1, (1 << 32) - 1),
     "slots": (1, MAX_SLOTS),
 }
-_CODE_BITS: Final = {"table4": 4, "table3": 3, "table2": 2}
+_CODE_BITS: Final = {name: SHAPES[op].code_bits for op, name in TABLE_NAMES.items() if SHAPES[op].down_codes}
 """Bits of a code, by the tables with which the switch looks sums up again."""
-_TABLES: Final = ("table", "table16", *_CODE_BITS)
+_TABLES: Final = tuple(TABLE_NAMES.values())
 _POSITION_MAX: Final = (1 << 63) - 1
 _RUNS_MAX: Final = 1 << 20
 

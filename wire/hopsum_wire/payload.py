@@ -81,6 +81,14 @@ SHAPES: Final[dict[int, Shape]] = {
     Op.LOOKUP_ADD_LOOKUP2: Shape(CODES2_BYTES, CODES2_BYTES, 1024, ">u1", 2, down_codes=True),
 }
 """The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
+TABLE_NAMES: Final = {
+    Op.LOOKUP_ADD8: "table",
+    Op.LOOKUP_ADD16: "table16",
+    Op.LOOKUP_ADD_LOOKUP4: "table4",
+    Op.LOOKUP_ADD_LOOKUP3: "table3",
+    Op.LOOKUP_ADD_LOOKUP2: "table2",
+}
+"""The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
 LONGEST_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
 """The longest datagram of any op, up or down."""
 PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES

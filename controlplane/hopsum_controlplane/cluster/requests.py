@@ -21,7 +21,6 @@ from hopsum_controlplane.job_spec import (
     MAX_RANK,
     MAX_UDP_PORT,
     NO_TREE_HINT,
-    TABLE_NAMES,
     JobSpec,
     WorkerEndpoint,
     no_tree_for,
@@ -29,6 +28,7 @@ from hopsum_controlplane.job_spec import (
 )
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.generations import MAX_SHARDS
+from hopsum_wire.payload import TABLE_NAMES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """The names of jobs, switches, settings and statistics."""

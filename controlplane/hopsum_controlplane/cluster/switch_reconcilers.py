@@ -23,9 +23,9 @@ from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError, UndecidedError
-from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.resource_allocator import Allocation
+from hopsum_wire.payload import TABLE_NAMES
 
 
 class SwitchReconcilers(Mapping[str, SwitchReconciler]):

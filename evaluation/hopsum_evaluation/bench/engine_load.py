@@ -18,7 +18,6 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_evaluation.bench.made_datagrams import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
@@ -29,6 +28,7 @@ from hopsum_topologies.switch_testbed import SWITCH
 from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op, down_bytes
 from hopsum_wire.datagrams import update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames
+from hopsum_wire.payload import TABLE_NAMES
 
 _LOWER_BYTES = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
 

@@ -25,13 +25,13 @@ from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload, probe_offload
 from hopsum.transport.udp_link import SegmentRun, UdpLink
 from hopsum_controlplane import JobSpec, SwitchController
-from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_evaluation.bench.made_datagrams import Checker, Pool, headers_of, make_pool, row_of
 from hopsum_evaluation.bench.timing import cpu_time, two_cores
 from hopsum_topologies.seat import open_batch_link
 from hopsum_topologies.switch_testbed import SWITCH, Testbed
 from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import HOPSUM_BYTES, Kind, Op, down_bytes, up_bytes
+from hopsum_wire.payload import TABLE_NAMES
 
 RESEND_S = 0.25
 """Time after which an UPDATE without a RESULT is sent again."""

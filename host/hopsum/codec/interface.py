@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
 from hopsum_wire import MAX_WORKERS, Op
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 from hopsum_wire.spare_arrays import keep_spare_arrays, spare_array
 
 Floats = NDArray[np.float32]
@@ -44,14 +44,6 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["raise", "skip"]
 """The treatment of a vector with NaN or infinity on some rank: an error, or no mean, on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
-TABLE_NAMES: Final = {
-    Op.LOOKUP_ADD8: "table",
-    Op.LOOKUP_ADD16: "table16",
-    Op.LOOKUP_ADD_LOOKUP4: "table4",
-    Op.LOOKUP_ADD_LOOKUP3: "table3",
-    Op.LOOKUP_ADD_LOOKUP2: "table2",
-}
-"""The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
 
 
 class CodecError(HopsumError):

@@ -26,7 +26,6 @@ from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.entries import Insert
-from hopsum_controlplane.job_spec import TABLE_NAMES
 from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
@@ -37,6 +36,7 @@ from hopsum_ptf.recording import Exchange, Recording, multiset
 from hopsum_topologies.ptf.case_results import Result
 from hopsum_topologies.ptf.reported import ReportedTest
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
+from hopsum_wire.payload import TABLE_NAMES
 from hopsum_wire.payload import lanes as lanes_of
 
 TABLES: Final[dict[str, tuple[int, ...]]] = {

@@ -304,7 +304,7 @@ class Kernels:
             here = keys.advanced(run.start)
             is_in = (contributors[run, None] >> ranks & np.uint64(1)).astype(np.int32)
             counts = is_in.sum(axis=1)
-            known = (is_in @ dither.own.astype(np.int32))[:, :]
+            known = is_in @ dither.own.astype(np.int32)
             shared = _shared_bits(here, len(is_in))
             if dither.results is None:
                 sums = _lanes(results[run], form).astype(np.int32)
