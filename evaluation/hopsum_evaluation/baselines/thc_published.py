@@ -59,12 +59,9 @@ class ThcPublished(LookupTableCodec):
             return np.array([INFINITE], np.uint32)
         return shared.view(np.uint32)
 
-    def add_ranges(
-        self, x: NDArray[np.float32], residual: NDArray[np.float32], out: NDArray[np.float32]
-    ) -> NDArray[np.uint32]:
-        """Fill out with x + residual, and return the bits of its root mean square, uint32[1]."""
-        np.add(x, residual, out=out)
-        return self.ranges(out)
+    def ranges_of_sum(self, x: NDArray[np.float32], residual: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """Return the bits of the root mean square of x + residual, uint32[1]."""
+        return self.ranges(x + residual)
 
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext,

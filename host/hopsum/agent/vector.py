@@ -74,10 +74,12 @@ class HostVector:
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
         self._step = context.step
-        made = codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
-        if self.feedback is not None and self.feedback.pending is not None:
-            self._vector_squares = sum_squares(sample(self.feedback.pending, context.step))
-        return made
+        if self.feedback is not None:
+            # Before: the residual may change in place.
+            with np.errstate(over="ignore", invalid="ignore"):
+                compensated = sample(self.x, context.step) + sample(self.feedback.residual, context.step)
+            self._vector_squares = sum_squares(compensated)
+        return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
 
     def give_back(self) -> None:
         if self.feedback is None:

@@ -556,12 +556,12 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
 class ErrorFeedback:
     """The undelivered part of one vector's all-reduces, in the host's memory. One all-reduce at a time.
 
-    An all-reduce is a transaction. `compensate` begins it, `commit` keeps what was not delivered, and `give_back`
-    withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
-    residual + x - delivered. It changes at no other time.
+    An all-reduce is a transaction. `compensate` or `begin` begins it, `commit` keeps what was not delivered, and
+    `give_back` withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
+    residual + x - delivered. Between all-reduces it does not change.
 
-    Memory: a residual, and a second vector for each all-reduce in progress. Error feedbacks share the second vectors
-    (hopsum_wire.spare_arrays), unless they are revocable.
+    Memory: a residual. For each all-reduce in progress `compensate` takes a second vector, and so does `begin` if the
+    feedback is revocable. Error feedbacks share these (hopsum_wire.spare_arrays), unless they are revocable.
 
     Args:
         elements: of the vector.
@@ -571,43 +571,61 @@ class ErrorFeedback:
 
     def __init__(self, elements: int, *, revocable: bool = False) -> None:
         self.residual = np.zeros(elements, np.float32)
-        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit replaces the array."""
+        """float32[elements]. Set it to restore a checkpoint, between all-reduces. A commit may replace the array."""
         self.pending: Floats | None = None
-        """The compensated vector of the all-reduce in progress, float32[elements]."""
+        """The array that becomes the residual, float32[elements]. It may be the residual itself."""
         self._revocable = revocable
         self._before: Floats | None = None
         self._spares = keep_spare_arrays()
 
-    def compensate(self, x: Floats, add: Callable[[Floats, Floats, Floats], object] = np.add) -> Floats:
-        """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
+    def begin(self, x: Floats) -> Floats:
+        """Begin an all-reduce of x. Return the array to fill with residual + x - delivered, float32[elements].
 
-        Args:
-            x: float32[elements].
-            add: fills its third argument with the sum of the first two, which are x and the residual.
+        The caller reads an element of the residual before it writes that element: both may be one array. So the caller
+        may only `give_back` while it has written nothing.
 
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
         """
+        self._require_idle(x)
+        self.pending = self._room() if self._revocable else self.residual
+        return self.pending
+
+    def compensate(self, x: Floats) -> Floats:
+        """Begin an all-reduce of x. Return x + residual, which is to be sent: this object's, valid until the commit.
+
+        Args:
+            x: float32[elements].
+
+        Raises:
+            CodecError: another length, or an earlier vector is neither committed nor given back.
+        """
+        self._require_idle(x)
+        room = self._room()
+        # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(x, self.residual, out=room)
+        self.pending = room
+        return self.pending
+
+    def _require_idle(self, x: Floats) -> None:
         if x.shape != self.residual.shape or x.dtype != np.float32:
             require_vector(x)
             raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
         if self.pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
+
+    def _room(self) -> Floats:
+        """Return a second vector, with any content."""
         # The vector from before the last commit, which cannot be given back any more, is room for this one.
         room, self._before = self._before, None
-        if room is None:
-            room = spare_array(self.residual.shape, np.float32)
-        # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
-        with np.errstate(over="ignore", invalid="ignore"):
-            add(x, self.residual, room)
-        self.pending = room
-        return self.pending
+        return spare_array(self.residual.shape, np.float32) if room is None else room
 
     def commit(self, delivered: Floats | None = None) -> None:
-        """End the all-reduce: keep of the compensated vector what was not delivered. None stands for nothing.
+        """End the all-reduce: the pending vector, less what was delivered, is the residual. None stands for nothing.
 
         Raises:
-            CodecError: no vector was compensated.
+            CodecError: no all-reduce has begun.
         """
         if self.pending is None:
             raise CodecError("nothing to commit: no vector was compensated")

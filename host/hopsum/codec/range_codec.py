@@ -10,13 +10,18 @@
     state    input                            next     also
     RANGES   take(no block infinite)          SUMS     next phase: payloads of codec.op
     RANGES   take(some block infinite)        SKIPPED  on all ranks alike; residual as before; maybe NonFiniteError
-    SUMS     take                             DONE     mean; residual committed, chunk by chunk
+    SUMS     take                             DONE     mean; residual committed
     RANGES   abort                            GONE     residual + vector is the new residual
     SUMS     abort                            GONE     the same
 
 Settlement: only a RESULT's contributors decide. Own bit set: only the quantisation error of that chunk stays.
-Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
-bucket leaves it untouched.
+Clear: the whole contribution goes back.
+
+With error feedback the vector to encode is x + residual, which is nowhere in memory as a whole. Where a chunk is
+encoded, its place in the feedback's pending array (`ErrorFeedback.begin`) becomes x + residual - contribution: the
+residual that stays if the sum has the chunk. Where the sum has not, or where the all-reduce is aborted, the
+contribution is decoded once more from the payload and added again, which rounds to float32. Nothing is written before
+all ranges are known, so a skipped bucket leaves the residual untouched.
 """
 
 from __future__ import annotations
@@ -83,7 +88,13 @@ class RangeCodec(ABC):
         return RangeReduction(self, x, context, feedback, **options)
 
     def stream(
-        self, x: Floats, own: Words, context: ReductionContext, payloads: Bytes, mean: Floats | None, *, settles: bool
+        self,
+        x: Floats,
+        own: Words,
+        context: ReductionContext,
+        payloads: Bytes,
+        mean: Floats | None,
+        kept: tuple[Floats, Floats] | None,
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code that encodes and decodes its chunks; None: there is none.
 
@@ -92,10 +103,16 @@ class RangeCodec(ABC):
         Args:
             x: and the next two: as for `encode`, of the whole vector.
             payloads: uint8[chunks, up_bytes(op)], to be filled.
-            mean: float32[elements], to be filled. None: sums are not decoded by chunks.
-            settles: the contribution to the sums is subtracted from x.
+            mean: float32[elements], to be filled; x itself, if x is not needed once it is encoded. None: sums are not
+                decoded by chunks.
+            kept: the residual, and the array that becomes the residual, which may be the same. The vector to encode is
+                then x + residual. None: there is no error feedback.
         """
         return None
+
+    def begun_ranges(self, stream: ChunkStream) -> SharedRanges:
+        """Return the shared ranges with which machine code has begun a stream."""
+        raise NotImplementedError
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
         """Begin a stream: chunks may be encoded. The machine code `stream.beginner` does the same."""
@@ -105,10 +122,9 @@ class RangeCodec(ABC):
     def ranges(self, x: Floats) -> Words:
         """Return the ranges to share, uint32: bits of non-negative float32 or +inf. x may be infinite."""
 
-    def add_ranges(self, x: Floats, residual: Floats, out: Floats) -> Words:
-        """Fill out with x + residual, float32[elements], and return what `ranges` returns for it."""
-        np.add(x, residual, out=out)
-        return self.ranges(out)
+    def ranges_of_sum(self, x: Floats, residual: Floats) -> Words:
+        """Return what `ranges` returns for x + residual, float32[elements]."""
+        return self.ranges(np.add(x, residual, out=spare_array(x.shape, np.float32)))
 
     @abstractmethod
     def encode(
@@ -184,12 +200,16 @@ class RangeReduction(BlockReduction):
         """The codes, once they are begun. `stream` is the same where it has machine code."""
         self._part_chunks = 0
         self._compiled = False
-        self._found: Words | None = None
+        self._kept: tuple[Floats, Floats] | None = None
+        """The residual from before, and the array that becomes the residual. It may be the same."""
+        self._added = 0
+        """Elements of the vector in that array that a codec in Python was given, whether it made payloads or raised."""
         super().__init__(x, context, feedback, **options)
         # Once: machine code has its address.
         self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
-        # Error feedback and `abort` need x until the last sum is here.
-        self._is_overwritten = self._out is not None and np.may_share_memory(self._out, self._x)
+        # With an error feedback, what is encoded of x is in the pending array. Without, a caller whose all-reduce fails
+        # keeps x.
+        self._is_overwritten = feedback is None and self._out is not None and np.may_share_memory(self._out, self._x)
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
         self._part_chunks = part_chunks if self.codec.streams else 0
@@ -216,23 +236,37 @@ class RangeReduction(BlockReduction):
         stream = self._stream
         if stream is None or self._shared is None or stream.encoded == len(stream.payloads):
             return super().encode_part()
-        chunks = slice(stream.encoded, min(stream.encoded + self._part_chunks, len(stream.payloads)))
+        end = stream.encoded + self._part_chunks if self._part_chunks else len(stream.payloads)
+        return self._encode(min(end, len(stream.payloads)))
+
+    def _encode(self, end: int) -> Bytes:
+        """Make the next payloads, up to chunk `end`, and settle their elements as if the sums had them."""
+        stream, kept = self._stream, self._kept
+        assert stream is not None
+        assert self._shared is not None
+        chunks = slice(stream.encoded, end)
         blocks, elements = self._places(chunks)
-        made = self.codec.encode(
-            self._x[elements],
-            self._own[blocks],
-            SharedRanges(self._shared.values[blocks]),
-            replace(self.context, first_block=blocks.start),
-            out=stream.payloads[chunks],
-        )
-        stream.encoded = chunks.stop
+        shared = SharedRanges(self._shared.values[blocks])
+        context = replace(self.context, first_block=blocks.start)
+        x = self._x[elements]
+        if kept is not None:
+            x = np.add(x, kept[0][elements], out=kept[1][elements])
+            self._added = elements.stop
+        if self.codec.streams:
+            made = self.codec.encode(x, self._own[blocks], shared, context, out=stream.payloads[chunks])
+        else:
+            # The whole vector: such a codec returns an array of its own.
+            made = stream.payloads = self.codec.encode(x, self._own, shared, context)
+        if kept is not None:
+            self.codec.subtract_contribution(x, made, shared, context)
+        stream.encoded = end
         return made
 
     def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
         """Take the sums of some chunks early. See `Reduction`.
 
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
-        this does nothing.
+        this does nothing. Only chunks that are encoded are taken.
         """
         if self._stream is None or not self.codec.streams or self._is_overwritten:
             return
@@ -244,26 +278,55 @@ class RangeReduction(BlockReduction):
             self._settle(slice(first, first + len(results)), results, contributors)
 
     def abort(self) -> None:
-        if self.phase is not None:
-            self._take_parts_back()
         self._stop_machine()
         super().abort()
         self._stream = None
 
+    def _commit(self) -> None:
+        if self._kept is not None:
+            self._keep_all(*self._kept)
+        super()._commit()
+
     def _compensated(self, x: Any) -> Any:
-        if self._feedback is None:
-            return super()._compensated(x)
         require_vector(x, self._out)
-
-        def add(x: Floats, residual: Floats, out: Floats) -> None:
-            # In one pass over the vector: each costs as much as encoding it where memory is slow.
-            self._found = self.codec.add_ranges(x, residual, out)
-
-        return self._feedback.compensate(x, add)
+        if self._feedback is not None:
+            pending = self._feedback.begin(x)
+            self._kept = self._feedback.residual, pending
+        return x
 
     def _first_phase(self) -> CollectivePhase:
-        found, self._found = self._found, None
-        return self._share(self.codec.ranges(self._x) if found is None else found)
+        return self._share(self._ranges())
+
+    def _ranges(self) -> Words:
+        if self._kept is None:
+            return self.codec.ranges(self._x)
+        # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.codec.ranges_of_sum(self._x, self._kept[0])
+
+    def _on_host(self) -> Floats:
+        x: Floats = self._x
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x if self._kept is None else x + self._kept[0]
+
+    def _is_finite(self) -> bool:
+        # Codes are made of finite ranges only, which finite vectors have.
+        is_encoded = self._stream is not None and self._stream.encoded > 0
+        return is_encoded or bool(np.isfinite(self._on_host()).all())
+
+    def _keep_all(self, residual: Floats, pending: Floats) -> None:
+        """Let the pending array have all of the vector."""
+        stream, there = self._stream, self._added
+        if stream is not None and stream.encoded:
+            self._take_parts_back()
+            encoded, elements = self._places(slice(0, stream.encoded))
+            if self._shared is None:
+                self._shared = self.codec.begun_ranges(stream)
+            shared = SharedRanges(self._shared.values[encoded])
+            # Added again in float32: the vector comes back rounded, which `abort` says.
+            pending[elements] += self.codec.contribution(stream.payloads[encoded], shared, elements.stop, self.context)
+            there = max(there, elements.stop)
+        np.add(self._x[there:], residual[there:], out=pending[there:])
 
     def _take_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
@@ -281,27 +344,21 @@ class RangeReduction(BlockReduction):
         elif not self._stream.begun:
             self.codec.begin(self._stream, self._own, shared)
         stream = self._stream
+        if not stream.encoded and stream.memory is None:
+            # Nothing is sent before the first part is made.
+            self.encode_part()
         self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes, last=True)
         self.state = ReductionState.SUMS
-        if not stream.encoded and stream.memory is None:
-            self.encode_part()
 
     def _begin_codes(self, shared: SharedRanges) -> ChunkStream:
-        """Return the stream of the codes: with all of them, or with none yet."""
-        chunks = self._blocks
+        """Return the stream of the codes, with none yet."""
         self.stream = None
         if self._compiled:
             self.stream = self._machine_stream(self._payloads())
             if self.stream is not None:
                 self.codec.begin(self.stream, self._own, shared)
                 return self.stream
-        # One part is all of it: nothing is sent before the last code is made.
-        if not self._part_chunks or chunks <= self._part_chunks:
-            payloads, encoded = self.codec.encode(self._x, self._own, shared, self.context), chunks
-        else:
-            # Payloads of later parts are filled while the first ones are on the wire.
-            payloads, encoded = self._payloads(), 0
-        return ChunkStream(payloads, np.zeros(chunks, np.uint64), encoded, begun=True)
+        return ChunkStream(self._payloads(), np.zeros(self._blocks, np.uint64), begun=True)
 
     def _payloads(self) -> Bytes:
         """Return room for all payloads of the codes, with any content."""
@@ -309,8 +366,7 @@ class RangeReduction(BlockReduction):
 
     def _machine_stream(self, payloads: Bytes) -> ChunkStream | None:
         mean = None if self._is_overwritten else self._mean
-        given = (self._x, self._own, self.context, payloads, mean)
-        return self.codec.stream(*given, settles=self._feedback is not None)
+        return self.codec.stream(self._x, self._own, self.context, payloads, mean, self._kept)
 
     def _stop_machine(self) -> None:
         # The network may still have the stream. The vector is the feedback's or the caller's again.
@@ -339,6 +395,9 @@ class RangeReduction(BlockReduction):
         stream = self._stream
         assert self._shared is not None
         assert stream is not None
+        if stream.encoded < chunks.stop:
+            # The sums came before this rank's codes, with a quorum. The mean may overwrite x here.
+            self._encode(chunks.stop)
         blocks, elements = self._places(chunks)
         shared = SharedRanges(self._shared.values[blocks])
         context = replace(self.context, first_block=blocks.start)
@@ -348,42 +407,36 @@ class RangeReduction(BlockReduction):
             self._mean = self.codec.decode(*given, out=self._out)
         else:
             self.codec.decode(*given, out=self._mean[elements])
-        self._deliver(chunks, contributors, back=False)
-        # Last: `abort` takes back only what was delivered, also after a codec that raised.
+        self._note_absent(chunks, contributors, back=False)
+        # Last: `abort` takes back only what was noted, also after a codec that raised.
         stream.contributors[chunks] = contributors
         stream.taken = chunks.stop
 
     def _take_parts_back(self) -> None:
-        """Put into the vector again what the chunks that were taken have delivered."""
+        """Let the pending array be as it was before the sums of any chunk were taken."""
         if self._stream is not None and self._stream.taken:
             chunks = slice(0, self._stream.taken)
-            self._deliver(chunks, self._stream.contributors[chunks], back=True)
+            self._note_absent(chunks, self._stream.contributors[chunks], back=True)
             self._stream.taken = 0
 
-    def _deliver(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
-        """Subtract from the vector, which is the feedback's, what its chunks delivered; or add it again."""
-        if self._feedback is None:
+    def _note_absent(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
+        """Add to the pending array the contributions that the sums of its chunks have not; or subtract them again."""
+        if self._kept is None:
+            return
+        # Block by block: a quorum may have had this rank in some chunks and not in others.
+        absent = ~includes(contributors, self.context.rank)
+        if not absent.any():
             return
         assert self._shared is not None
         assert self._stream is not None
         blocks, elements = self._places(chunks)
-        included = includes(contributors, self.context.rank)
-        # Block by block: a quorum may have had this rank in some chunks and not in others. Where it was in none, the
-        # whole vector stays in the residual.
-        if not included.any():
-            return
-        given = (
-            self._stream.payloads[chunks],
-            SharedRanges(self._shared.values[blocks]),
-            replace(self.context, first_block=blocks.start),
-            None if included.all() else included,
-        )
-        x = self._x[elements]
+        payloads, shared = self._stream.payloads[chunks], SharedRanges(self._shared.values[blocks])
+        context = replace(self.context, first_block=blocks.start)
+        pending = self._kept[1][elements]
         if back:
-            # Added again in float32: the vector comes back rounded, which `abort` says.
-            x += self.codec.contribution(*given[:2], x.size, *given[2:])
+            self.codec.subtract_contribution(pending, payloads, shared, context, absent)
         else:
-            self.codec.subtract_contribution(x, *given)
+            pending += self.codec.contribution(payloads, shared, pending.size, context, absent)
 
     def _places(self, chunks: slice) -> tuple[slice, slice]:
         """Return the blocks and the elements of some chunks."""
@@ -396,10 +449,11 @@ class RangeReduction(BlockReduction):
         for limit in (np.float32(np.inf), _LARGE):
             if int(self._own.max()) < INFINITE:
                 return
-            # The feedback's vector may be changed. The caller's may not.
-            self._x = self._x if self._feedback is not None else self._x.copy()
+            vector = self._on_host()
+            # The caller's vector may not be changed.
+            self._x = self._x.copy()
             for start in range(0, self.elements, self.codec.block_elements):
                 rows = slice(start, start + self.codec.block_elements)
-                if not (np.abs(self._x[rows]) < limit).all():
-                    self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
-            self._own = self.codec.ranges(self._x)
+                if not (np.abs(vector[rows]) < limit).all():
+                    self._x[rows] = 0
+            self._own = self._ranges()

@@ -167,9 +167,9 @@ class LookupTableCodec(RangeCodec):
         require_vector(x)
         return _as_ranges(self._kernels.root_mean_square(x, self.block_elements))
 
-    def add_ranges(self, x: Floats, residual: Floats, out: Floats) -> Words:
-        """Fill out, and return its ranges. See `RangeCodec`."""
-        return _as_ranges(self._kernels.add_root_mean_square(x, residual, self.block_elements, out))
+    def ranges_of_sum(self, x: Floats, residual: Floats) -> Words:
+        """Return the ranges of x + residual, which is not kept. See `RangeCodec`."""
+        return _as_ranges(self._kernels.root_mean_square_of_sum(x, residual, self.block_elements))
 
     def encode(
         self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
@@ -245,11 +245,16 @@ class LookupTableCodec(RangeCodec):
         self._dequantize(x, payloads, shared, context, included, subtract=True)
 
     def stream(
-        self, x: Floats, own: Words, context: ReductionContext, payloads: Bytes, mean: Floats | None, *, settles: bool
+        self,
+        x: Floats,
+        own: Words,
+        context: ReductionContext,
+        payloads: Bytes,
+        mean: Floats | None,
+        kept: tuple[Floats, Floats] | None,
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code, None where there is none. See `RangeCodec`."""
-        rank = context.rank if settles else -1
-        return self._kernels.stream(self._plan, x, own, payloads, mean, self._keys(context), rank)
+        return self._kernels.stream(self._plan, x, own, payloads, mean, self._keys(context), context.rank, kept)
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
         """Fill the stream's scales. See `RangeCodec`."""
@@ -258,6 +263,11 @@ class LookupTableCodec(RangeCodec):
         scales[:], shifts[:] = self._scales(own.view(np.float32), ranges)
         units[:] = self._units(ranges)
         super().begin(stream, own, shared)
+
+    def begun_ranges(self, stream: ChunkStream) -> SharedRanges:
+        """Return the ranges from which machine code has made the stream's scales. See `RangeCodec`."""
+        # A float32 times a float64, divided by that again: it rounds to the same float32.
+        return SharedRanges((stream.scales[2] / self._sum_unit).astype(np.float32))
 
     def _dequantize(
         self,

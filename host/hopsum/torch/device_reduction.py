@@ -310,16 +310,14 @@ class DeviceReduction(BlockReduction):
 
     def _subtract_delivered(self, contributors: Bitmaps, beyond: torch.Tensor) -> None:
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
-        included = includes(contributors, self.context.rank)
-        if not included.any():
-            return
-        codec = self.codec
+        codec, absent = self.codec, ~includes(contributors, self.context.rank)
         alone = torch.ones(self._blocks, dtype=torch.int32, device=codec.device)
         # The flag is on the device. Multiplied with it, nothing is subtracted where the sums are impossible.
         factors = codec.factors(self._shared, alone) * (beyond == 0)
-        if not included.all():
-            factors *= self._staging.load(included)
         codec.subtract_blocks(self._payloads, factors, self.context, self._x)
+        if absent.any():
+            # Added again, not left out: on the host all is subtracted before anybody knows, and rounded alike.
+            codec.subtract_blocks(self._payloads, -factors * self._staging.load(absent), self.context, self._x)
 
     def _refuse_sums(self, results: Bytes, contributors: DeviceContributors) -> None:
         """Raise CodecError: nothing is changed but the memory of the mean."""

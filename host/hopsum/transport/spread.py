@@ -125,7 +125,8 @@ def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> Co
                 return unfilled
         # A part is due as soon as the results of so many chunks may be here without a gap.
         if readable is None and spread.chunks - spread.missing >= spread.taken + part:
-            held = spread.readable
+            # The mean may overwrite the vector, so a chunk is encoded before its sum is read.
+            held = min(spread.readable, coder.encoded)
             end = held - (held - spread.taken) % part
             if end > spread.taken:
                 readable = CodecWork(spread, "read", end)

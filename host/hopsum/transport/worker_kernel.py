@@ -448,7 +448,8 @@ def _decode_train(m: Any, number: Any) -> Any:
     if streams[stream + at.DECODE_AT] == 0 or streams[stream + at.BEGIN_AT] != 0:
         return False
     taken, held = streams[stream + at.TAKEN], _octets(streams[stream + at.HERE_AT])
-    end = min(taken + m.job[at.TRAIN], streams[stream + at.CHUNKS])
+    # The mean may overwrite the vector, so a chunk is encoded before its sum is decoded.
+    end = min(taken + m.job[at.TRAIN], streams[stream + at.MADE])
     here = taken
     while here < end and held[here] != 0:
         here += 1

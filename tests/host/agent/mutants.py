@@ -39,8 +39,8 @@ class Mutant(Sound):
 
 
 class _KeepsAll(RangeReduction):
-    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
-        pass
+    def _note_absent(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+        super()._note_absent(chunks, np.zeros_like(contributors), back=back)
 
 
 class KeepsAll(Mutant):
@@ -50,11 +50,12 @@ class KeepsAll(Mutant):
 
 
 class _DropsExcluded(RangeReduction):
-    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
-        super()._deliver(chunks, contributors, back=back)
+    def _note_absent(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+        super()._note_absent(chunks, contributors, back=back)
         for chunk in chunks.start + np.flatnonzero(~_inside(contributors, self.context.rank)):
             block = self.codec.block_elements
-            self._x[chunk * block : (chunk + 1) * block] = 0
+            if self._kept is not None:
+                self._kept[1][chunk * block : (chunk + 1) * block] = 0
 
 
 class DropsExcluded(Mutant):
@@ -115,14 +116,14 @@ class _SettlesOnStale(RangeReduction):
         self._first, self.codec.end = self.codec.end, self.codec.end + len(results)
         super().take(results, *more)
 
-    def _deliver(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
+    def _note_absent(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
         assert self.codec.tap is not None
         positions = range(self._first + chunks.start, self._first + chunks.stop)
         places = [(position % self.codec.slots, position // self.codec.slots + 1) for position in positions]
         stale = np.array([place in self.codec.tap.places for place in places])
         self.codec.settled += int((stale & ~_inside(contributors, self.context.rank)).sum())
         own = np.uint64(1 << self.context.rank)
-        super()._deliver(chunks, np.where(stale, contributors | own, contributors), back=back)
+        super()._note_absent(chunks, np.where(stale, contributors | own, contributors), back=back)
 
 
 class Reencodes(Sound):
@@ -134,9 +135,14 @@ class Reencodes(Sound):
         """By what was sent first."""
 
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
+        self,
+        x: NDArray[np.float32],
+        own: NDArray[np.uint32],
+        shared: SharedRanges,
+        context: ReductionContext,
+        **options: Any,
     ) -> NDArray[np.uint8]:
-        first = super().encode(x, own, shared, context)
+        first = super().encode(x, own, shared, context, **options)
         others = super().encode(
             x, own, shared, ReductionContext(context.seed, context.step, (context.rank + 1) % self.workers)
         )

@@ -79,10 +79,10 @@ class _Watched(RangeReduction):
         if self.state is ReductionState.RANGES:
             self._ranges = read_ranges(results, self._own.size).values
         super().take(results, contributors, *more)
-        if self.state is ReductionState.DONE:
+        if self.state is ReductionState.DONE and self._kept is not None:
             took_part = (self._own <= self._ranges.view(np.uint32)) & includes(contributors, self.context.rank)
             self.codec.took_part.append(took_part)
-            left = _block_norms(self._x) ** 2 / (self._ranges.astype(np.float64) ** 2 * BLOCK)
+            left = _block_norms(self._kept[1]) ** 2 / (self._ranges.astype(np.float64) ** 2 * BLOCK)
             self.codec.left = max(self.codec.left, float(left[took_part].max(initial=0.0)))
 
 

@@ -24,7 +24,7 @@ from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 
 from .conftest import MOST_NMSE, MakeCodec
-from .vectors import encode_alone, layered, nmse, normal, only
+from .vectors import encode_alone, layered, nmse, normal, only, require_given_back
 
 pytestmark = pytest.mark.system
 SIZES = [1, 255, 256, 257, 1023, 1024, 1025, 5000]
@@ -263,7 +263,10 @@ def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
         reduction.take(results, contributors)
         assert reduction.state is ReductionState.DONE
         inside = reduction.context.rank != 2
-        assert (feedback.residual[rows].tobytes() == x[rows].tobytes()) is not inside
+        if inside:
+            assert nmse(feedback.residual[rows], x[rows]) > 0.1
+        else:
+            require_given_back(feedback.residual[rows], x[rows])
         assert np.linalg.norm(feedback.residual) < (0.9 if inside else 1.1) * np.linalg.norm(x)
 
 
@@ -305,8 +308,8 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
     reduction.take(results, np.full(len(payloads), 0b1110, np.uint64))
     rows = codec.block_elements
-    assert feedback.residual[:rows].tobytes() == old[:rows].tobytes()
-    np.testing.assert_array_equal(feedback.residual[rows:], x[rows:] + old[rows:])
+    require_given_back(feedback.residual[:rows], old[:rows])
+    require_given_back(feedback.residual[rows:], x[rows:] + old[rows:])
     alone = RangeReduction(codec, x, ReductionContext(1, 1, 0))
     alone.take(others, NOBODY)
     assert alone.phase is not None
@@ -323,10 +326,12 @@ def test_giving_up_returns_everything(make: MakeCodec) -> None:
             reduction.take(payloads_of([reduction])[0], NOBODY)
         reduction.abort()
         assert reduction.state is ReductionState.GONE
-        assert feedback.residual.tobytes() == expected.tobytes()
-    bad = np.full(3000, np.nan, np.float32)
+        # Nothing is encoded before the ranges are summed.
+        assert phases == 2 or feedback.residual.tobytes() == expected.tobytes()
+        require_given_back(feedback.residual, expected)
+    bad, kept = np.full(3000, np.nan, np.float32), feedback.residual.tobytes()
     RangeReduction(codec, bad, ReductionContext(1, 9, 0), feedback).abort()
-    assert feedback.residual.tobytes() == expected.tobytes()
+    assert feedback.residual.tobytes() == kept
 
 
 def test_feedback_removes_the_bias_of_truncation(make_whole: MakeCodec) -> None:
@@ -369,7 +374,7 @@ def test_a_reduction_that_could_not_be_made_leaves_its_feedback_free(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(codec, "add_ranges", broken)
+        patch.setattr(codec, "ranges_of_sum", broken)
         with pytest.raises(MemoryError):
             RangeReduction(codec, x, context, feedback)
     assert RangeReduction(codec, x, context, feedback).state is ReductionState.RANGES

@@ -61,11 +61,10 @@ def test_ranges_are_numpys(seed: int, blocks: int, columns: int, finite: bool) -
     with np.errstate(all="ignore"):
         expected = Kernels().root_mean_square(x, columns)
     require_equal_numbers(VECTORS.root_mean_square(x, columns), expected)
-    y, sums = x[::-1].copy(), [np.full_like(x, 7), np.full_like(x, 7)]
+    y = x[::-1].copy()
     with np.errstate(all="ignore"):
-        expected = Kernels().add_root_mean_square(x, y, columns, sums[0])
-    require_equal_numbers(VECTORS.add_root_mean_square(x, y, columns, sums[1]), expected)
-    require_equal_numbers(sums[1], sums[0])
+        expected = Kernels().root_mean_square_of_sum(x, y, columns)
+    require_equal_numbers(VECTORS.root_mean_square_of_sum(x, y, columns), expected)
 
 
 def require_equal_numbers(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:

@@ -36,6 +36,11 @@ def nmse(found: NDArray[Any], right: NDArray[Any]) -> float:
     return float(error @ error / (right.astype(np.float64) @ right))
 
 
+def require_given_back(found: Floats, expected: Floats) -> None:
+    """Require a vector of which a contribution was subtracted and added again: float32 rounds both times."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2.0**-22 * float(np.abs(expected).max()))
+
+
 def dither_error(dither: Dither, rank: int = 0) -> float:
     """Return the variance that a rank's rounding adds to a coordinate, in distances of levels.
 

@@ -199,10 +199,9 @@ class Kernels:
                 found.append(np.sqrt(lanes[:, 0] / size).astype(np.float32))
         return np.concatenate(found)
 
-    def add_root_mean_square(self, x: Floats, y: Floats, size: int, out: Floats) -> Floats:
-        """Fill out with x + y, float32[elements], and return the root mean square of each block of it."""
-        np.add(x, y, out=out)
-        return self.root_mean_square(out, size)
+    def root_mean_square_of_sum(self, x: Floats, y: Floats, size: int) -> Floats:
+        """Return the root mean square of each block of x + y, float32[elements]."""
+        return self.root_mean_square(x + y, size)
 
     def peak_bits(self, x: Floats) -> Words:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]. NaN is above +inf."""
@@ -363,12 +362,17 @@ class Kernels:
             here += ((codes - most) * scales).reshape(-1)[: here.size]
 
     def stream(
-        self, plan: StreamPlan, x: Floats, own: Words, payloads: Bytes, mean: Floats | None, keys: BlockKeys, rank: int
+        self,
+        plan: StreamPlan,
+        x: Floats,
+        own: Words,
+        payloads: Bytes,
+        mean: Floats | None,
+        keys: BlockKeys,
+        rank: int,
+        kept: tuple[Floats, Floats] | None,
     ) -> ChunkStream | None:
-        """Return the stream of a vector with machine code, as `RangeCodec.stream` does; None where there is none.
-
-        The rank's contribution to the sums is subtracted from x, unless the rank is -1.
-        """
+        """Return the stream of a vector with machine code, as `RangeCodec.stream` does; None where there is none."""
         return None
 
 

@@ -182,10 +182,10 @@ class NumbaKernels(Kernels):
         self._run(len(out), x.nbytes, range_kernels.root_mean_square, (x, size), out)
         return out
 
-    def add_root_mean_square(self, x: Floats, y: Floats, size: int, out: Floats) -> Floats:
-        found = np.empty(-(-len(x) // size), np.float32)
-        self._run(len(found), 3 * x.nbytes, range_kernels.add_root_mean_square, (x, y, size), out, found)
-        return found
+    def root_mean_square_of_sum(self, x: Floats, y: Floats, size: int) -> Floats:
+        out = np.empty(-(-len(x) // size), np.float32)
+        self._run(len(out), 2 * x.nbytes, range_kernels.root_mean_square_of_sum, (x, y, size), out)
+        return out
 
     def peak_bits(self, x: Floats) -> Words:
         out = np.empty(len(x), np.uint32)
@@ -272,25 +272,34 @@ class NumbaKernels(Kernels):
         self._run(len(blocks), blocks.nbytes, _two_shot_add, (blocks, bits, factor), out)
 
     def stream(
-        self, plan: StreamPlan, x: Floats, own: Words, payloads: Bytes, mean: Floats | None, keys: BlockKeys, rank: int
+        self,
+        plan: StreamPlan,
+        x: Floats,
+        own: Words,
+        payloads: Bytes,
+        mean: Floats | None,
+        keys: BlockKeys,
+        rank: int,
+        kept: tuple[Floats, Floats] | None,
     ) -> ChunkStream | None:
         # Several threads share the blocks of a whole vector. The worker's loop, which would call, is one thread.
         if self.threads > 1:
             return None
-        before, blocks = 8 * len(payloads), len(own)
+        taken, blocks = 8 * len(payloads), len(own)
         # One array, for one look at its address.
-        room = np.zeros(before + 28 * blocks, np.uint8)
-        by_block, words = room[before:], _template(plan).copy()
-        stream = ChunkStream(payloads, room[:before].view(np.uint64), memory=words)
+        room = np.zeros(taken + 28 * blocks, np.uint8)
+        by_block, words = room[taken:], _template(plan).copy()
+        stream = ChunkStream(payloads, room[:taken].view(np.uint64), memory=words)
         units, scales, shifts = by_block[: 8 * blocks], by_block[8 * blocks : 12 * blocks], by_block[12 * blocks :]
         stream.scales = scales.view(np.float32), shifts[: 4 * blocks].view(np.int32), units.view(np.float64)
-        stream.kept = (x, own, payloads, x if mean is None else mean, room, plan.table.values)
-        # As `address_of`, without a call for each of five arrays of every vector.
-        addresses = [each.__array_interface__["data"][0] for each in stream.kept[:5]]
-        at = addresses[-1] + before
+        before, pending = kept or (x, x)
+        stream.kept = (x, before, pending, own, payloads, x if mean is None else mean, room, plan.table.values)
+        # As `address_of`, without a call for each of seven arrays of every vector.
+        addresses = [each.__array_interface__["data"][0] for each in stream.kept[:7]]
+        at = addresses[-1] + taken
         addresses += [at, *range(at + 8 * blocks, at + 28 * blocks, 4 * blocks)]
         # Keys are of 64 bits without a sign. The words have the same bits.
-        last = (len(x), keys.rotation, keys.rounding, keys.dither, max(keys.shift, 0), rank >= 0, max(rank, 0))
+        last = (len(x), keys.rotation, keys.rounding, keys.dither, max(keys.shift, 0), kept is not None, rank)
         words[stream_kernels.X :].view(np.uint64)[:] = (*addresses, *last)
         stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
         stream.decoder = None if mean is None else stream_kernels.decode

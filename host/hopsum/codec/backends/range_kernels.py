@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of ranges, compiled by numba: root mean squares of blocks, also of a sum made in the same pass."""
+"""The kernels of ranges, compiled by numba: root mean squares of blocks, also of the sum of two vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba.core import cgutils
 
 from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
 from hopsum.codec.backends.thc_kernels import TURNS, take
-from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, store, vector
+from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, vector
 
 _numba_cgutils: Any = cgutils
 _extending: Any = numba_extending
@@ -49,22 +49,19 @@ def _sum_squares(_: Any, row: Any) -> Any:
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
-def _add_squares(_: Any, left: Any, right: Any, total: Any) -> Any:
-    """Fill total with the sum of two rows, and return the sum of its squares."""
+def _sum_squares_of_sum(_: Any, left: Any, right: Any) -> Any:
+    """Return the sum of the squares of the sum of two rows."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
-        elements = context.make_array(signature.args[2])(context, builder, arguments[2]).nitems
+        data = [array_data(context, builder, signature, arguments, at) for at in range(2)]
+        elements = context.make_array(signature.args[0])(context, builder, arguments[0]).nitems
 
         def value_at(first: Any) -> Any:
-            # In one loop: memory and arithmetic are at work at the same time.
-            value = builder.fadd(load(builder, data[0], first, _SQUARED), load(builder, data[1], first, _SQUARED))
-            store(builder, value, data[2], first)
-            return value
+            return builder.fadd(load(builder, data[0], first, _SQUARED), load(builder, data[1], first, _SQUARED))
 
         return _squared_sum(builder, elements, value_at)
 
-    return types.float64(left, right, total), generate
+    return types.float64(left, right), generate
 
 
 @kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
@@ -84,23 +81,20 @@ def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
         first, end = take(turns, own, out.shape[0])
 
 
-@kernel(read(_F32, 1), read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1), filled(_F32, 1))
-def add_root_mean_square(x: Any, y: Any, size: Any, turns: Any, own: Any, total: Any, out: Any) -> None:
-    """Fill total with x + y, and out with the root mean square of every block of it, as `root_mean_square`."""
+@kernel(read(_F32, 1), read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
+def root_mean_square_of_sum(x: Any, y: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
+    """Fill out with the root mean square of every block of x + y, as `root_mean_square` of the sum."""
     last = scratch(1024, f32)
     first, end = take(turns, own, out.shape[0])
     while first < end:
         for block in range(first, end):
             start, stop = block * size, (block + 1) * size
-            here, left, right = total[start:stop], x[start:stop], y[start:stop]
-            if here.shape[0] == size:
-                squares = _add_squares(left, right, here)
+            left, right = x[start:stop], y[start:stop]
+            if left.shape[0] == size:
+                squares = _sum_squares_of_sum(left, right)
             else:
                 for j in range(size):
-                    last[j] = f32(0)
-                for j in range(here.shape[0]):
-                    last[j] = f32(left[j] + right[j])
-                    here[j] = last[j]
+                    last[j] = f32(left[j] + right[j]) if j < left.shape[0] else f32(0)
                 squares = _sum_squares(last[:size])
             out[block] = f32(np.sqrt(squares / f64(size)))
         first, end = take(turns, own, out.shape[0])

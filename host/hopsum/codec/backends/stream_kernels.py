@@ -47,25 +47,27 @@ BOUNDS: Final = 20  # address, int32[COUNTED, CLASSES - 1]; values: int16[COUNTE
 VALUES: Final = 21
 COUNTED: Final = 22  # 1: results are whole sums
 CLASSES: Final = 23
-X: Final = 24  # address of the vector, float32, from which `decode` subtracts what was delivered if SETTLES
-OWN: Final = 25  # address by block, uint32: the own ranges
-PAYLOADS: Final = 26  # address, uint8[chunks, UP_BYTES]
-MEAN: Final = 27  # address, float32[elements]
-TAKEN: Final = 28  # address by chunk, uint64: the contributors of what was decoded
-UNITS: Final = 29  # address by block, float64: the factor of a sum of one contribution
-SCALES: Final = 30  # addresses by block: float32, int32
-SHIFTS: Final = 31
-COUNTS: Final = 32  # addresses by block, of `decode`: int32, float32, int32
-FACTORS: Final = 33
-PEAKS: Final = 34
-ELEMENTS: Final = 35  # of the vector
-ROTATION: Final = 36  # keys of block 0
-ROUNDING: Final = 37
-DITHER: Final = 38
-SHIFT: Final = 39  # of this rank's dither
-SETTLES: Final = 40
-RANK: Final = 41
-WORDS: Final = 42
+X: Final = 24  # address of the vector, float32, which is only read
+BEFORE: Final = 25  # address of the residual, float32, where KEEPS
+PENDING: Final = 26  # address, float32: becomes the residual where KEEPS; it may be BEFORE
+OWN: Final = 27  # address by block, uint32: the own ranges
+PAYLOADS: Final = 28  # address, uint8[chunks, UP_BYTES]
+MEAN: Final = 29  # address, float32[elements]; it may be X
+TAKEN: Final = 30  # address by chunk, uint64: the contributors of what was decoded
+UNITS: Final = 31  # address by block, float64: the factor of a sum of one contribution
+SCALES: Final = 32  # addresses by block: float32, int32
+SHIFTS: Final = 33
+COUNTS: Final = 34  # addresses by block, of `decode`: int32, float32, int32
+FACTORS: Final = 35
+PEAKS: Final = 36
+ELEMENTS: Final = 37  # of the vector
+ROTATION: Final = 38  # keys of block 0
+ROUNDING: Final = 39
+DITHER: Final = 40
+SHIFT: Final = 41  # of this rank's dither
+KEEPS: Final = 42  # 1: there is error feedback
+RANK: Final = 43
+WORDS: Final = 44
 
 _RANGE_LANES, _INFINITE = 256, 0x7F800000
 """Lanes of a chunk of ranges, and the bits of +inf."""
@@ -130,7 +132,7 @@ def _dequantize(w: Any, first: Any, blocks: Any, payloads: Any, x: Any) -> None:
     """Let a kernel subtract from blocks what this rank's payloads decode to."""
     factors, rotation = array_at(w[FACTORS] + 4 * first, (blocks,), f32), u64(w[ROTATION]) + u64(first)
     # True here; a constant would be of another type than the kernel's argument.
-    subtract, turns = w[SETTLES] != 0, scratch(1, i64)
+    subtract, turns = w[KEEPS] != 0, scratch(1, i64)
     turns[0] = 0
     if w[DITHERED]:
         known, dither = array_at(w[KNOWN] + 16 * w[RANK], (i64(16),), i8), u64(w[DITHER]) + u64(first)
@@ -218,29 +220,40 @@ def begin(memory: Any, sent_at: Any, before: Any, first_at: Any, rest_at: Any) -
 
 @kernel(_I64, _I64, _I64)
 def encode(memory: Any, first: Any, end: Any) -> None:
-    """Make the payloads of chunks first .. end - 1."""
+    """Make the payloads of chunks first .. end - 1, and settle them as if the sums had them."""
     w = _integers(memory)
     row = scratch(_ELEMENTS_MAX, f32)
-    _work(w, i64(ENCODE), first, end, w[PAYLOADS] + first * w[UP_BYTES], i64(0), w[X], row)
+    payloads = w[PAYLOADS] + first * w[UP_BYTES]
+    if w[KEEPS] == 0:
+        _work(w, i64(ENCODE), first, end, payloads, i64(0), w[X], row)
+        return
+    x, before, pending = _floats(w[X]), _floats(w[BEFORE]), _floats(w[PENDING])
+    for j in range(first * w[BLOCK], min(end * w[BLOCK], w[ELEMENTS])):
+        pending[j] = x[j] + before[j]
+    _work(w, i64(ENCODE), first, end, payloads, i64(0), w[PENDING], row)
+    # The elements are in the processor's cache here. When the sums come, they are not.
+    for block in range(first, end):
+        _floats(w[FACTORS])[block] = f32(_doubles(w[UNITS])[block])
+    _work(w, i64(DEQUANTIZE), first, end, payloads, i64(0), w[PENDING], row)
 
 
 @inner
-def _settle(w: Any, first: Any, end: Any, contributors: Any, row: Any) -> None:
-    """Subtract from the vector its own contribution to the sums of chunks first .. end - 1 that have it."""
-    included = False
+def _note_absent(w: Any, first: Any, end: Any, contributors: Any, row: Any) -> None:
+    """Add to what becomes the residual the own contributions that the sums of chunks first .. end - 1 have not."""
+    absent = False
     for block in range(first, end):
         factor = f32(0)
-        if contributors[block] >> u64(w[RANK]) & u64(1):
-            factor = f32(_doubles(w[UNITS])[block])
-            included = True
+        if contributors[block] >> u64(w[RANK]) & u64(1) == u64(0):
+            factor = f32(-_doubles(w[UNITS])[block])
+            absent = True
         _floats(w[FACTORS])[block] = factor
-    if included:
-        _work(w, i64(DEQUANTIZE), first, end, w[PAYLOADS] + first * w[UP_BYTES], i64(0), w[X], row)
+    if absent:
+        _work(w, i64(DEQUANTIZE), first, end, w[PAYLOADS] + first * w[UP_BYTES], i64(0), w[PENDING], row)
 
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
 def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: Any) -> None:
-    """Decode the sums of chunks first .. end - 1, and settle them (W5).
+    """Decode the sums of chunks first .. end - 1, which are encoded, and settle them (W5).
 
     Args:
         memory: of the vector.
@@ -260,10 +273,10 @@ def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: 
     for block in range(first, end):
         if peaks[block] > counts[block] * w[GRANULARITY]:
             w[FAULT] = 1
-    # Before anything is settled: the caller's reduction words the error, and its vector is whole.
+    # Before anything is settled: the caller's reduction words the error, and takes all of its vector back.
     if w[FAULT] != 0:
         return
     for block in range(first, end):
         _bits(w[TAKEN])[block] = contributors[block]
-    if w[SETTLES] != 0:
-        _settle(w, first, end, contributors, row)
+    if w[KEEPS] != 0:
+        _note_absent(w, first, end, contributors, row)
