@@ -28,7 +28,7 @@ _PREFIX: Final = "HOPSUM_"
 _SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
 _OTHERS: Final = (
     "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
-    "HOPSUM_NETWORK", "HOPSUM_TLS",
+    "HOPSUM_LOW_RANK", "HOPSUM_NETWORK", "HOPSUM_TLS",
 )  # fmt: skip
 """Variables that are no settings of `connect`: what `hopsum.torch`, the compiled loops and
 `hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""

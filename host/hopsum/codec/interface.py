@@ -587,7 +587,8 @@ class ErrorFeedback:
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
         """
-        self._require_idle(x)
+        self._require_like(x)
+        self._require_idle()
         self.pending = self._room() if self._revocable else self.residual
         return self.pending
 
@@ -600,18 +601,32 @@ class ErrorFeedback:
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
         """
-        self._require_idle(x)
+        self._require_like(x)
+        return self.compensate_by(lambda residual, room: np.add(x, residual, out=room))
+
+    def compensate_by(self, fill: Callable[[Floats, Floats], object]) -> Floats:
+        """Begin an all-reduce of a vector that lies in pieces. Return x + residual, this object's until the commit.
+
+        Args:
+            fill: is called with the residual, which it only reads, and room for the sum, float32[elements] both.
+
+        Raises:
+            CodecError: an earlier vector is neither committed nor given back.
+        """
+        self._require_idle()
         room = self._room()
         # A vector that is not finite is found by its ranges, so that all ranks hear of it alike.
         with np.errstate(over="ignore", invalid="ignore"):
-            np.add(x, self.residual, out=room)
+            fill(self.residual, room)
         self.pending = room
         return self.pending
 
-    def _require_idle(self, x: Floats) -> None:
+    def _require_like(self, x: Floats) -> None:
         if x.shape != self.residual.shape or x.dtype != np.float32:
             require_vector(x)
             raise CodecError(f"vector of {x.size} elements for an error feedback of {self.residual.size}")
+
+    def _require_idle(self) -> None:
         if self.pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
 

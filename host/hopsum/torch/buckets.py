@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,8 @@ from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec.interface import OnNonfinite
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
+from hopsum.torch.low_rank import LowRank
+from hopsum.torch.low_rank_factors import LowRankPortion, MatrixLayout
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes
@@ -151,6 +153,11 @@ class Bucket(Protocol):
         """Return whether no other bucket follows in this backward pass."""
 
 
+Way = Literal["low rank", "codec", "group"]
+"""The ways of a parameter's gradient: as factors by the communicator, whole by it, or by torch's process group."""
+_WAYS: tuple[Way, ...] = ("low rank", "codec", "group")
+
+
 @dataclass(frozen=True, slots=True)
 class Sender:
     """Begins the all-reduces of buckets, and notes them in the step, which ends them together."""
@@ -171,10 +178,14 @@ class Sender:
     times: StepTimes = field(default_factory=StepTimes)
     device_codecs: DeviceCodecs | None = None
     """The codecs of the devices of gradients; None: all are encoded on the host."""
-    _layouts: dict[tuple[bool, tuple[int, ...]], list[tuple[Layout, bool]]] = field(default_factory=dict)
-    """Layouts of a bucket, and whether each is compressed; by `compress`, and the ids of the bucket's parameters."""
+    low_rank: LowRank | None = None
+    """The matrices that travel as factors; None: there are none."""
+    _layouts: dict[tuple[bool, bool, tuple[int, ...]], list[tuple[Layout, Way]]] = field(default_factory=dict)
+    """Layouts of a bucket and their ways; by `compress`, `factor`, and the ids of the bucket's parameters."""
 
-    def send(self, bucket: Bucket, step: Step, *, number: int, compress: bool) -> list[Portion]:
+    def send(
+        self, bucket: Bucket, step: Step, *, number: int, compress: bool, factor: bool = False
+    ) -> list[Portion]:
         """Begin the sums of a bucket, and return them.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
@@ -183,6 +194,7 @@ class Sender:
         Args:
             number: of the all-reduce that the communicator is handed, if any.
             compress: False: nothing of this bucket is.
+            factor: matrices of low rank travel as factors; False: whole, as all others.
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers. No sum began.
@@ -192,37 +204,47 @@ class Sender:
         if not (buffer.layout is torch.strided or by_group) or not buffer.is_floating_point():
             raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
         # Ranks have other rows of a sparse gradient: there is no vector that a switch could add.
-        layouts = self._layouts_of(bucket, buffer, compress and not by_group)
+        layouts = self._layouts_of(bucket, buffer, compress and not by_group, factor)
         # Before any sum begins: with `out` in place the mean may overwrite the gradients at once.
         used = self._used(buffer, layouts) if self.drops_unused else []
         portions = []
-        for layout, compressed in layouts:
-            portion = Portion(buffer, layout, compressed=compressed)
+        for layout, way in layouts:
+            portion = self._portion(buffer, layout, way)
             portions.append(portion)
             step.begin(portion)
             try:
-                if compressed:
+                if isinstance(portion, LowRankPortion) and self.low_rank is not None:
+                    self.low_rank.send(portion, step, number)
+                elif portion.compressed:
                     self._to_switch(portion, step, number)
                 else:
                     self._to_group(portion, step)
             except Exception as error:
                 step.end(portion, failure=error)
+            number += portion.allreduces if portion.compressed else 0
         if self.drops_unused:
             self._ask_for_use(used, buffer.device, step, portions)
         return portions
 
-    def _layouts_of(self, bucket: Bucket, buffer: torch.Tensor, compress: bool) -> list[tuple[Layout, bool]]:
+    def _portion(self, buffer: torch.Tensor, layout: Layout, way: Way) -> Portion:
+        if self.low_rank is not None and isinstance(layout, MatrixLayout):
+            return self.low_rank.portion(buffer, layout)
+        return Portion(buffer, layout, compressed=way == "codec")
+
+    def _layouts_of(
+        self, bucket: Bucket, buffer: torch.Tensor, compress: bool, factor: bool
+    ) -> list[tuple[Layout, Way]]:
         parameters = bucket.parameters()
         # `names` holds the parameters, so no other object gets the id of one of them.
-        key = compress, tuple(map(id, parameters))
+        key = compress, factor, tuple(map(id, parameters))
         found = self._layouts.get(key)
         if found is None:
-            found = self._layouts[key] = self._make_layouts(parameters, buffer.numel(), compress)
+            found = self._layouts[key] = self._make_layouts(parameters, buffer.numel(), compress, factor)
         return found
 
     def _make_layouts(
-        self, parameters: Sequence[torch.Tensor], elements: int, compress: bool
-    ) -> list[tuple[Layout, bool]]:
+        self, parameters: Sequence[torch.Tensor], elements: int, compress: bool, factor: bool
+    ) -> list[tuple[Layout, Way]]:
         unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self.names]
         if unknown:
             raise ValueError(f"parameters of shapes {unknown} are not in the module that HopsumState was made with")
@@ -231,13 +253,22 @@ class Sender:
         if sum(sizes) != elements:
             raise ValueError(f"bucket of {elements} elements for parameters of {sum(sizes)}")
         named = list(zip([self.names[each] for each in parameters], places_of(sizes), strict=True))
-        layouts = []
-        for compressed in (True, False):
-            chosen = [each for each in named if (compress and each[0] not in self.plain) is compressed]
+        layouts: list[tuple[Layout, Way]] = []
+        for way in _WAYS:
+            chosen = [each for each in named if self._way(each[0], compress, factor) == way]
             if chosen:
-                names, places = zip(*chosen, strict=True)
-                layouts.append((Layout(names, places, elements), compressed))
+                names, places = ([each[part] for each in chosen] for part in range(2))
+                if way == "low rank" and self.low_rank is not None:
+                    layouts.append((self.low_rank.layout(names, places, elements), way))
+                else:
+                    layouts.append((Layout(names, places, elements), way))
         return layouts
+
+    def _way(self, name: str, compress: bool, factor: bool) -> Way:
+        """Return the way of a parameter's gradient."""
+        if not compress or name in self.plain:
+            return "group"
+        return "low rank" if factor and self.low_rank is not None and name in self.low_rank.matrices else "codec"
 
     def _to_switch(self, portion: Portion, step: Step, number: int) -> None:
         layout, device = portion.layout, portion.buffer.device

@@ -20,7 +20,7 @@ The residual changes only where all sums are possible: the subtraction is multip
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -135,6 +135,18 @@ class DeviceFeedback:
         # Only now: a failure before leaves the feedback as it was.
         self._pending = self._spare
         return bounded(torch.cat(parts))
+
+    def compensate_by(self, fill: Callable[[torch.Tensor, torch.Tensor], object]) -> torch.Tensor:
+        """Begin an all-reduce of a vector that lies in pieces. See `hopsum.codec.ErrorFeedback`.
+
+        `fill` queues its operations in the stream of kernels (`queue`).
+        """
+        if self._pending is not None:
+            raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")
+        self._before = None
+        fill(self.residual, self._spare)
+        self._pending = self._spare
+        return self._spare
 
     def commit(self, delivered: None = None) -> None:
         """End the all-reduce: what is left of the compensated vector is the residual. Raises CodecError without one."""

@@ -26,11 +26,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
 from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
+from hopsum.codec.low_rank import FactorKernels, load_factor_kernels
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, fitting, norm_of, shared_out, tell_lost
+from hopsum.torch.low_rank import DENSE_STEPS, LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank_factors import Factors
+from hopsum.torch.residuals import (
+    RankStateDict,
+    Residuals,
+    bare_names,
+    fitting,
+    norm_of,
+    own_names,
+    shared_out,
+    tell_lost,
+)
 from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
@@ -47,7 +59,7 @@ from hopsum.torch.tensors import real_elements
 _VERSION: Final = 3
 _OPTIONS: Final = (
     "error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method", "on_switch_lost",
-    "log_every", "codec_on",
+    "log_every", "codec_on", "low_rank", "low_rank_start",
 )  # fmt: skip
 _OF_ONE_RANK: Final = ("error_feedback", "log_every", "codec_on")
 """Options in which ranks may differ."""
@@ -64,6 +76,8 @@ class StateDict(RankStateDict):
     """The number at which the randomness goes on."""
     scale: float
     """The scale of the residuals: the GradScaler's."""
+    factors: dict[str, torch.Tensor]
+    """The last Q of each matrix of low rank, float32[rank, columns] on the CPU: the same on all ranks."""
 
 
 class Scaler(Protocol):
@@ -114,13 +128,18 @@ class HopsumState:
         log_every: after so many steps, rank 0 writes a line with their times; 0: never.
         codec_on: "auto": gradients on a GPU are encoded and decoded there, if the codec has code for GPUs, else on the
             host, with a line in the log; "device": on their own device, the CPU too; "host". The bytes are the same.
+        low_rank: matrices travel as factors of this rank (`low_rank_factors.py`), parameters of two or more dimensions
+            whose factors have half of their elements or less. Their bytes fall by ten to a hundred times. It needs
+            error feedback. None: the rank in HOPSUM_LOW_RANK, else matrices travel whole, as all other parameters.
+        low_rank_start: with `low_rank`, how many steps after `start_iter` matrices travel whole.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
 
     Raises:
         ValueError: a negative number, a pattern that fits no parameter, a process group that is missing or has other
-            ranks than `comm`.
+            ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or there is no error feedback.
+        ConfigError: HOPSUM_LOW_RANK or HOPSUM_COMPARE is no number.
         CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no code for a parameter's device.
     """
 
@@ -138,10 +157,15 @@ class HopsumState:
         on_switch_lost: OnSwitchLost = "raise",
         log_every: int = 0,
         codec_on: CodecOn = "auto",
+        low_rank: int | None = None,
+        low_rank_start: int = DENSE_STEPS,
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
         require_on_nonfinite(on_nonfinite)
+        low_rank = low_rank_here() if low_rank is None else low_rank
+        if low_rank is not None:
+            require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         if min(small_tensor_bytes, start_iter, log_every) < 0:
             numbers = f"small_tensor_bytes={small_tensor_bytes}, log_every={log_every}, start_iter={start_iter}"
             raise ValueError(f"{numbers}: 0 is the least")
@@ -158,13 +182,15 @@ class HopsumState:
         self.on_switch_lost = on_switch_lost
         self.log_every = log_every
         self.codec_on: CodecOn = codec_on
+        self.low_rank, self.low_rank_start = low_rank, low_rank_start
         self.steps = 0
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
-        """Vectors handed to the agent; the same on all ranks."""
+        """Numbers of vectors that were handed to the agent; the same on all ranks."""
         self.rank, self.workers = comm.rank, comm.workers
         self._scale = 1.0
         self._calls = _Calls(comm.rank)
+        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
         self._start(Residuals())
         self.attach(comm, module, process_group=process_group, scaler=scaler)
         # At the state's end, also that of the program: by then a hook that was registered has been called.
@@ -178,6 +204,7 @@ class HopsumState:
         self._grouping: Communicator | None = None
         """The communicator on which the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
+        self._low_rank: LowRank | None = None
         self._scaler: Scaler | None = None
         self.trial: MethodTrial | None = None
         """The trial of both ways, with method="auto" or HOPSUM_COMPARE. It begins anew with `attach`."""
@@ -223,9 +250,11 @@ class HopsumState:
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
             )
+        matrices = matrices_of(names, plain, self.low_rank, comm.codec) if self.low_rank else {}
         codecs = DeviceCodecs(comm, self.codec_on)
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
-        for device in {parameter.device for parameter in names}:
+        devices = {parameter.device for parameter in names}
+        for device in devices:
             codecs.at(device)
         if kept.keys() != held.keys():
             self._residuals.load(kept)
@@ -236,6 +265,20 @@ class HopsumState:
         self.rank, self.workers = comm.rank, comm.workers
         self._start(self._residuals)
         self._scaler = scaler
+        keeps_gradients = self.on_switch_lost == "fall_back"
+        if self.low_rank:
+            self._low_rank = LowRank(
+                comm,
+                self.low_rank,
+                matrices,
+                self._factors,
+                self._residuals,
+                codecs,
+                on_nonfinite=self.on_nonfinite,
+                keeps_gradients=keeps_gradients,
+                times=self._times,
+                devices=devices,
+            )
         self._sender = Sender(
             communicator=comm,
             names=names,
@@ -245,9 +288,10 @@ class HopsumState:
             residuals=self._residuals,
             error_feedback=self.error_feedback and feeds_back(comm.codec),
             on_nonfinite=self.on_nonfinite,
-            keeps_gradients=self.on_switch_lost == "fall_back",
+            keeps_gradients=keeps_gradients,
             times=self._times,
             device_codecs=codecs,
+            low_rank=self._low_rank,
         )
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
@@ -277,6 +321,16 @@ class HopsumState:
             return False
         return self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
 
+    @property
+    def factors_matrices(self) -> bool:
+        """Return whether matrices of low rank travel as factors in the step in progress, or the last one."""
+        return self._low_rank is not None and self.steps >= self._first_factored and self.compresses
+
+    @property
+    def _first_factored(self) -> int:
+        """The first step in which matrices of low rank travel as factors."""
+        return self.start_iter + (self.low_rank_start if self.low_rank else 0)
+
     def submit(self, bucket: Bucket, deliver: Callable[[], None]) -> tuple[Step, list[Portion]]:
         """Begin the sums of a bucket, and return its step and its sums; for the hook.
 
@@ -291,17 +345,20 @@ class HopsumState:
         step, portions = open_step or self._begin_step(), list[Portion]()
         try:
             sender = self._sender or self._require_sender()
-            portions = sender.send(bucket, step, number=self.allreduces, compress=self.compresses)
+            given = {"compress": self.compresses, "factor": self.factors_matrices}
+            portions = sender.send(bucket, step, number=self.allreduces, **given)
         except Exception as error:
             step.fail(error)
             # The bucket has no mean: it waits for the end of the step.
             portions = []
         for each in portions:
-            self.allreduces += each.compressed
+            self.allreduces += each.allreduces if each.compressed else 0
         step.deliver(portions, deliver)
         if bucket.is_last():
             # Before `complete`: the communicator may wait for more buckets of the group until then.
             self._end_group()
+            if self._low_rank is not None:
+                self._low_rank.complete()
             self.steps += 1
             self._times.hand_over()
             step.over.add_done_callback(self._end_step)
@@ -348,6 +405,8 @@ class HopsumState:
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
+        if self._low_rank is not None:
+            self._low_rank.begin_step()
         # Where the end of a step may still change the means, no bucket gets one before.
         drops_unused = self._sender is not None and self._sender.drops_unused
         together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
@@ -359,7 +418,8 @@ class HopsumState:
         has_switch = self._fall_back is None or not self._fall_back.active
         if not has_switch:
             self._step, self.trial = Step(self._residuals.clear), None
-        if self.trial is not None and self.steps >= self.start_iter:
+        # Steps in which matrices travel whole say nothing of those that follow.
+        if self.trial is not None and self.steps >= self._first_factored:
             self.trial.begin_step()
         if self._sender is not None and has_switch:
             # Kept, as `attach` may put another communicator in its place before the group ends.
@@ -381,7 +441,8 @@ class HopsumState:
     def compression_stats(self) -> dict[str, float]:
         """Return counts, bytes and seconds of all steps so far, for a log.
 
-        Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
+        Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed, of this
+        state's matrices also where they travelled as factors; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
         With `local_group` the leader of a host has the bytes for all `local_ranks` of it, the others have none.
         Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the elements and bytes
@@ -392,13 +453,14 @@ class HopsumState:
         """
         sender = self._require_sender()
         statistics, plain, codecs = sender.communicator.statistics, sender.group, sender.device_codecs
-        traffic, fp32_bytes = statistics.traffic, 4 * statistics.elements
+        elements = statistics.elements + (0 if self._low_rank is None else self._low_rank.spared_elements)
+        traffic, fp32_bytes = statistics.traffic, 4 * elements
         up, down = traffic.interface_bytes_sent, traffic.interface_bytes_received
         return {
             "steps": self.steps,
             "allreduces": statistics.allreduces,
             "skipped": statistics.skipped,
-            "elements": statistics.elements,
+            "elements": elements,
             "fp32_bytes": fp32_bytes,
             "bytes_up": up,
             "bytes_down": down,
@@ -409,6 +471,7 @@ class HopsumState:
             "retransmits": traffic.retransmits,
             "local_ranks": statistics.local_ranks,
             "compresses": float(self.compresses),
+            "low_rank": float(self.low_rank or 0) if self.factors_matrices else 0.0,
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,
             "bytes_from_device": codecs.bytes_to_host if codecs else 0,
@@ -434,13 +497,15 @@ class HopsumState:
             scale=self._scale,
             norms={self.owner: norm_of(residuals)},
             residuals={self.owner: residuals},
+            factors=self._factors.as_dict(),
         )
 
     def load_state_dict(self, saved: StateDict | Iterable[StateDict]) -> None:
         """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.
 
         Where the number of workers is as it was, this rank's own state is enough. Residuals of parameters that are not
-        compressed here are added to their next gradients.
+        compressed here are added to their next gradients. A matrix whose factor is not there, or of another rank of the
+        factors, begins with random columns, the same on all ranks.
 
         Raises:
             RuntimeError: the state was unpickled and not attached.
@@ -450,6 +515,9 @@ class HopsumState:
         sizes = {name: real_elements(each) for each, name in self._require_sender().names.items()}
         state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
         self._residuals.load(residuals)
+        factors = state.get("factors", {})
+        here = own_names(factors, sizes)
+        self._factors.load({here[name]: each for name, each in factors.items() if here[name] in sizes})
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -462,5 +530,7 @@ class HopsumState:
         self.workers, self.steps, self.allreduces = state["workers"], state["steps"], state["allreduces"]
         self._scale = state["scale"]
         self._calls = _Calls(self.rank)
+        self._factors = Factors(load_factor_kernels() if self.low_rank else FactorKernels())
+        self._factors.load(state["factors"])
         self._start(Residuals())
         self._residuals.load(state["residuals"][self.owner])

@@ -74,11 +74,17 @@ class Portion:
 
     Args:
         compressed: the switch sums it, else torch's process group.
+        x: in place of the gradients of the layout.
     """
 
-    def __init__(self, buffer: torch.Tensor, layout: Layout, *, compressed: bool) -> None:
+    allreduces = 1
+    """The vectors that a compressed portion hands to the communicator, which are numbered."""
+
+    def __init__(
+        self, buffer: torch.Tensor, layout: Layout, *, compressed: bool, x: torch.Tensor | None = None
+    ) -> None:
         self.buffer, self.layout, self.compressed = buffer, layout, compressed
-        self.x = self.gather()
+        self.x = self.gather() if x is None else x
         """The vector to sum; then the mean."""
         self.feedback: ErrorFeedback | DeviceFeedback | None = None
         """The error feedback that this sum commits."""
@@ -114,6 +120,16 @@ class Portion:
             self.feedback.give_back(slice(None))
         self.feedback = None
         self.x.copy_(self.gather())
+
+    def clear(self, number: int) -> None:
+        """Set the mean of a parameter of the layout to zero."""
+        self.x[self.layout.own_places[number]] = 0
+
+    def apply(self) -> None:
+        """Keep what the next step begins with: the step has its means."""
+
+    def leave(self) -> None:
+        """Hear that the generation ended. The residual stays as the sum left it."""
 
     def carry(self, residuals: Residuals) -> None:
         """Add the residuals to the vector, and note whose they are."""
@@ -248,6 +264,8 @@ class Step:
             for error in self._failures:
                 # It ends the generation, and residuals hold what was not delivered (docs/training.md).
                 if not isinstance(error, CollectiveError | WorkersReplacedError):
+                    for each in self._sums:
+                        each.leave()
                     raise error
             # The step has no effect: what its sums have committed is taken back, on all ranks alike.
             if self._failures or self._dropped:
@@ -274,6 +292,7 @@ class Step:
         for sums, used in self._used:
             unused.update(_keep_residuals(sums, used))
         for each in self._sums:
+            each.apply()
             for name in each.carried:
                 if name not in unused:
                     self._clear(name)
@@ -289,10 +308,10 @@ def _keep_residuals(sums: list[Portion], used: torch.Tensor) -> list[str]:
     # One flag a parameter, in the order of all sums, which is the same on all ranks.
     flags, found = iter(used.tolist()), []
     for each in sums:
-        for name, place in zip(each.layout.names, each.layout.own_places, strict=True):
+        for number, (name, place) in enumerate(zip(each.layout.names, each.layout.own_places, strict=True)):
             if not next(flags):
                 found.append(name)
-                each.x[place] = 0
+                each.clear(number)
                 if each.feedback is not None:
                     each.feedback.give_back(place)
     return found

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of factors of low rank that all ranks have to do alike: orthogonalisation, and products of factors.
+
+A matrix M of m rows and c columns is replaced by P Q^T, P of m rows and Q of c rows, both of r columns
+(Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019, algorithm 1). A factor is kept as float32[r, length]: one
+column after the other, as it travels.
+
+Every rank makes the next basis of the same sums, so it has to have the same bytes on every processor. So each operation
+is one of IEEE 754, and each sum has one order. Nothing here is a call of BLAS or LAPACK, whose orders are their own.
+
+    gram          products of float32 in float64, which are exact. 16 running sums over the length, then the upper half
+                  onto the lower
+    triangle      Cholesky's factor of the cosines, and its inverse, float64, element after element
+    combine       float64, in the order of the columns, rounded once
+    reconstruct   float32, in the order of the columns: one multiplication, one addition
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from math import sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hopsum.codec.backends import compiled_is_wanted
+from hopsum.codec.hashing import derive_key, mix_keys
+from hopsum.codec.interface import CodecError, Doubles, Floats
+
+LANES: Final = 16
+"""The running sums of a product of two columns. The length is padded with zeros to a multiple."""
+LEAST_SINE_SQUARED: Final = 1e-9
+"""Below it a column lies in the span of those before it: what is left is the rounding of float32."""
+_RANDOM: Final = 0x4C52
+_CHECKED: Final = (5, 70, 45)
+"""Rank, rows and columns of the matrix on which a backend is checked. No length is a multiple of LANES."""
+
+
+class Basis(NamedTuple):
+    """A factor with orthonormal columns, and the norms that its columns had."""
+
+    columns: Floats
+    """float32[r, length]. A column that lies in the span of others is zero."""
+    norms: Floats
+    """float32[r]"""
+
+
+class FactorKernels:
+    """The reference, in numpy. Backends agree bit for bit."""
+
+    name = "numpy"
+
+    def gram(self, columns: Floats) -> Doubles:
+        """Return the products of all pairs of columns, float64[r, r], of float32[r, length], a multiple of LANES."""
+        rank = len(columns)
+        doubles = columns.astype(np.float64).reshape(rank, -1, LANES)
+        sums = np.zeros((rank, rank, LANES))
+        for run in range(doubles.shape[1]):
+            sums += doubles[:, None, run] * doubles[None, :, run]
+        for half in (8, 4, 2, 1):
+            sums = sums[:, :, :half] + sums[:, :, half : 2 * half]
+        return np.ascontiguousarray(sums[:, :, 0])
+
+    def triangle(self, gram: Doubles, weights: Doubles) -> int:
+        """Fill weights, float64[r, r], with what `combine` makes orthonormal columns with.
+
+        Return the number of columns that lie in the span of those before them. Their weights are zero.
+        """
+        rank, dependent = len(gram), 0
+        norms = [sqrt(each) if each > 0 else 0.0 for each in np.diag(gram)]
+        inverse = [1.0 / each if each > 0 else 0.0 for each in norms]
+        lower, pivots = [[0.0] * rank for _ in range(rank)], [0.0] * rank
+        for a in range(rank):
+            for b in range(a):
+                rest = float(gram[a, b]) * inverse[a] * inverse[b]
+                for k in range(b):
+                    rest -= lower[a][k] * lower[b][k]
+                lower[a][b] = rest * pivots[b]
+            rest = 1.0
+            for k in range(a):
+                rest -= lower[a][k] * lower[a][k]
+            # The square of the sine of the angle between the column and the span of those before it.
+            if inverse[a] > 0 and rest > LEAST_SINE_SQUARED:
+                pivots[a] = 1.0 / sqrt(rest)
+            else:
+                dependent += 1
+        made = [[0.0] * rank for _ in range(rank)]
+        for a in range(rank):
+            made[a][a] = pivots[a]
+            for b in range(a):
+                rest = 0.0
+                for k in range(b, a):
+                    rest += lower[a][k] * made[k][b]
+                made[a][b] = -(pivots[a] * rest)
+        for a in range(rank):
+            for b in range(rank):
+                weights[a, b] = made[a][b] * inverse[b]
+        return dependent
+
+    def combine(self, columns: Floats, weights: Doubles) -> Floats:
+        """Return weights times columns, float32[r, length]. Weights are a lower triangle."""
+        made = np.empty_like(columns)
+        for a in range(len(columns)):
+            total = np.zeros(columns.shape[1])
+            for b in range(a + 1):
+                total += weights[a, b] * columns[b].astype(np.float64)
+            made[a] = total.astype(np.float32)
+        return made
+
+    def reconstruct(self, left: Floats, mean: Floats, own: Floats, rest: Floats, out: Floats) -> None:
+        """Fill out, float32[m, c], with P Q^T, and subtract P q^T from rest, float32[m, c].
+
+        Args:
+            left: P, float32[r, m].
+            mean: Q, float32[r, c], the same on all ranks.
+            own: q, float32[r, c], this rank's contribution to Q.
+        """
+        for right, subtracts in ((mean, False), (own, True)):
+            total = np.zeros_like(out)
+            for column, row in zip(left, right, strict=True):
+                total += column[:, None] * row
+            if subtracts:
+                rest -= total
+            else:
+                out[:] = total
+
+
+def load_factor_kernels(backend: str = "auto") -> FactorKernels:
+    """Return the arithmetic by numba where that can be imported, else by numpy. "numpy" or "numba" asks for one.
+
+    Raises:
+        CodecError: numba made other bytes than numpy of a small matrix; or it is asked for and not installed.
+    """
+    if backend == "numpy" or (backend == "auto" and not (compiled_is_wanted() and find_spec("numba"))):
+        return FactorKernels()
+    try:
+        from hopsum.codec.backends.low_rank_kernels import CompiledFactorKernels  # here: numba takes a second to import
+    except ModuleNotFoundError as error:
+        raise CodecError(f"factors by numba need the package {error.name}; install it or use numpy") from error
+    made = CompiledFactorKernels()
+    # Other bytes would split the replicas of a job. This also compiles all kernels now, and not in a backward pass.
+    if digest_of(made) != digest_of(FactorKernels()):
+        raise CodecError(
+            "factors of low rank: compiled code made other bytes than numpy; remove numba's cache if another version "
+            "made it, and report this. HOPSUM_COMPILED=0 avoids it"
+        )
+    return made
+
+
+def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> Basis:
+    """Return the basis of a factor's columns, from the first to the last: Cholesky's QR in a fixed order.
+
+    A column that lies in the span of those before it is replaced by a random one, so that no direction is lost for
+    ever. Golub and Van Loan, "Matrix Computations", 5.2: R of QR is Cholesky's factor of the products of columns.
+
+    Args:
+        factor: float32[r, length], finite. It is only read.
+        salt: random columns follow from it, and from nothing else.
+    """
+    rank, length = factor.shape
+    columns = np.zeros((rank, -(-length // LANES) * LANES), np.float32)
+    columns[:, :length] = factor
+    weights = np.empty((rank, rank))
+    gram = kernels.gram(columns)
+    norms = np.sqrt(np.diag(gram)).astype(np.float32)
+    if kernels.triangle(gram, weights):
+        # The weights of such columns are zero.
+        for column in np.flatnonzero(np.diag(weights) == 0):
+            columns[column, :length] = random_columns(salt + int(column), 1, length)[0]
+        kernels.triangle(kernels.gram(columns), weights)
+    made = kernels.combine(columns, weights)
+    return Basis(np.ascontiguousarray(made[:, :length]), norms)
+
+
+def random_columns(salt: int, rank: int, length: int) -> Floats:
+    """Return a factor of random numbers of -1 to 1, float32[rank, length], the same for the same arguments."""
+    bits = mix_keys(derive_key(_RANDOM, salt), np.arange(rank * length, dtype=np.uint64))
+    # 24 bits are exact in float32, and so is the difference.
+    unit = (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23)
+    return np.asarray(unit - np.float32(1)).reshape(rank, length)
+
+
+def digest_of(kernels: FactorKernels) -> bytes:
+    """Return the bytes that a backend makes of a small matrix, with a column in the span of others and a zero one."""
+    rank, rows, columns = _CHECKED
+    factor = random_columns(1, rank, rows) * np.float32(3e-3)
+    factor[2] = factor[0] - factor[1]
+    factor[3] = 0
+    left = orthonormal(kernels, factor, salt=7)
+    mean, own = (random_columns(salt, rank, columns) for salt in (2, 3))
+    rest, out = random_columns(4, rows, columns), np.empty((rows, columns), np.float32)
+    kernels.reconstruct(left.columns, mean, own, rest, out)
+    return b"".join(each.tobytes() for each in (*left, rest, out))

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients as factors of low rank that the network sums: the order of the sums of a step.
+
+Ranks hand the communicator one sequence of vectors, whatever their timing. The vectors P of buckets 0 to n - 1 come
+first, each as its bucket arrives. The vectors Q of buckets 0 to n - 1 follow, in this order:
+
+    state of a bucket    event                                                    next
+    FIRST                its P has a mean: Q_i is made                            READY
+    FIRST                its P has none: no rank has one                          OVER
+    READY                all P are submitted, no bucket before is FIRST or READY  SECOND, Q_i is submitted
+    SECOND               its Q has a mean, or none                                OVER
+
+Whether a bucket has a Q depends on its own P alone, so the sequence is the same on all ranks. The vectors P are one
+group of the communicator, and the vectors Q another: a group's last vector waits for the group's end, and no Q is there
+before its P is. Two numbers of all-reduces belong to each bucket, also where it has no Q.
+
+One thread makes Q_i and means, one after the other. The communicator's thread serves the network meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from hopsum.agent import AllReduceResult, Communicator
+from hopsum.codec.interface import OnNonfinite, feeds_back
+from hopsum.config import ConfigError
+from hopsum.torch.device_codec import DeviceCodecs
+from hopsum.torch.low_rank_factors import (
+    PAYS_BY,
+    DevicePortion,
+    Factors,
+    HostPortion,
+    LowRankPortion,
+    MatrixLayout,
+    Shape,
+    largest_rank,
+    require_device_bytes,
+    shape_of,
+)
+from hopsum.torch.residuals import Residuals
+from hopsum.torch.step import Step
+from hopsum.torch.step_times import StepTimes
+
+LOW_RANK_VARIABLE: Final = "HOPSUM_LOW_RANK"
+DENSE_STEPS: Final = 10
+"""Steps at the start that the codec carries whole: the first gradients have no few directions, and Q is random."""
+_CPU: Final = torch.device("cpu")
+_log: Final = logging.getLogger(__name__)
+
+
+def low_rank_here() -> int | None:
+    """Return the rank in HOPSUM_LOW_RANK, None where it is not set. Raises ConfigError for anything but a number."""
+    text = os.environ.get(LOW_RANK_VARIABLE)
+    if text is None:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(
+            f"{LOW_RANK_VARIABLE}={text!r}: the rank of the factors, 1 or more, as in {LOW_RANK_VARIABLE}=8"
+        )
+    return int(text)
+
+
+def refuse_low_rank(where: str) -> None:
+    """Raise ConfigError where HOPSUM_LOW_RANK is set for a program whose sums have no low rank."""
+    if low_rank_here() is not None:
+        raise ConfigError(
+            f"{LOW_RANK_VARIABLE}={low_rank_here()}: {where} has no low rank, DistributedDataParallel's hook has "
+            f"(register_comm_hook(ddp, comm, low_rank=...)); unset {LOW_RANK_VARIABLE}"
+        )
+
+
+def require_low_rank(low_rank: Any, low_rank_start: int, *, error_feedback: bool) -> None:
+    """Raise ValueError unless the options fit each other."""
+    if type(low_rank) is not int or low_rank < 1:
+        raise ValueError(f"low_rank={low_rank!r}: a whole number, 1 or more, such as 8; None leaves it out")
+    if low_rank_start < 0:
+        raise ValueError(f"low_rank_start={low_rank_start}: 0 is the least")
+    if not error_feedback:
+        raise ValueError(
+            f"low_rank={low_rank} with error_feedback=False: a matrix of low rank is never the whole gradient, and "
+            "what it lacks would be lost; leave error_feedback out"
+        )
+
+
+def matrices_of(
+    names: Mapping[torch.Tensor, str], plain: frozenset[str], low_rank: int, codec: Any
+) -> dict[str, Shape]:
+    """Return the parameters that travel as factors, by name: where these have half of the elements, or less.
+
+    Raises:
+        ValueError: there is none; or the codec has no error feedback.
+    """
+    if not feeds_back(codec):
+        raise ValueError(
+            f"low_rank={low_rank} with codec {codec.name} without error feedback, which low rank needs: say "
+            "error_feedback=true in the codec, as in thc:bits=2,error_feedback=true"
+        )
+    shapes = {name: shape for each, name in names.items() if name not in plain and (shape := shape_of(each))}
+    found = {name: shape for name, shape in shapes.items() if low_rank <= largest_rank(shape)}
+    if found:
+        return found
+    if not shapes:
+        raise ValueError(
+            f"low_rank={low_rank}: no parameter that is compressed has two or more dimensions; leave low_rank out"
+        )
+    name, best = max(shapes.items(), key=lambda each: largest_rank(each[1]))
+    most = largest_rank(best)
+    remedy = f"take low_rank={most} or less" if most else "leave low_rank out"
+    raise ValueError(
+        f"low_rank={low_rank} pays for no parameter: factors of the best one, {name} of {best.rows} x {best.columns}, "
+        f"have ({best.rows} + {best.columns}) * {low_rank} = {(best.rows + best.columns) * low_rank} elements, and "
+        f"{best.rows * best.columns} / {PAYS_BY} is the most; {remedy}"
+    )
+
+
+class _State(Enum):
+    """The state of a bucket: see the module."""
+
+    FIRST = auto()
+    READY = auto()
+    SECOND = auto()
+    OVER = auto()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A bucket in a step."""
+
+    portion: LowRankPortion
+    step: Step
+    number: int
+    """Of the all-reduce of P. That of Q is the next one."""
+    state: _State = _State.FIRST
+
+
+@dataclass
+class _StepSums:
+    """The sums of one step. The worker's thread changes it, but for `entries` before `complete`."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    complete: bool = False
+    """All P are submitted."""
+    next: int = 0
+    """The first entry whose Q is not submitted."""
+    grouped: bool = False
+    """The group of the vectors Q is open."""
+    abandoned: bool = False
+
+
+class LowRank:
+    """The matrices of one state, and the sums of the step in progress.
+
+    Args:
+        communicator: sums factors.
+        rank: of the factors.
+        matrices: the parameters that travel as factors.
+        factors: of the state.
+        residuals: of the state.
+        device_codecs: of the communicator.
+        on_nonfinite: as the state's.
+        keeps_gradients: buffers have the rank's own gradients until the step is over.
+        times: of the state.
+
+    Raises:
+        CodecError: a device makes other bytes than the host.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        rank: int,
+        matrices: Mapping[str, Shape],
+        factors: Factors,
+        residuals: Residuals,
+        device_codecs: DeviceCodecs,
+        *,
+        on_nonfinite: OnNonfinite,
+        keeps_gradients: bool,
+        times: StepTimes,
+        devices: set[torch.device],
+    ) -> None:
+        self.rank, self.matrices, self.factors = rank, dict(matrices), factors
+        self._communicator, self._residuals, self._device_codecs = communicator, residuals, device_codecs
+        self._on_nonfinite, self._keeps_gradients, self._times = on_nonfinite, keeps_gradients, times
+        self.spared_elements = 0
+        """Elements of gradients less those of their factors, over all sums so far."""
+        self._thread = ThreadPoolExecutor(1, "hopsum-low-rank")
+        self._sums: _StepSums | None = None
+        for device in devices:
+            if device_codecs.at(device) is not None:
+                require_device_bytes(factors.kernels, device)
+
+    def begin_step(self) -> None:
+        """Begin a step. One whose last bucket never came was given up: its residuals are as before it."""
+        before, self._sums = self._sums, _StepSums()
+        if before is not None and any(each.state is not _State.OVER for each in before.entries):
+            # In the thread that uses the residuals: they are free when this returns.
+            self._thread.submit(self._abandon, before).result()
+
+    def layout(self, names: list[str], places: list[slice], elements: int) -> MatrixLayout:
+        """Return the layout of matrices of a bucket."""
+        return MatrixLayout(names, places, elements, [self.matrices[each] for each in names], self.rank)
+
+    def portion(self, buffer: torch.Tensor, layout: MatrixLayout) -> LowRankPortion:
+        """Return a bucket's portion. `send` begins its sums."""
+        place = self._device_codecs.at(buffer.device)
+        given, copies = (buffer, layout, self.factors, self._residuals), self._keeps_gradients
+        if place is None:
+            return HostPortion(*given, copies=copies, device=_CPU)
+        return DevicePortion(*given, copies=copies, place=place)
+
+    def send(self, portion: LowRankPortion, step: Step, number: int) -> None:
+        """Begin the sums of a portion, which `step.begin` knows. They end it, also where they fail.
+
+        Args:
+            number: of the all-reduce of P. The next one is that of Q.
+        """
+        sums = self._sums
+        assert sums is not None
+        portion.start()
+        entry = _Entry(portion, step, number)
+        sums.entries.append(entry)
+        try:
+            future = self._submit(entry, number)
+        except BaseException:
+            entry.state = _State.OVER
+            portion.withdraw()
+            raise
+        future.add_done_callback(partial(self._hear, self._turn, sums, entry, 0))
+
+    def complete(self) -> None:
+        """Note that the last bucket of the step was submitted, and the group of its vectors ended."""
+        if self._sums is not None and self._sums.entries:
+            self._thread.submit(self._close, self._sums)
+
+    def _submit(self, entry: _Entry, number: int) -> Future[AllReduceResult]:
+        call = {"step": number, "tensors": entry.portion.tensors, "on_nonfinite": self._on_nonfinite}
+        return entry.portion.submit(self._communicator, call)
+
+    # ---- in the communicator's thread --------------------------------------------------------------------
+
+    def _hear(
+        self,
+        then: Callable[[_StepSums, _Entry, Future[AllReduceResult]], None],
+        sums: _StepSums,
+        entry: _Entry,
+        elements: int,
+        done: Future[AllReduceResult],
+    ) -> None:
+        """Count an all-reduce, and let the worker go on with its result."""
+        if done.exception() is None:
+            self._times.end_allreduce(done.result(), elements)
+        self._thread.submit(then, sums, entry, done)
+
+    # ---- in the worker's thread ----------------------------------------------------------------------------
+
+    def _turn(self, sums: _StepSums, entry: _Entry, done: Future[AllReduceResult]) -> None:
+        """Take the sum of P."""
+        if sums.abandoned:
+            return
+        try:
+            if done.result().skipped:
+                self._end(entry, dropped=True)
+            else:
+                with torch.no_grad():
+                    entry.portion.turn()
+                entry.state = _State.READY
+        except BaseException as error:
+            self._end(entry, failure=error)
+        self._advance(sums)
+
+    def _close(self, sums: _StepSums) -> None:
+        sums.complete = True
+        self._advance(sums)
+
+    def _advance(self, sums: _StepSums) -> None:
+        """Submit every Q whose turn it is."""
+        while sums.complete and sums.next < len(sums.entries):
+            entry = sums.entries[sums.next]
+            if entry.state is _State.FIRST:
+                return
+            sums.next += 1
+            if entry.state is _State.READY:
+                self._begin_second(sums, entry)
+        if sums.complete:
+            self._end_group(sums)
+
+    def _begin_second(self, sums: _StepSums, entry: _Entry) -> None:
+        if not sums.grouped:
+            self._communicator.group_start()
+            sums.grouped = True
+        try:
+            entry.state = _State.SECOND
+            future = self._submit(entry, entry.number + 1)
+        except BaseException as error:
+            self._end(entry, failure=error)
+            return
+        future.add_done_callback(partial(self._hear, self._finish, sums, entry, sum(entry.portion.layout.sizes)))
+
+    def _finish(self, sums: _StepSums, entry: _Entry, done: Future[AllReduceResult]) -> None:
+        """Take the sum of Q."""
+        if sums.abandoned:
+            return
+        try:
+            if done.result().skipped:
+                self._end(entry, dropped=True)
+                return
+            with torch.no_grad():
+                entry.portion.finish()
+        except BaseException as error:
+            self._end(entry, failure=error)
+            return
+        layout = entry.portion.layout
+        self.spared_elements += sum(layout.sizes) - sum(layout.left) - sum(layout.right)
+        self._end(entry)
+
+    def _end(self, entry: _Entry, *, failure: BaseException | None = None, dropped: bool = False) -> None:
+        entry.state = _State.OVER
+        try:
+            entry.portion.withdraw()
+        finally:
+            # Nobody hears an error here: all go into the step.
+            entry.step.end(entry.portion, failure=failure, dropped=dropped)
+
+    def _abandon(self, sums: _StepSums) -> None:
+        sums.abandoned = True
+        for entry in sums.entries:
+            if entry.state is not _State.OVER:
+                entry.state = _State.OVER
+                entry.portion.withdraw()
+        self._end_group(sums)
+
+    def _end_group(self, sums: _StepSums) -> None:
+        if sums.grouped:
+            sums.grouped = False
+            self._communicator.group_end()

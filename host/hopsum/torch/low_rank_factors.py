@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrices that travel as factors of low rank, their bases from step to step, and one bucket's way through them.
+
+For a matrix M_i = gradient + residual of rank i, of m rows and c columns, with a basis Q of c rows and r columns:
+
+    start     P_i = M_i Q                                             summed by the network: P
+    turn      P is made orthonormal. Q_i = M_i^T P                    summed by the network: Q
+    finish    the mean is P Q^T. The residual is M_i - P q_i^T, where q_i is the part of Q_i that Q has
+
+Vogels, Karimireddy and Jaggi, "PowerSGD" (NeurIPS 2019), algorithms 1 and 2, with two differences. The residual is
+against the own part q_i and not against the mean: sums of codes are not what each rank sent, and residuals against the
+mean walk at random. And each column of a factor is divided by the norm that it had in the last Q, which all ranks know:
+blocks of a codec have one range, in which a weak direction would drown.
+
+P and Q, made orthonormal, and P Q^T have the same bytes on all ranks (hopsum.codec.low_rank). M_i Q and M_i^T P are one
+rank's own, so they may be products of BLAS.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from hopsum.agent import AllReduceResult, Communicator
+from hopsum.codec import CodecError, ErrorFeedback
+from hopsum.codec.interface import Floats
+from hopsum.codec.low_rank import FactorKernels, orthonormal, random_columns
+from hopsum.torch.device_codec import DeviceCodec
+from hopsum.torch.device_reduction import DeviceFeedback
+from hopsum.torch.residuals import Residuals
+from hopsum.torch.step import Layout, Portion, places_of
+from hopsum.torch.streams import Staging
+
+PAYS_BY: Final = 2
+"""Factors have at most the elements of the matrix divided by this."""
+LEAST_SCALE: Final = np.float32(0.02)
+"""The least divisor of a column, as a part of the largest one of its factor."""
+_TINY: Final = np.float32(2.0**-100)
+_RUN_ELEMENTS: Final = 1 << 16
+"""The elements of the rows of a matrix that are added and multiplied at a time, so that they stay in the cache."""
+_DEVICE_RUN_ELEMENTS: Final = 1 << 24
+"""The same on a device, which needs room for as many elements."""
+
+
+class Shape(NamedTuple):
+    """The shape of a matrix."""
+
+    rows: int
+    columns: int
+
+
+def shape_of(parameter: torch.Tensor) -> Shape | None:
+    """Return a parameter of two or more dimensions as a matrix of shape[0] rows; None for any other or complex one."""
+    if parameter.dim() < 2 or not parameter.numel() or parameter.is_complex():
+        return None
+    return Shape(parameter.shape[0], parameter.numel() // parameter.shape[0])
+
+
+def largest_rank(shape: Shape) -> int:
+    """Return the largest rank whose factors have at most 1/PAYS_BY of a matrix's elements."""
+    return shape.rows * shape.columns // (PAYS_BY * (shape.rows + shape.columns))
+
+
+class MatrixLayout(Layout):
+    """Matrices of a bucket that travel as factors of one rank.
+
+    Args:
+        names: of the parameters.
+        places: of the parameters in the bucket's buffer.
+        elements: of the buffer.
+        shapes: of the parameters as matrices.
+        rank: of the factors.
+    """
+
+    def __init__(
+        self, names: Sequence[str], places: Sequence[slice], elements: int, shapes: Sequence[Shape], rank: int
+    ) -> None:
+        super().__init__(names, places, elements)
+        self.shapes, self.rank = tuple(shapes), rank
+        self.left = [rank * each.rows for each in shapes]
+        """Elements of each matrix's part of P."""
+        self.right = [rank * each.columns for each in shapes]
+        """Elements of each matrix's part of Q."""
+
+    def parts(self, vector: Any, sizes: Sequence[int]) -> list[Any]:
+        """Return the factors in a vector of all P or all Q, an array or a tensor: views [rank, length]."""
+        return [vector[place].reshape(self.rank, -1) for place in places_of(sizes)]
+
+
+class Start(NamedTuple):
+    """The basis with which a matrix's next step begins, and the divisors of its factors' columns."""
+
+    basis: Floats
+    """float32[rank, columns], orthonormal."""
+    scale: Floats
+    """float32[rank, 1]"""
+
+
+class Factors:
+    """The last decoded Q of each matrix, by the name of its parameter: the same bytes on all ranks.
+
+    A matrix without one, or with one of another shape, begins with random columns that follow from its name.
+    """
+
+    def __init__(self, kernels: FactorKernels) -> None:
+        self.kernels = kernels
+        self._decoded: dict[str, Floats] = {}
+        self._starts: dict[str, Start] = {}
+
+    def start(self, name: str, rank: int, columns: int) -> Start:
+        """Return what a matrix's step begins with; of the same decoded Q until `put`."""
+        if name not in self._starts or self._starts[name].basis.shape != (rank, columns):
+            decoded = self._decoded.get(name)
+            if decoded is None or decoded.shape != (rank, columns):
+                decoded = random_columns(salt_of(name), rank, columns)
+            basis, norms = orthonormal(self.kernels, decoded, salt_of(name))
+            self._starts[name] = Start(basis, _scale_of(norms))
+        return self._starts[name]
+
+    def put(self, name: str, decoded: Floats) -> None:
+        """Keep the decoded Q of a step, float32[rank, columns], which is this object's from here on."""
+        self._decoded[name] = decoded
+        self._starts.pop(name, None)
+
+    def as_dict(self) -> dict[str, torch.Tensor]:
+        """Return a copy of each decoded Q, float32[rank, columns] on the CPU, for a checkpoint."""
+        return {name: torch.from_numpy(each.copy()) for name, each in self._decoded.items()}
+
+    def load(self, factors: Mapping[str, torch.Tensor]) -> None:
+        """Replace everything by these; they are copied."""
+        self._starts.clear()
+        self._decoded = {name: each.detach().to("cpu", torch.float32).numpy().copy() for name, each in factors.items()}
+
+
+def salt_of(name: str) -> int:
+    """Return a number that follows from a name on all machines."""
+    return crc32(name.encode()) << 16
+
+
+def _scale_of(norms: Floats) -> Floats:
+    """Return the divisors of columns of these norms: every rank has the same."""
+    largest = norms.max()
+    if largest < _TINY:
+        return np.ones((len(norms), 1), np.float32)
+    return np.maximum(norms, LEAST_SCALE * largest)[:, None]
+
+
+# ---- one bucket's matrices ---------------------------------------------------------------------------------
+
+
+class LowRankPortion(Portion):
+    """The matrices of a bucket on their way through two sums. `Portion` says what the step does with it.
+
+    The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` ends it without an effect. Q is
+    kept by `apply`, when the whole step has its means.
+
+    Args:
+        buffer: of the bucket.
+        layout: of the matrices.
+        factors: of all matrices.
+        residuals: of all parameters.
+        copies: means have memory of their own, since the buffer's gradients are needed until the step is over.
+        device: where matrices are multiplied.
+    """
+
+    allreduces = 2
+    layout: MatrixLayout
+
+    def __init__(
+        self,
+        buffer: torch.Tensor,
+        layout: MatrixLayout,
+        factors: Factors,
+        residuals: Residuals,
+        *,
+        copies: bool,
+        device: torch.device,
+    ) -> None:
+        in_place = not copies and buffer.dtype == torch.float32 and buffer.device == device
+        x = buffer.detach() if in_place else torch.empty(sum(layout.sizes), dtype=torch.float32, device=device)
+        super().__init__(buffer, layout, compressed=True, x=x)
+        places = layout.places if in_place else layout.own_places
+        self.means = self._matrices(x, places)
+        """The mean of each matrix, float32[rows, columns]: views of the buffer, or of `x`."""
+        self._factors, self._residuals = factors, residuals
+        self._starts: list[Start] = []
+        self._decoded: list[Floats] = []
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin the residual's transaction, and make P_i."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Make Q_i, after the sum of P_i."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make the mean and commit the residual, after the sum of Q_i."""
+
+    @abstractmethod
+    def submit(self, communicator: Communicator, call: Mapping[str, Any]) -> Future[AllReduceResult]:
+        """Hand P_i, or after `turn` Q_i, to the communicator. See `Communicator.submit`."""
+
+    @property
+    def tensors(self) -> list[tuple[str, int]]:
+        """Return the names and elements of what the vector in progress consists of: P, after `turn` Q."""
+        sizes = self.layout.right if self._turned else self.layout.left
+        return list(zip(self.layout.names, sizes, strict=True))
+
+    def clear(self, number: int) -> None:
+        self.means[number].zero_()
+
+    def apply(self) -> None:
+        # Without a mean there is none.
+        if self._decoded:
+            for name, decoded in zip(self.layout.names, self._decoded, strict=True):
+                self._factors.put(name, decoded)
+            self._decoded = []
+
+    def give_back(self) -> None:
+        # The process group makes the mean of this step: Q is as before it.
+        self._decoded = []
+        super().give_back()
+
+    def leave(self) -> None:
+        # Both sums of a step have an effect together or not at all.
+        if self.feedback is not None and self.settled:
+            self.feedback.give_back(slice(None))
+
+    def withdraw(self) -> None:
+        """End without a mean: the residual is as before the step."""
+        if self.feedback is not None and not self.settled:
+            self.feedback.give_back()
+
+    @property
+    def _turned(self) -> bool:
+        return bool(self._left)
+
+    _left: Sequence[Any] = ()
+    """P of each matrix, orthonormal, [rank, rows], after `turn`."""
+
+    def _begin(self) -> None:
+        layout = self.layout
+        self._starts = [
+            self._factors.start(name, layout.rank, shape.columns)
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
+        ]
+
+    def _bases_of(self, left: Floats) -> list[Floats]:
+        """Return P of each matrix, orthonormal, of the decoded sum, float32[all P]."""
+        parts = zip(self.layout.names, self.layout.parts(left, self.layout.left), strict=True)
+        return [orthonormal(self._factors.kernels, part, salt_of(name)).columns for name, part in parts]
+
+    def _matrices(self, vector: torch.Tensor, places: Sequence[slice]) -> list[torch.Tensor]:
+        return [vector[place].view(shape) for place, shape in zip(places, self.layout.shapes, strict=True)]
+
+
+class HostPortion(LowRankPortion):
+    """Matrices in the host's memory, or copied there."""
+
+    feedback: ErrorFeedback | None
+
+    def start(self) -> None:
+        layout = self.layout
+        self._begin()
+        self._sent = np.empty(sum(layout.left), np.float32)
+        self._mean = self._sent
+        self._kept: ErrorFeedback | None = None
+        self.feedback = self._residuals.feedback(layout.names, layout.sizes)
+        self._moments = self._matrices(torch.from_numpy(self.feedback.compensate_by(self._project)), layout.own_places)
+        self._is_finite = bool(np.isfinite(self._sent).all())
+
+    def _project(self, residual: Floats, room: Floats) -> None:
+        """Fill room with gradient + residual, and P_i with its product, in one pass."""
+        layout = self.layout
+        sources = self._matrices(self.buffer.detach(), layout.places)
+        kept = self._matrices(torch.from_numpy(residual), layout.own_places)
+        moments = self._matrices(torch.from_numpy(room), layout.own_places)
+        made = layout.parts(torch.from_numpy(self._sent), layout.left)
+        for source, left, moment, start, out in zip(sources, kept, moments, self._starts, made, strict=True):
+            project(source.to("cpu"), left, moment, torch.from_numpy(start.basis), out, _RUN_ELEMENTS)
+            out /= torch.from_numpy(start.scale)
+
+    def submit(self, communicator: Communicator, call: Mapping[str, Any]) -> Future[AllReduceResult]:
+        self.submitted = True
+        return communicator.submit(self._sent, feedback=self._kept, out=self._mean, **call)
+
+    def turn(self) -> None:
+        assert self.feedback is not None
+        assert self.feedback.pending is not None
+        layout = self.layout
+        if not self._is_finite:
+            # The other ranks did not wait for this rank's ranges. As in an ordinary sum, what is infinite is dropped.
+            bad = ~np.isfinite(self.feedback.pending)
+            self.feedback.pending[bad] = self.feedback.residual[bad]
+        self._left = self._bases_of(self._mean)
+        self._sent = np.empty(sum(layout.right), np.float32)
+        made = layout.parts(torch.from_numpy(self._sent), layout.right)
+        for left, moment, start, out in zip(self._left, self._moments, self._starts, made, strict=True):
+            torch.mm(torch.from_numpy(left), moment, out=out)
+            out /= torch.from_numpy(start.scale)
+        self._mean = np.empty_like(self._sent)
+        # The residual of Q_i alone says which part of it the sum has. It is not carried to the next step.
+        self._kept = ErrorFeedback(self._sent.size)
+
+    def finish(self) -> None:
+        assert self.feedback is not None
+        assert self._kept is not None
+        layout = self.layout
+        own = self._sent - self._kept.residual
+        own[~np.isfinite(own)] = 0
+        parts = [layout.parts(each, layout.right) for each in (self._mean, own)]
+        for left, start, mean, mine, moment, out in zip(
+            self._left, self._starts, *parts, self._moments, self.means, strict=True
+        ):
+            mean *= start.scale
+            mine *= start.scale
+            self._factors.kernels.reconstruct(left, mean, mine, moment.numpy(), out.numpy())
+            self._decoded.append(mean)
+        self.feedback.commit()
+        self.settled = True
+
+
+class DevicePortion(LowRankPortion):
+    """Matrices on a device, which stay there: factors alone cross the bus.
+
+    Operations are queued in the device's stream of kernels, whose order is that of the residual.
+
+    Args:
+        place: the codec of the device.
+    """
+
+    feedback: DeviceFeedback | None
+
+    def __init__(self, *given: Any, place: DeviceCodec, **options: Any) -> None:
+        super().__init__(*given, device=place.device, **options)
+        self._place = place
+        # One of its own: the communicator's thread has the codec's.
+        self._staging = Staging(place.staging.streams)
+
+    def start(self) -> None:
+        layout, streams = self.layout, self._staging.streams
+        self._begin()
+        ready = streams.mark()
+        for each in (self.buffer, self.x):
+            streams.adopt(each)
+        self.feedback = self._residuals.device_feedback(layout.names, layout.sizes, self._place.device)
+        self._scales = [self._staging.load(each.scale) for each in self._starts]
+        with self._staging.on_kernels(ready):
+            self._sent = torch.empty(sum(layout.left), device=self._place.device)
+            self._mean = self._sent
+            self._kept: DeviceFeedback | None = None
+            room = self.feedback.compensate_by(self._project)
+            self._moments = self._matrices(room, layout.own_places)
+
+    def _project(self, residual: torch.Tensor, room: torch.Tensor) -> None:
+        layout = self.layout
+        sources = self._matrices(self.buffer.detach(), layout.places)
+        kept, moments = (self._matrices(each, layout.own_places) for each in (residual, room))
+        bases = [self._staging.load(each.basis) for each in self._starts]
+        made = layout.parts(self._sent, layout.left)
+        for *each, scale in zip(sources, kept, moments, bases, made, self._scales, strict=True):
+            project(*each, run=room.numel())
+            each[-1].div_(scale)
+        self._is_finite = self._sent.isfinite().all()
+
+    def submit(self, communicator: Communicator, call: Mapping[str, Any]) -> Future[AllReduceResult]:
+        # The vector waits for the stream in which it was made.
+        with self._staging.on_kernels():
+            vector = self._place.vector(self._sent, self._kept, out=self._mean)
+        self.submitted = True
+        return communicator.submit(vector, **call)
+
+    def turn(self) -> None:
+        assert self.feedback is not None
+        layout, staging = self.layout, self._staging
+        with staging.on_kernels():
+            decoded, finite = staging.read(self._mean), staging.read(self._is_finite)
+        staging.wait()
+        self._left = [staging.load(each) for each in self._bases_of(decoded.numpy())]
+        with staging.on_kernels():
+            if not bool(finite):
+                pending = self.feedback.pending
+                pending.copy_(torch.where(pending.isfinite(), pending, self.feedback.residual))
+            self._sent = torch.empty(sum(layout.right), device=self._place.device)
+            made = layout.parts(self._sent, layout.right)
+            for left, moment, scale, out in zip(self._left, self._moments, self._scales, made, strict=True):
+                torch.mm(left, moment, out=out)
+                out /= scale
+            self._mean = torch.empty_like(self._sent)
+        self._kept = DeviceFeedback(self._sent.numel(), self._place.device)
+
+    def finish(self) -> None:
+        assert self.feedback is not None
+        assert self._kept is not None
+        layout, staging = self.layout, self._staging
+        with staging.on_kernels():
+            own = self._sent - self._kept.residual
+            own = torch.where(own.isfinite(), own, 0)
+            parts = [layout.parts(each, layout.right) for each in (self._mean, own)]
+            for left, scale, mean, mine, moment, out in zip(
+                self._left, self._scales, *parts, self._moments, self.means, strict=True
+            ):
+                mean *= scale
+                mine *= scale
+                reconstruct_tensors(left, mean, mine, moment, out)
+            decoded = staging.read(self._mean)
+        staging.wait()
+        self._decoded = [each.copy() for each in layout.parts(decoded.numpy(), layout.right)]
+        self.feedback.commit()
+        self.settled = True
+
+
+def project(
+    source: torch.Tensor, residual: torch.Tensor, moment: torch.Tensor, basis: torch.Tensor, out: torch.Tensor, run: int
+) -> None:
+    """Fill moment, float32[m, c], with source + residual, and out, float32[r, m], with its product with the basis.
+
+    Args:
+        source: [m, c], of any floating-point type.
+        residual: float32[m, c]
+        basis: float32[r, c]
+        run: elements that are added and then multiplied at a time.
+    """
+    rows = max(1, run // source.shape[1])
+    for first in range(0, source.shape[0], rows):
+        here = slice(first, first + rows)
+        # One run after the other: the product reads the sum from the cache.
+        torch.add(source[here], residual[here], out=moment[here])
+        torch.mm(basis, moment[here].t(), out=out[:, here])
+
+
+def reconstruct_tensors(
+    left: torch.Tensor, mean: torch.Tensor, own: torch.Tensor, rest: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Do what `FactorKernels.reconstruct` does, with its bytes, on any device.
+
+    A multiplication and an addition are two operations of torch: no compiler makes one of them.
+    """
+    rows = max(1, _DEVICE_RUN_ELEMENTS // out.shape[1])
+    for first in range(0, out.shape[0], rows):
+        here = slice(first, first + rows)
+        for right, target, subtracts in ((mean, out[here], False), (own, rest[here], True)):
+            total = torch.zeros_like(target)
+            for column, row in zip(left[:, here], right, strict=True):
+                total += column[:, None] * row
+            if subtracts:
+                target -= total
+            else:
+                target.copy_(total)
+
+
+def require_device_bytes(kernels: FactorKernels, device: torch.device) -> None:
+    """Raise CodecError where products of factors have other bytes on a device than on the host."""
+    rank, rows, columns = 5, 70, 45
+    arrays = [
+        random_columns(salt, *shape)
+        for salt, shape in enumerate(((rank, rows), (rank, columns), (rank, columns), (rows, columns)))
+    ]
+    there = [torch.from_numpy(each.copy()).to(device) for each in arrays]
+    out = np.empty((rows, columns), np.float32)
+    made = torch.empty((rows, columns), device=device)
+    kernels.reconstruct(*arrays, out)
+    reconstruct_tensors(*there, made)
+    for here, other in ((out, made), (arrays[3], there[3])):
+        if here.tobytes() != other.cpu().numpy().tobytes():
+            raise CodecError(f"factors of low rank on {device}: other bytes than on the host; take codec_on='host'")

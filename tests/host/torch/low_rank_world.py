@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that train matrices of low rank in one process: a state and a communicator each, buckets made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from hopsum.agent import Communicator
+from hopsum.connection import connect
+from hopsum.torch import HopsumState, hopsum_hook
+
+WHOLE: Final = "thc:result_bits=8"
+"""A codec whose results are whole sums: books balance to rounding."""
+BUCKETS: Final = (("2.weight", "2.bias"), ("1.weight", "0.bias"), ("0.weight",))
+"""The last layers first, as DDP has them."""
+_numbers: Final = count()
+
+
+class Bucket:
+    """What the hook uses of a GradBucket."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str], buffer: torch.Tensor, index: int, last: bool) -> None:
+        parameters = dict(module.named_parameters())
+        self._parameters = [parameters[name] for name in names]
+        self._buffer, self._index, self._last = buffer, index, last
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._last
+
+
+def make_module() -> nn.Module:
+    """Two matrices that pay, a convolution of 24 x 90 that pays for small ranks, and vectors."""
+    convolution = nn.Conv2d(10, 24, 3, bias=False)
+    return nn.ModuleDict({"0": nn.Linear(64, 80), "1": convolution, "2": nn.Linear(300, 20)})
+
+
+Gradients = list[dict[str, torch.Tensor]]
+"""Of each rank, by the name of the parameter."""
+
+
+class World:
+    """Some ranks. `communicators` are their own if given, else of memory://."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        workers: int,
+        *,
+        codec: str = WHOLE,
+        communicators: Sequence[Communicator] = (),
+        buckets: Sequence[Sequence[str]] = BUCKETS,
+        own: Sequence[dict[str, Any]] = (),
+        **options: Any,
+    ) -> None:
+        url = f"memory://low-rank-{next(_numbers)}?workers={workers}"
+        self.comms = list(communicators) or [
+            stack.enter_context(connect(url, rank=rank, codec=codec, deadline_s=60.0)) for rank in range(workers)
+        ]
+        self.modules = [make_module() for _ in range(workers)]
+        options = {"low_rank": 2, "low_rank_start": 0} | options
+        self.states = [
+            HopsumState(comm, module, **options, **(own[comm.rank] if own else {}))
+            for comm, module in zip(self.comms, self.modules, strict=True)
+        ]
+        self.buckets = buckets
+
+    def draw(self, seed: int, *, rank: int = 4, dtype: torch.dtype = torch.float32) -> Gradients:
+        """Return gradients of a rank that decays, other ones on each worker, with a common part."""
+        drawn = []
+        for worker in range(len(self.states)):
+            found = {}
+            for name, each in self.modules[0].named_parameters():
+                shape, parts = (each.shape[0], each.numel() // each.shape[0]), torch.zeros(1)
+                for which, generator in ((0, seed), (1, 1000 * seed + worker + 1)):
+                    noise = torch.Generator().manual_seed(generator * 31 + len(name))
+                    left = torch.randn(shape[0], rank, generator=noise) * 0.5 ** torch.arange(rank)
+                    right = torch.randn(rank, shape[1], generator=noise)
+                    parts = parts + left @ right / (1 + which)
+                    parts = parts + 0.1 * torch.randn(shape, generator=noise)
+                found[name] = parts.reshape(each.shape).to(dtype)
+            drawn.append(found)
+        return drawn
+
+    def begin(self, rank: int, gradients: dict[str, torch.Tensor], only: Sequence[int] | None = None) -> list[Any]:
+        """Hand the buckets of a backward pass of one rank to the hook. Return their buffers' futures."""
+        futures = []
+        for index, names in enumerate(self.buckets):
+            if only is None or index in only:
+                buffer = torch.cat([gradients[name].flatten() for name in names])
+                bucket = Bucket(self.modules[rank], names, buffer, index, index == len(self.buckets) - 1)
+                futures.append(hopsum_hook(self.states[rank], bucket))  # type: ignore[arg-type]
+        return futures
+
+    def end(self, futures: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Return the means of one rank by name."""
+        shapes = {name: each.shape for name, each in self.modules[0].named_parameters()}
+        means = {}
+        for names, future in zip(self.buckets, futures, strict=True):
+            parts = torch.split(future.wait(), [shapes[name].numel() for name in names])
+            means |= {name: part.view(shapes[name]).clone() for name, part in zip(names, parts, strict=True)}
+        return means
+
+    def step(self, gradients: Gradients) -> dict[str, torch.Tensor]:
+        """Run a step on all ranks, and return the means, which have the same bytes everywhere."""
+        futures = [self.begin(rank, each) for rank, each in enumerate(gradients)]
+        means = [self.end(each) for each in futures]
+        for each in means[1:]:
+            require_same(means[0], each)
+        return means[0]
+
+    def residual(self, name: str) -> torch.Tensor:
+        """Return the sum of the ranks' residuals of a parameter, float64[elements]."""
+        total = torch.zeros(1, dtype=torch.float64)
+        for state in self.states:
+            held = state.state_dict()["residuals"][state.owner]
+            if name in held:
+                total = total + held[name].double()
+        return total
+
+    def factors(self) -> list[dict[str, torch.Tensor]]:
+        """Return each rank's factors."""
+        return [state.state_dict()["factors"] for state in self.states]
+
+
+class Books:
+    """Adds up gradients and means: what was not delivered has to be in the residuals."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._owed = {name: world.residual(name) for name, _ in world.modules[0].named_parameters()}
+
+    def step(self, gradients: Gradients) -> dict[str, torch.Tensor]:
+        """Run a step, and note it."""
+        means = self._world.step(gradients)
+        self.note(gradients, means)
+        return means
+
+    def note(self, gradients: Gradients, means: dict[str, torch.Tensor]) -> None:
+        """Note gradients, and the means that were applied."""
+        for name, mean in means.items():
+            for each in gradients:
+                self._owed[name] = self._owed[name] + each[name].double().flatten()
+            self._owed[name] = self._owed[name] - len(gradients) * mean.double().flatten()
+
+    def out(self) -> float:
+        """Return by how much the books are out: the largest element."""
+        return max(float((owed - self._world.residual(name)).abs().max()) for name, owed in self._owed.items())
+
+
+def require_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    """Raise AssertionError unless tensors have the same names and bytes."""
+    assert first.keys() == second.keys()
+    for name, each in first.items():
+        assert np.array_equal(each.numpy().view(np.uint8), second[name].numpy().view(np.uint8)), name
