@@ -183,9 +183,7 @@ class Sender:
     _layouts: dict[tuple[bool, bool, tuple[int, ...]], list[tuple[Layout, Way]]] = field(default_factory=dict)
     """Layouts of a bucket and their ways; by `compress`, `factor`, and the ids of the bucket's parameters."""
 
-    def send(
-        self, bucket: Bucket, step: Step, *, number: int, compress: bool, factor: bool = False
-    ) -> list[Portion]:
+    def send(self, bucket: Bucket, step: Step, *, number: int, compress: bool, factor: bool = False) -> list[Portion]:
         """Begin the sums of a bucket, and return them.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
@@ -257,7 +255,7 @@ class Sender:
         for way in _WAYS:
             chosen = [each for each in named if self._way(each[0], compress, factor) == way]
             if chosen:
-                names, places = ([each[part] for each in chosen] for part in range(2))
+                names, places = [name for name, _ in chosen], [place for _, place in chosen]
                 if way == "low rank" and self.low_rank is not None:
                     layouts.append((self.low_rank.layout(names, places, elements), way))
                 else:
@@ -323,7 +321,7 @@ class Sender:
 
         future.add_done_callback(partial(_end, step, portion, take))
 
-    def _used(self, buffer: torch.Tensor, layouts: list[tuple[Layout, bool]]) -> list[bool]:
+    def _used(self, buffer: torch.Tensor, layouts: list[tuple[Layout, Way]]) -> list[bool]:
         """Return which parameters have a gradient here, in the order of the layouts."""
         if buffer.is_sparse:
             return [True]

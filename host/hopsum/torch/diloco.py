@@ -41,6 +41,7 @@ from torch import nn
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.interface import Floats, feeds_back
+from hopsum.torch.low_rank import refuse_low_rank
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensors import within_range
@@ -249,6 +250,7 @@ class DiLoCo:
         error_feedback: without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
 
     Raises:
+        ConfigError: HOPSUM_LOW_RANK is set: pseudo-gradients travel whole.
         ValueError: an option that does not fit, or fragments that are not the model's parameters.
     """
 
@@ -264,6 +266,7 @@ class DiLoCo:
         fragment_update_alpha: float = 0.0,
         error_feedback: bool = True,
     ) -> None:
+        refuse_low_rank("DiLoCo")
         self.comm = comm
         self.owner, self.workers = str(comm.rank), comm.workers
         """This rank's name in states, and the number of replicas."""

@@ -25,6 +25,7 @@ from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
 from hopsum.config import CodecOn
 from hopsum.connection import settings_of
 from hopsum.torch.device_codec import DeviceCodecs
+from hopsum.torch.low_rank import refuse_low_rank
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
 from hopsum.torch.tensors import within_range
 
@@ -139,12 +140,14 @@ def register_all_reduce_hook(
 
     Raises:
         CodecError: codec_on="device" and the codec has no form for the device.
+        ConfigError: HOPSUM_LOW_RANK is set: shards travel whole.
         TypeError: the model has no FSDP module.
         ValueError: it is sharded over another mesh, or the communicator is not one of its replicas.
     """
     from torch.distributed.fsdp import FSDPModule
 
     require_on_nonfinite(on_nonfinite)
+    refuse_low_rank("FSDP2's hook")
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:
         raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh) first")

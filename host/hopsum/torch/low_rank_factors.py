@@ -148,7 +148,7 @@ def _scale_of(norms: Floats) -> Floats:
     largest = norms.max()
     if largest < _TINY:
         return np.ones((len(norms), 1), np.float32)
-    return np.maximum(norms, LEAST_SCALE * largest)[:, None]
+    return np.asarray(np.maximum(norms, LEAST_SCALE * largest)[:, None])
 
 
 # ---- one bucket's matrices ---------------------------------------------------------------------------------
@@ -366,9 +366,11 @@ class DevicePortion(LowRankPortion):
         kept, moments = (self._matrices(each, layout.own_places) for each in (residual, room))
         bases = [self._staging.load(each.basis) for each in self._starts]
         made = layout.parts(self._sent, layout.left)
-        for *each, scale in zip(sources, kept, moments, bases, made, self._scales, strict=True):
-            project(*each, run=room.numel())
-            each[-1].div_(scale)
+        for source, left, moment, basis, out, scale in zip(
+            sources, kept, moments, bases, made, self._scales, strict=True
+        ):
+            project(source, left, moment, basis, out, moment.numel())
+            out /= scale
         self._is_finite = self._sent.isfinite().all()
 
     def submit(self, communicator: Communicator, call: Mapping[str, Any]) -> Future[AllReduceResult]:
@@ -460,15 +462,13 @@ def reconstruct_tensors(
 def require_device_bytes(kernels: FactorKernels, device: torch.device) -> None:
     """Raise CodecError where products of factors have other bytes on a device than on the host."""
     rank, rows, columns = 5, 70, 45
-    arrays = [
-        random_columns(salt, *shape)
-        for salt, shape in enumerate(((rank, rows), (rank, columns), (rank, columns), (rows, columns)))
-    ]
-    there = [torch.from_numpy(each.copy()).to(device) for each in arrays]
-    out = np.empty((rows, columns), np.float32)
+    factors = [random_columns(length, rank, length) for length in (rows, columns, columns + 1)]
+    left, mean, own = factors[0], factors[1], factors[2][:, 1:].copy()
+    rest, out = random_columns(0, rows, columns), np.empty((rows, columns), np.float32)
+    p, q, part, kept = (torch.from_numpy(each.copy()).to(device) for each in (left, mean, own, rest))
     made = torch.empty((rows, columns), device=device)
-    kernels.reconstruct(*arrays, out)
-    reconstruct_tensors(*there, made)
-    for here, other in ((out, made), (arrays[3], there[3])):
+    kernels.reconstruct(left, mean, own, rest, out)
+    reconstruct_tensors(p, q, part, kept, made)
+    for here, other in ((out, made), (rest, kept)):
         if here.tobytes() != other.cpu().numpy().tobytes():
             raise CodecError(f"factors of low rank on {device}: other bytes than on the host; take codec_on='host'")

@@ -2,7 +2,7 @@
 """Ranks that train by DistributedDataParallel with a ledger, under torchrun: `ledger_worker.py URL [SWITCH_PID]`.
 
 Rank 0 prints JSON. With the process id of a switch, rank 0 kills that switch between two buckets of step 4, and
-training falls back to the process group.
+training falls back to the process group. With HOPSUM_LOW_RANK matrices travel as factors from step 2 on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ STEPS, LOST_IN_STEP = 7, 4
 def train(comm: Any, switch: int | None) -> dict[str, Any]:
     ddp = DistributedDataParallel(Model(), bucket_cap_mb=0.002)
     falls_back = {"on_switch_lost": "fall_back", "codec_on": "device" if comm.rank == 1 else "host"}
-    state = register_comm_hook(ddp, comm, uncompressed=["left.bias"], **(falls_back if switch else {}))
+    options = falls_back if switch else {}
+    state = register_comm_hook(ddp, comm, uncompressed=["left.bias"], low_rank_start=2, **options)
     ledger, optimizer = Ledger(ddp, state), torch.optim.SGD(ddp.parameters(), lr=0.02)
     step, ways = 0, list[float]()
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import count
 from typing import Any, Final
@@ -12,9 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hopsum.agent import Communicator
+from hopsum.agent import AllReduceResult, Communicator, HostVector, SocketTraffic
+from hopsum.codec import Codec, CollectiveError, ReductionContext, make_codec
+from hopsum.codec.simulate import simulate_phase
 from hopsum.connection import connect
 from hopsum.torch import HopsumState, hopsum_hook
+from hopsum_wire import Op
 
 WHOLE: Final = "thc:result_bits=8"
 """A codec whose results are whole sums: books balance to rounding."""
@@ -28,7 +34,7 @@ class Bucket:
 
     def __init__(self, module: nn.Module, names: Sequence[str], buffer: torch.Tensor, index: int, last: bool) -> None:
         parameters = dict(module.named_parameters())
-        self._parameters = [parameters[name] for name in names]
+        self._parameters: list[torch.Tensor] = [parameters[name] for name in names]
         self._buffer, self._index, self._last = buffer, index, last
 
     def buffer(self) -> torch.Tensor:
@@ -110,7 +116,7 @@ class World:
     def end(self, futures: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the means of one rank by name."""
         shapes = {name: each.shape for name, each in self.modules[0].named_parameters()}
-        means = {}
+        means: dict[str, torch.Tensor] = {}
         for names, future in zip(self.buckets, futures, strict=True):
             parts = torch.split(future.wait(), [shapes[name].numel() for name in names])
             means |= {name: part.view(shapes[name]).clone() for name, part in zip(names, parts, strict=True)}
@@ -158,13 +164,145 @@ class Books:
                 self._owed[name] = self._owed[name] + each[name].double().flatten()
             self._owed[name] = self._owed[name] - len(gradients) * mean.double().flatten()
 
-    def out(self) -> float:
-        """Return by how much the books are out: the largest element."""
-        return max(float((owed - self._world.residual(name)).abs().max()) for name, owed in self._owed.items())
+    def out(self, names: Collection[str] = ()) -> float:
+        """Return by how much the books of parameters, of all by default, are out: the largest element."""
+        owed = {name: self._owed[name] for name in names or self._owed}
+        return max(float((each - self._world.residual(name)).abs().max()) for name, each in owed.items())
 
 
 def require_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
     """Raise AssertionError unless tensors have the same names and bytes."""
     assert first.keys() == second.keys()
     for name, each in first.items():
-        assert np.array_equal(each.numpy().view(np.uint8), second[name].numpy().view(np.uint8)), name
+        assert torch.equal(each.contiguous().view(torch.uint8), second[name].contiguous().view(torch.uint8)), name
+
+
+# ---- a network that does what the test says ----------------------------------------------------------------
+
+
+class ScriptedNetwork:
+    """Communicators of ranks in one process. Results come at once, or when the test releases them.
+
+    Args:
+        workers: of the job.
+        codec: of the job.
+        absent: returns the ranks that a chunk of the sum of a vector lacks, by the vector's number and the chunk's.
+        late: returns the ranks whose ranges come too late, by the vector's number.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        codec: str = WHOLE,
+        *,
+        absent: Callable[[int, int], set[int]] = lambda vector, chunk: set(),
+        late: Callable[[int], set[int]] = lambda vector: set(),
+    ) -> None:
+        self.codec: Codec = make_codec(codec, workers=workers, backend="numpy")
+        self.communicators = [ScriptedCommunicator(self, rank) for rank in range(workers)]
+        self.errors: dict[int, Exception] = {}
+        """What ends the all-reduce of a number, on all ranks alike."""
+        self.lazy: set[int] = set()
+        """Ranks that have no result before `release`."""
+        self.contributors: dict[int, np.ndarray] = {}
+        """By the vector's number."""
+        self._absent, self._late = absent, late
+        self._lock = threading.Lock()
+        self._brought: dict[int, dict[int, tuple[HostVector, dict[str, Any], Future[AllReduceResult]]]] = {}
+        self._held: list[deque[Callable[[], None]]] = [deque() for _ in range(workers)]
+
+    def bring(self, rank: int, number: int, vector: HostVector, call: dict[str, Any]) -> Future[AllReduceResult]:
+        """Take a rank's vector. The last rank sums for all."""
+        future: Future[AllReduceResult] = Future()
+        with self._lock:
+            brought = self._brought.setdefault(number, {})
+            brought[rank] = vector, call, future
+            if len(brought) == len(self.communicators):
+                for each, ended in enumerate(self._sum(number)):
+                    self._held[each].append(ended)
+        for each in range(len(self.communicators)):
+            if each not in self.lazy:
+                self.release(each)
+        return future
+
+    def release(self, rank: int, most: int = 1 << 30) -> int:
+        """Hand a rank the next results. Return their number."""
+        released = 0
+        while self._held[rank] and released < most:
+            self._held[rank].popleft()()
+            released += 1
+        return released
+
+    def _sum(self, number: int) -> list[Callable[[], None]]:
+        codec, workers = self.codec, len(self.communicators)
+        vectors = [self._brought[number][rank] for rank in range(workers)]
+        if number in self.errors:
+            error = self.errors[number]
+            for vector, _, _ in vectors:
+                vector.give_back()
+            return [lambda future=future: future.set_exception(error) for _, _, future in vectors]  # type: ignore[misc]
+        reductions = [
+            vector.start(
+                codec, ReductionContext(3, call["step"], rank), tensors=call["tensors"],
+                on_nonfinite=call["on_nonfinite"],
+            )
+            for rank, (vector, call, _) in enumerate(vectors)
+        ]  # fmt: skip
+        errors: list[Exception | None] = [None] * workers
+        while (phase := reductions[0].phase) is not None:
+            present = np.ones((workers, len(phase.payloads)), np.bool_)
+            for chunk in range(len(phase.payloads)):
+                lacking = self._late(number) if phase.op == Op.MAX32 else self._absent(number, chunk)
+                present[list(lacking), chunk] = False
+            phases = [each.phase for each in reductions if each.phase is not None]
+            results, contributors = simulate_phase(codec, phases, present)
+            self.contributors[number] = contributors
+            for rank, each in enumerate(reductions):
+                try:
+                    each.take(results, contributors)
+                except CollectiveError as error:
+                    errors[rank] = error
+        ended = []
+        for (_, _, future), reduction, error in zip(vectors, reductions, errors, strict=True):
+            skipped = reduction.mean is None
+            mean = np.zeros(0, np.float32) if skipped else reduction.mean
+            result = AllReduceResult(mean, reduction.contributors, skipped, SocketTraffic(), 0.0)
+            ended.append(lambda future=future, error=error, result=result: _set(future, error, result))
+        return ended
+
+
+def _set(future: Future[AllReduceResult], error: Exception | None, result: AllReduceResult) -> None:
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class ScriptedCommunicator:
+    """The part of a communicator that the hook uses, of one rank."""
+
+    on_host_only = is_newcomer = False
+
+    def __init__(self, network: ScriptedNetwork, rank: int) -> None:
+        self.rank, self.codec, self.workers = rank, network.codec, network.codec.workers
+        self.log: list[object] = []
+        """The elements of each vector, and "start" and "end" of groups, in the order of the calls."""
+        self.broken: Exception | None = None
+        self._network, self._submitted = network, 0
+
+    def submit(
+        self, x: np.ndarray, *, feedback: Any = None, out: np.ndarray | None = None, **call: Any
+    ) -> Future[AllReduceResult]:
+        if self.broken is not None:
+            raise self.broken
+        number, self._submitted = self._submitted, self._submitted + 1
+        self.log.append(x.size)
+        return self._network.bring(self.rank, number, HostVector(x, feedback, out), call)
+
+    def group_start(self) -> None:
+        self.log.append("start")
+
+    def group_end(self) -> None:
+        self.log.append("end")
+
+    def note_step(self, step_s: float, wait_s: float) -> None: ...

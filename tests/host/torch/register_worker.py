@@ -352,8 +352,11 @@ def scenarios(agent: Agent) -> dict[str, Any]:
 
 def main() -> None:
     where, rank, workers, membership, store = sys.argv[1:]
-    if where == "mixed" and int(rank) == 1:
+    if where != "host" and int(rank) == 1:
         OPTIONS["codec_on"] = "device"
+    if where == "low rank":
+        # The first step of a scenario is whole.
+        OPTIONS.update(low_rank=1, low_rank_start=1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
     codec = make_codec("thc:result_bits=8", workers=int(workers), backend="numpy")

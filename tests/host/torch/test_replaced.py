@@ -19,9 +19,12 @@ WORKER = Path(__file__).with_name("ledger_worker.py")
 LOST_IN_STEP = 4
 
 
-def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("low_rank", ["", "1"], ids=["whole", "low rank"])
+def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path, low_rank: str) -> None:
+    """With low rank the residuals of matrices are as before the step, and the process group averages them too."""
+    setting = {"HOPSUM_LOW_RANK": low_rank} if low_rank else {}
     with embedded_jobs(tmp_path, 2) as switch:
-        ranks, log = torchrun(WORKER, f"file://{tmp_path}/job0.json", str(switch), ranks=2)
+        ranks, log = torchrun(WORKER, f"file://{tmp_path}/job0.json", str(switch), ranks=2, environment=setting)
     first, second = ranks
     assert first["digest"] == second["digest"]
     assert first["ways"] == second["ways"] == [1.0] * LOST_IN_STEP + [0.0] * 3
