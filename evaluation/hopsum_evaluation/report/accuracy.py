@@ -21,7 +21,7 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, links_unavailable, seats_of, start_switches
-from hopsum_evaluation.report.accuracy_plan import UNSHAPED, AccuracyPlan, Course, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.accuracy_plan import UNSHAPED, AccuracyPlan, Course, TrainingOrder, TrainingRun, codec_of
 from hopsum_evaluation.report.experiment import Tell
 from hopsum_evaluation.report.time_to_target import is_ours
 from hopsum_topologies import Star
@@ -57,7 +57,7 @@ class Trainings:
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """The schemes that switches sum, by the spelling of their codecs."""
+        """The schemes that switches sum."""
         return tuple(dict.fromkeys(filter(is_ours, self.course.schemes)))
 
     @property
@@ -82,7 +82,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     from hopsum_evaluation.report.accuracy_worker import work
 
     # Kernels are compiled here, once: workers find them in the cache.
-    codecs = {name: make_codec(name, workers=trainings.workers) for name in trainings.codecs}
+    codecs = {name: make_codec(codec_of(name), workers=trainings.workers) for name in trainings.codecs}
     compiled_kernel()
     with ExitStack() as stack:
         quotas = stack.enter_context(ProcessorQuotas(trainings.dilate))

@@ -28,13 +28,15 @@ from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
-from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, UNSHAPED, Course
+from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, UNSHAPED, Course, codec_of, low_rank_of
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.report.time_to_target import BEST, Ratio, reached_s, time_ratios
 from hopsum_evaluation.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
 SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "thc-ps")
+LOW_RANK_SCHEME: Final = "low-rank-R"
+"""The spelling of low rank by codec thc, for the help text: R is a number, as in low-rank-8."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,10 +60,13 @@ def build_parser() -> argparse.ArgumentParser:
         type=list_of(scheme),
         default=OTHERS,
         metavar="SCHEME,...",
-        help=f"schemes beside hopsum, of {', '.join(SCHEMES)} (default: {','.join(OTHERS)})",
+        help=f"schemes beside hopsum, of {', '.join((*SCHEMES, LOW_RANK_SCHEME))} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
-        "--codec", type=switch_codec_argument, default="thc", help="codec of hopsum's workers (default %(default)s)"
+        "--codec",
+        type=own_scheme,
+        default="thc",
+        help=f"codec of hopsum's workers, or {LOW_RANK_SCHEME} (default %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
     return parser
@@ -234,7 +239,7 @@ def show(document: dict[str, Any], console: Console) -> None:
 def _parts_ms(runs: Sequence[dict[str, Any]]) -> list[str]:
     """Average a scheme's step, its parts timed alone, and the processor time of a worker in it, in ms.
 
-    PowerSGD's all-reduce has no time of its own.
+    All-reduces of PowerSGD and of low rank have no time of their own.
     """
     found = []
     for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"):
@@ -255,5 +260,11 @@ def _rate(text: str) -> float | None:
 
 
 def scheme(text: str) -> str:
-    """Read the name of a scheme, or the spelling of a setting of codec thc. Raises ArgumentTypeError."""
-    return switch_codec_argument(text) if text.partition(":")[0] == "thc" else one_of(SCHEMES)(text)
+    """Read the name of a scheme, or the spelling of one that switches sum. Raises ArgumentTypeError."""
+    return own_scheme(text) if text.partition(":")[0] == "thc" or low_rank_of(text) else one_of(SCHEMES)(text)
+
+
+def own_scheme(text: str) -> str:
+    """Read the spelling of a codec for which a switch can sum, or of low rank. Raises ArgumentTypeError."""
+    switch_codec_argument(codec_of(text))
+    return text

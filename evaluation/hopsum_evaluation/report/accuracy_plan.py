@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,20 @@ WINDOW: Final = 128
 """Symbols of a window that a timed text model is given."""
 
 
+_LOW_RANK: Final = re.compile(r"low-rank-([1-9]\d{0,3})(?=$|:)")
+
+
+def low_rank_of(scheme: str) -> int | None:
+    """Return R of a scheme `low-rank-R` or `low-rank-R:OPTIONS`, options of codec thc; None for any other scheme."""
+    found = _LOW_RANK.match(scheme)
+    return int(found[1]) if found else None
+
+
+def codec_of(scheme: str) -> str:
+    """Return the spelling of the codec of a scheme that switches sum."""
+    return _LOW_RANK.sub("thc", scheme)
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """Trainings of one model, by rates and schemes.
@@ -105,7 +120,7 @@ class AccuracyPlan:
     workers: int
     model: str
     codecs: tuple[str, ...]
-    """The codecs of the jobs at the switch, each a scheme of its name.
+    """The schemes of the jobs at the switch. `codec_of` tells the codec of each.
 
     A second job of a codec is for agents that encode, send and decode one after the other: where these overlap, spans
     do not tell them apart.
@@ -146,7 +161,8 @@ class TrainingRun(NamedTuple):
     reduce_s: float | None
     """The seconds of the all-reduce alone, as the median.
 
-    None for PowerSGD, whose all-reduce has no form of its own, and where steps are counted by their time.
+    None for PowerSGD and low rank, whose all-reduces have no form of their own, and where steps are counted by their
+    time.
     """
     step_cpu_s: float
     """The processor time of rank 0's process in a step, all threads, mean of the same steps."""

@@ -31,7 +31,14 @@ from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss, paced
-from hopsum_evaluation.report.accuracy_plan import MODELS, AccuracyPlan, TrainingOrder, TrainingRun
+from hopsum_evaluation.report.accuracy_plan import (
+    MODELS,
+    AccuracyPlan,
+    TrainingOrder,
+    TrainingRun,
+    codec_of,
+    low_rank_of,
+)
 from hopsum_evaluation.report.other_schemes import bf16_hook
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_topologies.netns import enter_namespace
@@ -39,6 +46,8 @@ from hopsum_topologies.seat import Seat
 
 POWERSGD_RANKS = {"powersgd": 2, "powersgd-4": 4}
 POWERSGD_START = 10
+LOW_RANK_START = 10
+"""Steps that are whole, for both, in trainings to a target."""
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 SETTLING_STEPS, POWERSGD_SETTLING_STEPS = 2, 4
 """Steps before those that are counted by their time: DDP makes its buckets anew after the first, PowerSGD compresses
@@ -91,7 +100,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         for codec, (membership, links, side) in zip(plan.codecs, joined, strict=True):
             second = codec in sums
             agent = Agent(
-                membership, seat.rank, codec=codec, link=links, side=side, timing=plan.timing,
+                membership, seat.rank, codec=codec_of(codec), link=links, side=side, timing=plan.timing,
                 overlap=not second, trace=spans.append if second else None,
             )  # fmt: skip
             (apart if second else sums)[codec] = stack.enter_context(agent)
@@ -211,7 +220,9 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme in reducers.sums:
-        own = HopsumState(reducers.sums[scheme], ddp)
+        # As with PowerSGD, all steps that are counted by their time compress.
+        options = {"low_rank": low_rank_of(scheme), "low_rank_start": LOW_RANK_START if order.steps else 0}
+        own = HopsumState(reducers.sums[scheme], ddp, **options)
         ddp.register_comm_hook(own, hopsum_hook)
         return own
     return None
@@ -236,9 +247,9 @@ def _compute(ddp: DistributedDataParallel, optimiser: torch.optim.Optimizer, bat
 def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reducers: Reducers) -> float | None:
     """Time an all-reduce of the gradient, with conversions and error feedback as in training.
 
-    Return the median of a tight loop, in seconds, or None for PowerSGD.
+    Return the median of a tight loop, in seconds, or None for PowerSGD and low rank.
     """
-    if order.scheme in POWERSGD_RANKS:
+    if order.scheme in POWERSGD_RANKS or low_rank_of(order.scheme):
         return None
     scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])

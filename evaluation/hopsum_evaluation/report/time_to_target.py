@@ -9,7 +9,7 @@ from math import inf, isfinite, nan
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from hopsum_evaluation.report.accuracy_plan import AccuracyModel
+from hopsum_evaluation.report.accuracy_plan import AccuracyModel, low_rank_of
 from hopsum_evaluation.report.claims import interval
 from hopsum_evaluation.units import figure
 
@@ -89,5 +89,5 @@ def seconds_ratio(others: Iterable[float], ours_s: float) -> float:
 
 
 def is_ours(scheme: str) -> bool:
-    """Return True for a setting of thc that switches sum."""
-    return scheme.partition(":")[0] == "thc"
+    """Return True for a setting of thc that switches sum, and for low rank by thc."""
+    return scheme.partition(":")[0] == "thc" or low_rank_of(scheme) is not None

@@ -23,7 +23,15 @@ from rich.console import Console
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.accuracy import Trainings
-from hopsum_evaluation.report.accuracy_bench import OTHERS, base_parser, describe, run_command, scheme, train_missing
+from hopsum_evaluation.report.accuracy_bench import (
+    LOW_RANK_SCHEME,
+    OTHERS,
+    base_parser,
+    describe,
+    run_command,
+    scheme,
+    train_missing,
+)
 from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, TIMED, Course
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.report.time_to_target import is_ours
@@ -46,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--schemes", type=list_of(scheme), default=TRAINED, metavar="SCHEME,...",
-        help=f"schemes, and settings of codec thc (default {','.join(TRAINED)})",
+        help=f"schemes, {LOW_RANK_SCHEME}, and settings of codec thc (default {','.join(TRAINED)})",
     )  # fmt: skip
     parser.add_argument(
         "--time", type=time_s, default=10.0, metavar="TIME",

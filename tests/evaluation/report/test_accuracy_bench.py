@@ -13,9 +13,9 @@ import pytest
 
 from hopsum_evaluation.report import accuracy_bench
 from hopsum_evaluation.report.accuracy import Trainings
-from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.accuracy_plan import MODELS, codec_of, low_rank_of
 from hopsum_evaluation.report.claims import interval
-from hopsum_evaluation.report.time_to_target import BEST, reached_s, time_ratios
+from hopsum_evaluation.report.time_to_target import BEST, is_ours, reached_s, time_ratios
 
 from ...support.printed import usage_error
 
@@ -112,8 +112,23 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
         (["--seeds", "0"], "--seeds: '0': a whole number of 1 or more"),
         (["--scale", "2"], "--scale 2: above 0 and up to 1"),
         (["--others", "fp64"], "'fp64': one of fp32"),
+        (["--others", "low-rank-0"], "'low-rank-0': one of fp32"),
         (["--rate", "fast"], "'fast' is no rate"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in usage_error(capsys, accuracy_bench.main, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rank", "codec"),
+    [
+        ("low-rank-8", 8, "thc"),
+        ("low-rank-16:result_bits=8", 16, "thc:result_bits=8"),
+        ("thc:bits=2", None, "thc:bits=2"),
+    ],
+)
+def test_schemes_that_switches_sum(scheme: str, rank: int | None, codec: str) -> None:
+    assert (low_rank_of(scheme), codec_of(scheme), is_ours(scheme)) == (rank, codec, True)
+    assert accuracy_bench.scheme(scheme) == accuracy_bench.own_scheme(scheme) == scheme
+    assert not is_ours("powersgd")

@@ -7,8 +7,6 @@ is whole.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
