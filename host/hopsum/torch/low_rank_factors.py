@@ -42,7 +42,7 @@ PAYS_BY: Final = 2
 LEAST_SCALE: Final = np.float32(0.02)
 """The least divisor of a column, as a part of the largest one of its factor."""
 _TINY: Final = np.float32(2.0**-100)
-_RUN_ELEMENTS: Final = 1 << 16
+_RUN_ELEMENTS: Final = 1 << 17
 """The elements of the rows of a matrix that are added and multiplied at a time, so that they stay in the cache."""
 _DEVICE_RUN_ELEMENTS: Final = 1 << 24
 """The same on a device, which needs room for as many elements."""

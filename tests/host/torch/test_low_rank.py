@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from hopsum.codec.interface import NonFiniteError
 from hopsum.config import ConfigError
 from hopsum.connection import connect
 from hopsum.errors import AllReduceError, WorkersReplacedError
-from hopsum.torch import DiLoCo, HopsumState
+from hopsum.torch import DiLoCo, HopsumState, load_checkpoint
 from hopsum.torch.low_rank_factors import Shape, largest_rank, shape_of
 
 from ..agent.cluster import EAGER, Cluster
@@ -413,6 +415,18 @@ def test_a_checkpoint_loads_under_any_number_of_ranks(stack: ExitStack, workers:
         unpickled = pickle.loads(pickle.dumps(world.states[0]))
         unpickled.attach(world.comms[0], world.modules[0])
         require_same(unpickled.state_dict()["factors"], world.states[0].state_dict()["factors"])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_checkpoint(stack: ExitStack, tmp_path: Path) -> None:
+    """torch's Distributed Checkpoint joins names by dots, which names of parameters have too."""
+    world, other = World(stack, 1), World(stack, 1)
+    for step in range(2):
+        world.step(world.draw(step))
+    dcp.save({"hopsum": world.states[0]}, checkpoint_id=tmp_path, no_dist=True)
+    load_checkpoint(other.states[0], tmp_path)
+    require_as_before(other, saved(world))
+    require_same(world.step(world.draw(5)), other.step(world.draw(5)))
 
 
 def test_a_checkpoint_of_another_rank_of_factors(stack: ExitStack) -> None:

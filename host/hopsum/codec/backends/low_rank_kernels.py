@@ -13,7 +13,7 @@ from numba import extending as numba_extending
 from numba.core import cgutils
 
 from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
-from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, vector
+from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, splat, store, vector
 from hopsum.codec.interface import Doubles, Floats
 from hopsum.codec.low_rank import LEAST_SINE_SQUARED, FactorKernels
 
@@ -21,9 +21,11 @@ _numba_cgutils: Any = cgutils
 _extending: Any = numba_extending
 f32, f64 = np.float32, np.float64
 _I64, _F32, _F64 = types.int64, types.float32, types.float64
-_TAKEN, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
-_RUN: Final = 1024
-"""Elements of a row that stay in the first cache while all columns of the factors are added to them."""
+_FLOATS, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
+_EIGHT = vector(ir.FloatType(), 8)
+"""Eight sums of this type, and what is added to them, fit the registers of AVX2."""
+_RUN: Final = 512
+"""Elements of a column of each factor that are used for all rows of the matrix, then the next ones."""
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
@@ -36,7 +38,7 @@ def _product(_: Any, left: Any, right: Any) -> Any:
         total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
         zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
         with _numba_cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
-            values = [builder.fpext(load(builder, each, first, _TAKEN), _DOUBLES) for each in data]
+            values = [builder.fpext(load(builder, each, first, _FLOATS), _DOUBLES) for each in data]
             builder.store(builder.fadd(builder.load(total), builder.fmul(*values)), total)
         sums = builder.load(total)
         for half in (8, 4, 2, 1):
@@ -106,37 +108,76 @@ def _combine(columns: Any, weights: Any, out: Any) -> None:
                 made[j] = f32(total[j])
 
 
+def _rows_of(count: int) -> Any:
+    """Return an intrinsic that reconstructs so many rows, from row i on, of columns first to stop, a multiple of 8."""
+
+    @_extending.intrinsic  # type: ignore[untyped-decorator]
+    def rows_of(_: Any, left: Any, mean: Any, own: Any, rest: Any, out: Any, i: Any, first: Any, stop: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            p, q, taken, kept, made = (array_data(context, builder, signature, arguments, at) for at in range(5))
+            row, start, end = arguments[5:]
+            rank, rows = _shape(context, builder, signature, arguments, 0)
+            columns = _shape(context, builder, signature, arguments, 1)[1]
+            zeros, step = ir.Constant(_EIGHT, [0.0] * 8), ir.Constant(ir.IntType(64), 8)
+            totals = [_numba_cgutils.alloca_once(builder, _EIGHT) for _ in range(2 * count)]
+            with _numba_cgutils.for_range_slice(builder, start, end, step) as (j, _count):
+                for each in totals:
+                    builder.store(zeros, each)
+                with _numba_cgutils.for_range(builder, rank) as loop:
+                    at = builder.add(builder.mul(loop.index, columns), j)
+                    # Loaded once for all rows: loads are what limits one row.
+                    rights = [load(builder, each, at, _EIGHT) for each in (q, taken)]
+                    place = builder.add(builder.mul(loop.index, rows), row)
+                    for number in range(count):
+                        here = builder.add(place, ir.Constant(ir.IntType(64), number))
+                        factor = splat(builder, builder.load(builder.gep(p, [here])), 8)
+                        for which, right in enumerate(rights):
+                            total = totals[2 * number + which]
+                            builder.store(builder.fadd(builder.load(total), builder.fmul(factor, right)), total)
+                for number in range(count):
+                    here = builder.add(row, ir.Constant(ir.IntType(64), number))
+                    at = builder.add(builder.mul(here, columns), j)
+                    store(builder, builder.load(totals[2 * number]), made, at)
+                    left_over = builder.fsub(load(builder, kept, at, _EIGHT), builder.load(totals[2 * number + 1]))
+                    store(builder, left_over, kept, at)
+            return context.get_dummy_value()
+
+        return types.void(left, mean, own, rest, out, types.int64, types.int64, types.int64), generate
+
+    return rows_of
+
+
+def _shape(context: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
+    """Return the two lengths of the array that is argument number `place` of an intrinsic."""
+    array = context.make_array(signature.args[place])(context, builder, arguments[place])
+    return _numba_cgutils.unpack_tuple(builder, array.shape, 2)
+
+
+_four_rows, _one_row = _rows_of(4), _rows_of(1)
+
+
 @kernel(read(_F32, 2), read(_F32, 2), read(_F32, 2), filled(_F32), filled(_F32))
 def _reconstruct(left: Any, mean: Any, own: Any, rest: Any, out: Any) -> None:
-    # A part of a row stays in the first cache, so matrices pass through memory once. Parts of one place in all rows
-    # follow each other, so the factors' parts stay there too.
-    total, taken = scratch(_RUN, f32), scratch(_RUN, f32)
-    rank, fours = left.shape[0], left.shape[0] // 4 * 4
-    for first in range(0, out.shape[1], _RUN):
-        count = min(_RUN, out.shape[1] - first)
-        for i in range(out.shape[0]):
-            for j in range(count):
-                total[j] = f32(0)
-                taken[j] = f32(0)
-            for k in range(0, fours, 4):
-                p0, p1, p2, p3 = left[k, i], left[k + 1, i], left[k + 2, i], left[k + 3, i]
-                m0, m1 = mean[k, first : first + count], mean[k + 1, first : first + count]
-                m2, m3 = mean[k + 2, first : first + count], mean[k + 3, first : first + count]
-                for j in range(count):
-                    total[j] = (((total[j] + p0 * m0[j]) + p1 * m1[j]) + p2 * m2[j]) + p3 * m3[j]
-                o0, o1 = own[k, first : first + count], own[k + 1, first : first + count]
-                o2, o3 = own[k + 2, first : first + count], own[k + 3, first : first + count]
-                for j in range(count):
-                    taken[j] = (((taken[j] + p0 * o0[j]) + p1 * o1[j]) + p2 * o2[j]) + p3 * o3[j]
-            for k in range(fours, rank):
-                p0, m0, o0 = left[k, i], mean[k, first : first + count], own[k, first : first + count]
-                for j in range(count):
-                    total[j] += p0 * m0[j]
-                    taken[j] += p0 * o0[j]
-            made, kept = out[i, first : first + count], rest[i, first : first + count]
-            for j in range(count):
-                made[j] = total[j]
-                kept[j] -= taken[j]
+    rank, rows, columns = left.shape[0], out.shape[0], out.shape[1]
+    # Parts of one place in all rows follow each other, so that the factors' parts stay in the first cache. Matrices
+    # pass through memory once.
+    for first in range(0, columns, _RUN):
+        stop = min(first + _RUN, columns)
+        whole = first + (stop - first) // 8 * 8
+        fours = rows // 4 * 4
+        for i in range(0, fours, 4):
+            _four_rows(left, mean, own, rest, out, i, first, whole)
+        for i in range(fours, rows):
+            _one_row(left, mean, own, rest, out, i, first, whole)
+        if whole < stop:
+            for i in range(rows):
+                for j in range(whole, stop):
+                    total, taken = f32(0), f32(0)
+                    for k in range(rank):
+                        total += left[k, i] * mean[k, j]
+                        taken += left[k, i] * own[k, j]
+                    out[i, j] = total
+                    rest[i, j] -= taken
 
 
 class CompiledFactorKernels(FactorKernels):
