@@ -221,8 +221,8 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme in reducers.sums:
         # As with PowerSGD, all steps that are counted by their time compress.
-        options = {"low_rank": low_rank_of(scheme), "low_rank_start": LOW_RANK_START if order.steps else 0}
-        own = HopsumState(reducers.sums[scheme], ddp, **options)
+        start = LOW_RANK_START if order.steps else 0
+        own = HopsumState(reducers.sums[scheme], ddp, low_rank=low_rank_of(scheme), low_rank_start=start)
         ddp.register_comm_hook(own, hopsum_hook)
         return own
     return None

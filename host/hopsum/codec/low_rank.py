@@ -36,7 +36,7 @@ _CHECKED: Final = (5, 70, 45)
 """Rank, rows and columns of the matrix on which a backend is checked. No length is a multiple of LANES."""
 
 
-class Basis(NamedTuple):
+class OrthonormalFactor(NamedTuple):
     """A factor with orthonormal columns, and the norms that its columns had."""
 
     columns: Floats
@@ -147,7 +147,7 @@ def load_factor_kernels(backend: str = "auto") -> FactorKernels:
     return made
 
 
-def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> Basis:
+def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> OrthonormalFactor:
     """Return the basis of a factor's columns, from the first to the last: Cholesky's QR in a fixed order.
 
     A column that lies in the span of those before it is replaced by a random one, so that no direction is lost for
@@ -169,7 +169,7 @@ def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> Basis:
             columns[column, :length] = random_columns(salt + int(column), 1, length)[0]
         kernels.triangle(kernels.gram(columns), weights)
     made = kernels.combine(columns, weights)
-    return Basis(np.ascontiguousarray(made[:, :length]), norms)
+    return OrthonormalFactor(np.ascontiguousarray(made[:, :length]), norms)
 
 
 def random_columns(salt: int, rank: int, length: int) -> Floats:

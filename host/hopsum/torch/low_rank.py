@@ -41,9 +41,8 @@ from hopsum.torch.low_rank_factors import (
     HostPortion,
     LowRankPortion,
     MatrixLayout,
-    Shape,
+    MatrixShape,
     largest_rank,
-    require_device_bytes,
     shape_of,
 )
 from hopsum.torch.residuals import Residuals
@@ -93,7 +92,7 @@ def require_low_rank(low_rank: Any, low_rank_start: int, *, error_feedback: bool
 
 def matrices_of(
     names: Mapping[torch.Tensor, str], plain: frozenset[str], low_rank: int, codec: Any
-) -> dict[str, Shape]:
+) -> dict[str, MatrixShape]:
     """Return the parameters that travel as factors, by name: where these have half of the elements, or less.
 
     Raises:
@@ -169,16 +168,13 @@ class LowRank:
         on_nonfinite: as the state's.
         keeps_gradients: buffers have the rank's own gradients until the step is over.
         times: of the state.
-
-    Raises:
-        CodecError: a device makes other bytes than the host.
     """
 
     def __init__(
         self,
         communicator: Communicator,
         rank: int,
-        matrices: Mapping[str, Shape],
+        matrices: Mapping[str, MatrixShape],
         factors: Factors,
         residuals: Residuals,
         device_codecs: DeviceCodecs,
@@ -186,7 +182,6 @@ class LowRank:
         on_nonfinite: OnNonfinite,
         keeps_gradients: bool,
         times: StepTimes,
-        devices: set[torch.device],
     ) -> None:
         self.rank, self.matrices, self.factors = rank, dict(matrices), factors
         self._communicator, self._residuals, self._device_codecs = communicator, residuals, device_codecs
@@ -195,9 +190,6 @@ class LowRank:
         """Elements of gradients less those of their factors, over all sums so far."""
         self._thread = ThreadPoolExecutor(1, "hopsum-low-rank")
         self._sums: _StepSums | None = None
-        for device in devices:
-            if device_codecs.at(device) is not None:
-                require_device_bytes(factors.kernels, device)
 
     def begin_step(self) -> None:
         """Begin a step. One whose last bucket never came was given up: its residuals are as before it."""
@@ -267,16 +259,19 @@ class LowRank:
         """Take the sum of P."""
         if sums.abandoned:
             return
+        failure: BaseException | None = None
         try:
-            if done.result().skipped:
-                self._end(entry, dropped=True)
-            else:
+            entry.state = _State.OVER if done.result().skipped else _State.READY
+            if entry.state is _State.READY:
                 with torch.no_grad():
                     entry.portion.turn()
-                entry.state = _State.READY
         except BaseException as error:
-            self._end(entry, failure=error)
+            entry.state, failure = _State.OVER, error
+        over = entry.state is _State.OVER
         self._advance(sums)
+        # Last: with the step's end the program goes on, which must find no group open.
+        if over:
+            self._end(entry, failure=failure, dropped=failure is None)
 
     def _close(self, sums: _StepSums) -> None:
         sums.complete = True
@@ -284,17 +279,21 @@ class LowRank:
 
     def _advance(self, sums: _StepSums) -> None:
         """Submit every Q whose turn it is."""
+        failed = []
         while sums.complete and sums.next < len(sums.entries):
             entry = sums.entries[sums.next]
             if entry.state is _State.FIRST:
-                return
+                break
             sums.next += 1
-            if entry.state is _State.READY:
-                self._begin_second(sums, entry)
-        if sums.complete:
+            if entry.state is _State.READY and (error := self._begin_second(sums, entry)) is not None:
+                failed.append((entry, error))
+        if sums.complete and sums.next == len(sums.entries):
             self._end_group(sums)
+        for entry, error in failed:
+            self._end(entry, failure=error)
 
-    def _begin_second(self, sums: _StepSums, entry: _Entry) -> None:
+    def _begin_second(self, sums: _StepSums, entry: _Entry) -> BaseException | None:
+        """Submit Q. Return the error with which the communicator refuses it."""
         if not sums.grouped:
             self._communicator.group_start()
             sums.grouped = True
@@ -302,9 +301,9 @@ class LowRank:
             entry.state = _State.SECOND
             future = self._submit(entry, entry.number + 1)
         except BaseException as error:
-            self._end(entry, failure=error)
-            return
+            return error
         future.add_done_callback(partial(self._hear, self._finish, sums, entry, sum(entry.portion.layout.sizes)))
+        return None
 
     def _finish(self, sums: _StepSums, entry: _Entry, done: Future[AllReduceResult]) -> None:
         """Take the sum of Q."""

@@ -48,21 +48,21 @@ _DEVICE_RUN_ELEMENTS: Final = 1 << 24
 """The same on a device, which needs room for as many elements."""
 
 
-class Shape(NamedTuple):
+class MatrixShape(NamedTuple):
     """The shape of a matrix."""
 
     rows: int
     columns: int
 
 
-def shape_of(parameter: torch.Tensor) -> Shape | None:
+def shape_of(parameter: torch.Tensor) -> MatrixShape | None:
     """Return a parameter of two or more dimensions as a matrix of shape[0] rows; None for any other or complex one."""
     if parameter.dim() < 2 or not parameter.numel() or parameter.is_complex():
         return None
-    return Shape(parameter.shape[0], parameter.numel() // parameter.shape[0])
+    return MatrixShape(parameter.shape[0], parameter.numel() // parameter.shape[0])
 
 
-def largest_rank(shape: Shape) -> int:
+def largest_rank(shape: MatrixShape) -> int:
     """Return the largest rank whose factors have at most 1/PAYS_BY of a matrix's elements."""
     return shape.rows * shape.columns // (PAYS_BY * (shape.rows + shape.columns))
 
@@ -79,7 +79,7 @@ class MatrixLayout(Layout):
     """
 
     def __init__(
-        self, names: Sequence[str], places: Sequence[slice], elements: int, shapes: Sequence[Shape], rank: int
+        self, names: Sequence[str], places: Sequence[slice], elements: int, shapes: Sequence[MatrixShape], rank: int
     ) -> None:
         super().__init__(names, places, elements)
         self.shapes, self.rank = tuple(shapes), rank

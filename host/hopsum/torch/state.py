@@ -32,7 +32,7 @@ from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import DENSE_STEPS, LowRank, low_rank_here, matrices_of, require_low_rank
-from hopsum.torch.low_rank_factors import Factors
+from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.residuals import (
     RankStateDict,
     Residuals,
@@ -253,9 +253,9 @@ class HopsumState:
         matrices = matrices_of(names, plain, self.low_rank, comm.codec) if self.low_rank else {}
         codecs = DeviceCodecs(comm, self.codec_on)
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
-        devices = {parameter.device for parameter in names}
-        for device in devices:
-            codecs.at(device)
+        for device in {parameter.device for parameter in names}:
+            if codecs.at(device) is not None and self.low_rank:
+                require_device_bytes(self._factors.kernels, device)
         if kept.keys() != held.keys():
             self._residuals.load(kept)
         if comm.workers < self.workers:
@@ -277,7 +277,6 @@ class HopsumState:
                 on_nonfinite=self.on_nonfinite,
                 keeps_gradients=keeps_gradients,
                 times=self._times,
-                devices=devices,
             )
         self._sender = Sender(
             communicator=comm,
@@ -445,7 +444,8 @@ class HopsumState:
         state's matrices also where they travelled as factors; `bytes_up`
         and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
         With `local_group` the leader of a host has the bytes for all `local_ranks` of it, the others have none.
-        Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the elements and bytes
+        Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the rank in which matrices
+        travel as factors now, or 0 (see `low_rank`); the elements and bytes
         that torch's process group averaged, which are in none of the others; the bytes that crossed the bus where
         codecs are on the gradients' device (`codec_on`); and the seconds of a step, those that it waited, the bytes
         beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far (`step_times.py`; NaN before

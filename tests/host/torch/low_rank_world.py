@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -240,7 +241,7 @@ class ScriptedNetwork:
             error = self.errors[number]
             for vector, _, _ in vectors:
                 vector.give_back()
-            return [lambda future=future: future.set_exception(error) for _, _, future in vectors]  # type: ignore[misc]
+            return [partial(future.set_exception, error) for _, _, future in vectors]
         reductions = [
             vector.start(
                 codec, ReductionContext(3, call["step"], rank), tensors=call["tensors"],
@@ -260,14 +261,14 @@ class ScriptedNetwork:
             for rank, each in enumerate(reductions):
                 try:
                     each.take(results, contributors)
-                except CollectiveError as error:
-                    errors[rank] = error
-        ended = []
-        for (_, _, future), reduction, error in zip(vectors, reductions, errors, strict=True):
+                except CollectiveError as failure:
+                    errors[rank] = failure
+        ended = list[Callable[[], None]]()
+        for (_, _, future), reduction, cause in zip(vectors, reductions, errors, strict=True):
             skipped = reduction.mean is None
             mean = np.zeros(0, np.float32) if skipped else reduction.mean
             result = AllReduceResult(mean, reduction.contributors, skipped, SocketTraffic(), 0.0)
-            ended.append(lambda future=future, error=error, result=result: _set(future, error, result))
+            ended.append(partial(_set, future, cause, result))
         return ended
 
 

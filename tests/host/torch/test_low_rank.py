@@ -29,7 +29,7 @@ from hopsum.config import ConfigError
 from hopsum.connection import connect
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.torch import DiLoCo, HopsumState, load_checkpoint
-from hopsum.torch.low_rank_factors import Shape, largest_rank, shape_of
+from hopsum.torch.low_rank_factors import MatrixShape, largest_rank, shape_of
 
 from ..agent.cluster import EAGER, Cluster
 from .low_rank_world import WHOLE, Books, ScriptedNetwork, World, require_same
@@ -169,7 +169,7 @@ def test_a_rank_that_a_sum_lacks_keeps_its_part(stack: ExitStack, first: bool) -
     contributors = 3 if first else 2
     for name in MATRICES:
         owed = sum(each[name].double() for each in gradients) - contributors * means[name].double()
-        torch.testing.assert_close(world.residual(name), owed.flatten(), rtol=0, atol=ROUNDING)  # type: ignore[union-attr]
+        torch.testing.assert_close(world.residual(name), owed.flatten(), rtol=0, atol=ROUNDING)
 
 
 def test_a_rank_that_some_chunks_lack(stack: ExitStack) -> None:
@@ -184,7 +184,7 @@ def test_a_rank_that_some_chunks_lack(stack: ExitStack) -> None:
     assert counts.tolist() == [2, 2]
     delivered = np.repeat(counts, 1024)[: 4 * 300].reshape(4, 300) * world.factors()[0]["2.weight"].numpy()
     owed = sum(each["2.weight"].double() for each in gradients) - torch.from_numpy(portion._left[0].T @ delivered)
-    torch.testing.assert_close(world.residual("2.weight"), owed.flatten(), rtol=0, atol=ROUNDING)  # type: ignore[union-attr]
+    torch.testing.assert_close(world.residual("2.weight"), owed.flatten(), rtol=0, atol=ROUNDING)
     for rank, chunk in ((0, 1), (1, 0)):
         assert not network.contributors[1][rank] >> np.uint64(rank) & np.uint64(1)
         assert network.contributors[1][chunk] >> np.uint64(rank) & np.uint64(1)
@@ -201,7 +201,7 @@ def test_infinity_that_the_others_do_not_hear_of(stack: ExitStack, value: float)
     gradients[1]["0.weight"][3, 4] = 0
     for name in MATRICES:
         owed = sum(each[name].double() for each in gradients) - means[name].double()
-        torch.testing.assert_close(world.residual(name), owed.flatten(), rtol=0, atol=ROUNDING)  # type: ignore[union-attr]
+        torch.testing.assert_close(world.residual(name), owed.flatten(), rtol=0, atol=ROUNDING)
 
 
 # ---- steps without an effect -------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_a_distributed_checkpoint(stack: ExitStack, tmp_path: Path) -> None:
     world, other = World(stack, 1), World(stack, 1)
     for step in range(2):
         world.step(world.draw(step))
-    dcp.save({"hopsum": world.states[0]}, checkpoint_id=tmp_path, no_dist=True)
+    dcp.save({"hopsum": world.states[0]}, checkpoint_id=tmp_path, no_dist=True)  # type: ignore[attr-defined]
     load_checkpoint(other.states[0], tmp_path)
     require_as_before(other, saved(world))
     require_same(world.step(world.draw(5)), other.step(world.draw(5)))
@@ -498,12 +498,12 @@ def test_the_setting_in_the_environment(stack: ExitStack, monkeypatch: pytest.Mo
 
 
 def test_which_parameters_are_matrices() -> None:
-    assert shape_of(torch.empty(8, 4, 3, 3)) == Shape(8, 36)
+    assert shape_of(torch.empty(8, 4, 3, 3)) == MatrixShape(8, 36)
     assert shape_of(torch.empty(8)) is None
     assert shape_of(torch.empty(0, 4)) is None
     assert shape_of(torch.empty(4, 4, dtype=torch.complex64)) is None
     # Factors of rank 16 have 16 * (64 + 64) = 2048 of 4096 elements.
-    assert largest_rank(Shape(64, 64)) == 16
+    assert largest_rank(MatrixShape(64, 64)) == 16
 
 
 def test_what_is_not_compressed_is_no_matrix(stack: ExitStack) -> None:
