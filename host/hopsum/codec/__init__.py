@@ -8,6 +8,7 @@
     fixed             32-bit fixed point, added exactly: the uncompressed yardstick
     lossless          sparse vectors, added exactly: an index of the elements that are not zero, and a sketch that peels
     two_shot          codes that the ranks add up: for all-reduces without a switch
+    low_rank          factors of low rank: orthogonalisation and products that all ranks do alike
     lookup_table      optimal lookup tables, their expected error, and the table of a job (solved_tables: of small jobs)
     registry          codecs by name; every codec is checked on a small vector when it is made
     backends          the arithmetic, in numpy and in numba, equal bit for bit

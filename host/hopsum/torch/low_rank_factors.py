@@ -29,8 +29,9 @@ import torch
 
 from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec import CodecError, ErrorFeedback
+from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import Floats
-from hopsum.codec.low_rank import FactorKernels, orthonormal, random_columns
+from hopsum.codec.low_rank import orthonormal, random_columns
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals
@@ -354,7 +355,7 @@ class DevicePortion(LowRankPortion):
         self.feedback = self._residuals.device_feedback(layout.names, layout.sizes, self._place.device)
         self._scales = [self._staging.load(each.scale) for each in self._starts]
         with self._staging.on_kernels(ready):
-            self._sent = torch.empty(sum(layout.left), device=self._place.device)
+            self._sent = torch.empty(sum(layout.left), dtype=torch.float32, device=self._place.device)
             self._mean = self._sent
             self._kept: DeviceFeedback | None = None
             room = self.feedback.compensate_by(self._project)
@@ -391,7 +392,7 @@ class DevicePortion(LowRankPortion):
             if not bool(finite):
                 pending = self.feedback.pending
                 pending.copy_(torch.where(pending.isfinite(), pending, self.feedback.residual))
-            self._sent = torch.empty(sum(layout.right), device=self._place.device)
+            self._sent = torch.empty(sum(layout.right), dtype=torch.float32, device=self._place.device)
             made = layout.parts(self._sent, layout.right)
             for left, moment, scale, out in zip(self._left, self._moments, self._scales, made, strict=True):
                 torch.mm(left, moment, out=out)
@@ -466,7 +467,7 @@ def require_device_bytes(kernels: FactorKernels, device: torch.device) -> None:
     left, mean, own = factors[0], factors[1], factors[2][:, 1:].copy()
     rest, out = random_columns(0, rows, columns), np.empty((rows, columns), np.float32)
     p, q, part, kept = (torch.from_numpy(each.copy()).to(device) for each in (left, mean, own, rest))
-    made = torch.empty((rows, columns), device=device)
+    made = torch.empty((rows, columns), dtype=torch.float32, device=device)
     kernels.reconstruct(left, mean, own, rest, out)
     reconstruct_tensors(p, q, part, kept, made)
     for here, other in ((out, made), (rest, kept)):

@@ -25,8 +25,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
+from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
-from hopsum.codec.low_rank import FactorKernels, load_factor_kernels
+from hopsum.codec.low_rank import load_factor_kernels
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters

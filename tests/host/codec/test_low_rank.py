@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, low_rank
-from hopsum.codec.low_rank import FactorKernels, digest_of, load_factor_kernels, orthonormal, random_columns
+from hopsum.codec.backends.factor_kernels import FactorKernels
+from hopsum.codec.low_rank import digest_of, load_factor_kernels, orthonormal, random_columns
 
 pytest.importorskip("numba", reason="numba is not installed")
 

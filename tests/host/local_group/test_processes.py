@@ -62,3 +62,16 @@ def test_training_through_two_workers_for_four_ranks(tmp_path: Path) -> None:
     assert [bool(rank["residual"]) for rank in shared] == [True, False, True, False], "error feedback is the leaders'"
     assert [rank["stats"]["local_ranks"] for rank in shared] == [2] * RANKS
     assert [rank["stats"]["bytes_up"] > 0 for rank in shared] == [True, False, True, False]
+
+
+def test_low_rank_keeps_a_residual_on_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member's factors are summed whole within the host, and the leader's residual of Q says what the host's lack."""
+    monkeypatch.setenv("HOPSUM_LOW_RANK", "1")
+    with embedded_jobs(tmp_path, 2):
+        shared = run_hosts(f"file://{tmp_path}/job0.json", ("a", "b"))
+    assert len({rank["digest"] for rank in shared}) == 1
+    for rank in shared:
+        assert rank["out"] < 4e-6
+        assert rank["largest"] > 0.001, "there is no residual: the test proves nothing"
+        assert rank["residual"], "each rank has that of its own matrices"
+        assert rank["stats"]["low_rank"] == 1

@@ -62,7 +62,7 @@ Gradients = list[dict[str, torch.Tensor]]
 
 
 class World:
-    """Some ranks. `communicators` are their own if given, else of memory://."""
+    """Some ranks, on the CPU or on their `devices`. `communicators` are their own if given, else of memory://."""
 
     def __init__(
         self,
@@ -73,13 +73,15 @@ class World:
         communicators: Sequence[Communicator] = (),
         buckets: Sequence[Sequence[str]] = BUCKETS,
         own: Sequence[dict[str, Any]] = (),
+        devices: Sequence[str] = (),
         **options: Any,
     ) -> None:
         url = f"memory://low-rank-{next(_numbers)}?workers={workers}"
         self.comms = list(communicators) or [
             stack.enter_context(connect(url, rank=rank, codec=codec, deadline_s=60.0)) for rank in range(workers)
         ]
-        self.modules = [make_module() for _ in range(workers)]
+        self._devices = list(devices) or ["cpu"] * workers
+        self.modules = [make_module().to(device) for device in self._devices]
         options = {"low_rank": 2, "low_rank_start": 0} | options
         self.states = [
             HopsumState(comm, module, **options, **(own[comm.rank] if own else {}))
@@ -109,7 +111,7 @@ class World:
         futures = []
         for index, names in enumerate(self.buckets):
             if only is None or index in only:
-                buffer = torch.cat([gradients[name].flatten() for name in names])
+                buffer = torch.cat([gradients[name].flatten() for name in names]).to(self._devices[rank])
                 bucket = Bucket(self.modules[rank], names, buffer, index, index == len(self.buckets) - 1)
                 futures.append(hopsum_hook(self.states[rank], bucket))  # type: ignore[arg-type]
         return futures
@@ -119,7 +121,7 @@ class World:
         shapes = {name: each.shape for name, each in self.modules[0].named_parameters()}
         means: dict[str, torch.Tensor] = {}
         for names, future in zip(self.buckets, futures, strict=True):
-            parts = torch.split(future.wait(), [shapes[name].numel() for name in names])
+            parts = torch.split(future.wait().cpu(), [shapes[name].numel() for name in names])
             means |= {name: part.view(shapes[name]).clone() for name, part in zip(names, parts, strict=True)}
         return means
 

@@ -25,6 +25,7 @@ from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.device_codec import device_codec
 from hopsum.torch.device_reduction import PIECE_ELEMENTS, DeviceFeedback, DeviceReduction
 
+from ..torch.low_rank_world import Books, World, require_same
 from ..torch.test_hook import Bucket
 from .forms import FORMS
 
@@ -120,3 +121,16 @@ def test_the_hook_does_not_wait_for_the_gradients() -> None:
         mean = future.wait().cpu()
         left = state.state_dict()["residuals"][state.owner]["weight"]
         torch.testing.assert_close(mean + left, 2 + before, rtol=0, atol=1e-5)
+
+
+def test_matrices_of_low_rank_beside_those_on_the_host() -> None:
+    """Rank 0's gradients are on the GPU: means and factors have the bytes of the rank on the CPU."""
+    with ExitStack() as stack:
+        world = World(stack, 2, devices=["cuda", "cpu"])
+        books = Books(world)
+        for step in range(4):
+            books.step(world.draw(step))
+        require_same(*world.factors())
+        assert books.out() < 2e-5
+        residuals = world.states[0]._residuals._feedback.values()
+        assert any(isinstance(each, DeviceFeedback) for each in residuals)

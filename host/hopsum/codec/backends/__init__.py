@@ -6,6 +6,7 @@
     numba_kernels   compiled, for every processor that numba compiles for (thc_kernels, dither_kernels and range_kernels
                     as vector code; vector_code: its instructions; jit: the compilation; stream_kernels: a run of
                     chunks, for the worker's compiled loop)
+    factor_kernels  the definition and reference of factors of low rank; low_rank_kernels: the same, compiled
     threads         several threads for kernels that release the interpreter lock
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,

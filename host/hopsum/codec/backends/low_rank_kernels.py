@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of factors of low rank, compiled by numba. `hopsum.codec.low_rank` is the reference.
+"""The arithmetic of factors of low rank, compiled by numba. factor_kernels has the definition.
 
 No instruction has a fast-math flag and no call asks for a fused multiply-add, so that every processor rounds alike.
 """
@@ -12,10 +12,10 @@ import numpy as np
 from numba import extending as numba_extending
 from numba.core import cgutils
 
+from hopsum.codec.backends.factor_kernels import LEAST_SINE_SQUARED, FactorKernels
 from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
 from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, splat, store, vector
 from hopsum.codec.interface import Doubles, Floats
-from hopsum.codec.low_rank import LEAST_SINE_SQUARED, FactorKernels
 
 _numba_cgutils: Any = cgutils
 _extending: Any = numba_extending
