@@ -101,6 +101,8 @@ class Start(NamedTuple):
     """float32[rank, columns], orthonormal."""
     scale: Floats
     """float32[rank, 1]"""
+    digest: int
+    """Of both."""
 
 
 class Factors:
@@ -121,7 +123,8 @@ class Factors:
             if decoded is None or decoded.shape != (rank, columns):
                 decoded = random_columns(salt_of(name), rank, columns)
             basis, norms = orthonormal(self.kernels, decoded, salt_of(name))
-            self._starts[name] = Start(basis, _scale_of(norms))
+            scale = _scale_of(norms)
+            self._starts[name] = Start(basis, scale, crc32(scale.tobytes(), crc32(basis.tobytes())))
         return self._starts[name]
 
     def put(self, name: str, decoded: Floats) -> None:
@@ -212,8 +215,11 @@ class LowRankPortion(Portion):
     @property
     def tensors(self) -> list[tuple[str, int]]:
         """Return the names and elements of what the vector in progress consists of: P, after `turn` Q."""
-        sizes = self.layout.right if self._turned else self.layout.left
-        return list(zip(self.layout.names, sizes, strict=True))
+        if self._turned:
+            return list(zip(self.layout.names, self.layout.right, strict=True))
+        # Ranks compare names before they sum: those with other bases, as after other checkpoints, hear of it.
+        given = zip(self.layout.names, self._starts, self.layout.left, strict=True)
+        return [(f"{name} by basis {start.digest:08x}", elements) for name, start, elements in given]
 
     def clear(self, number: int) -> None:
         self.means[number].zero_()

@@ -24,6 +24,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
+from hopsum.agent import MismatchError
 from hopsum.codec.interface import NonFiniteError
 from hopsum.config import ConfigError
 from hopsum.connection import connect
@@ -445,6 +446,18 @@ def test_a_checkpoint_of_another_rank_of_factors(stack: ExitStack) -> None:
     books.note(gradients, means[0])
     require_same(*means)
     assert books.out() < ROUNDING
+
+
+def test_ranks_with_other_bases_hear_of_it(stack: ExitStack) -> None:
+    """One of them has gone on from another checkpoint: their means would differ, and nobody would see it."""
+    world = World(stack, 2)
+    world.step(world.draw(0))
+    others: Any = {name: each for name, each in world.states[1].state_dict().items() if name != "factors"}
+    world.states[1].load_state_dict(others)
+    futures = [world.begin(rank, each) for rank, each in enumerate(world.draw(1))]
+    for state, each in zip(world.states, futures, strict=True):
+        assert any([_fails(future) for future in each])
+        assert isinstance(state.failure, MismatchError)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------
