@@ -48,6 +48,7 @@ from hopsum_evaluation.bench.placements import (
     seats_of,
     start_switches,
     switches_of,
+    window_of,
 )
 from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
 from hopsum_evaluation.command_options import codec_argument
@@ -119,8 +120,10 @@ def add_common_options(parser: argparse.ArgumentParser, rates: str, window: int)
         help=f"rates of every link, as tc writes them, or {UNSHAPED} (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--window", type=int, default=window, help="packets in flight per worker and switch (default %(default)s)"
-    )
+        "--window", type=whole(1), default=window,
+        help="packets in flight per worker and switch, fewer where its subjects need more slots than a switch has "
+        "(default %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--buckets", type=whole(1), default=8,
         help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
@@ -164,8 +167,9 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     if find_spec("torch") is None:
         subjects = [name for name in subjects if not needs_gloo(name)]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
+    window = window_of(options.window, sum(not needs_gloo(name) for name in subjects))
     setting = AllReduceSetting(
-        options.rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed,
+        options.rates, options.workers, options.elements, options.buckets, window, options.runs, options.seed,
         subjects, options.placement, round_trip_s=options.round_trip, dilate=options.dilate,
     )  # fmt: skip
     start = time.perf_counter()

@@ -30,7 +30,7 @@ from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.switch_testbed import NATIVE_PORT
 from hopsum_topologies.worker_pool import WorkerPool
-from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
 
 PLACEMENTS: Final = ("fabric", "server", "hosts")
 _MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
@@ -87,6 +87,11 @@ def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Sea
         Seat(rank, NATIVE_PORT, _MAC, star.host_ip(rank), switches[0].service, star.hosts[rank].name)
         for rank in range(workers)
     ]
+
+
+def window_of(wanted: int, jobs: int) -> int:
+    """Return the slots of each of so many jobs at a switch: those that are wanted, if the switch has them for all."""
+    return min(wanted, MAX_SLOTS // max(jobs, 1))
 
 
 @dataclass(slots=True)

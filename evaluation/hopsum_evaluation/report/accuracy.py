@@ -20,7 +20,14 @@ from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import ShardedJobs, hosts_of, links_unavailable, seats_of, start_switches
+from hopsum_evaluation.bench.placements import (
+    ShardedJobs,
+    hosts_of,
+    links_unavailable,
+    seats_of,
+    start_switches,
+    window_of,
+)
 from hopsum_evaluation.report.accuracy_plan import UNSHAPED, AccuracyPlan, Course, TrainingOrder, TrainingRun, codec_of
 from hopsum_evaluation.report.experiment import Tell
 from hopsum_evaluation.report.time_to_target import is_ours
@@ -103,7 +110,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
         # A job of its own for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, name in enumerate(plan.codecs):
-            jobs.create(pool, codecs[name], WINDOW, folder / f"report{number}.json")
+            jobs.create(pool, codecs[name], window_of(WINDOW, len(plan.codecs)), folder / f"report{number}.json")
         pool.gather("ready")
         quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
         runs = _train_by_turns(trainings, star, pool, tell, keep)
