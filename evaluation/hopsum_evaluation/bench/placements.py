@@ -90,7 +90,7 @@ def seats_of(star: Star, switches: list[PlacedSwitch], workers: int) -> list[Sea
 
 
 def window_of(wanted: int, jobs: int) -> int:
-    """Return the slots of each of so many jobs at a switch: those that are wanted, if the switch has them for all."""
+    """Return the slots of each of so many jobs at a switch: `wanted`, or an equal share if that is less."""
     return min(wanted, MAX_SLOTS // max(jobs, 1))
 
 

@@ -286,7 +286,7 @@ class Reduction(ABC):
 
     @property
     def encoded(self) -> int:
-        """Return the chunks of the phase whose payloads are made: all, unless they are made in parts."""
+        """Return the number of chunks of the phase whose payloads are made: all, unless they are made in parts."""
         return 0 if self.phase is None else len(self.phase.payloads)
 
     def abort(self) -> None:
@@ -560,7 +560,7 @@ class ErrorFeedback:
     `give_back` withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
     residual + x - delivered. Between all-reduces it does not change.
 
-    Memory: a residual. For each all-reduce in progress `compensate` takes a second vector, and so does `begin` if the
+    Memory: a residual. While an all-reduce is in progress `compensate` has a second vector, and so has `begin` if the
     feedback is revocable. Error feedbacks share these (hopsum_wire.spare_arrays), unless they are revocable.
 
     Args:
@@ -581,8 +581,8 @@ class ErrorFeedback:
     def begin(self, x: Floats) -> Floats:
         """Begin an all-reduce of x. Return the array to fill with residual + x - delivered, float32[elements].
 
-        The caller reads an element of the residual before it writes that element: both may be one array. So the caller
-        may only `give_back` while it has written nothing.
+        The array may be the residual itself. Read each element of the residual before you write that element. Once
+        one is written, `give_back` is no longer allowed.
 
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.

@@ -101,7 +101,8 @@ class RangeCodec(ABC):
         It is not begun: see `begin`.
 
         Args:
-            x: and the next two: as for `encode`, of the whole vector.
+            x: float32[elements], of the whole vector, as own and context are. All arrays have to live as long as the
+                stream.
             payloads: uint8[chunks, up_bytes(op)], to be filled.
             mean: float32[elements], to be filled; x itself, if x is not needed once it is encoded. None: sums are not
                 decoded by chunks.
@@ -197,18 +198,17 @@ class RangeReduction(BlockReduction):
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._stream: ChunkStream | None = None
-        """The codes, once they are begun. `stream` is the same where it has machine code."""
+        """The codes, once the ranges are shared or machine code may begin. `stream` is the same if it has such code."""
         self._part_chunks = 0
         self._compiled = False
         self._kept: tuple[Floats, Floats] | None = None
         """The residual from before, and the array that becomes the residual. It may be the same."""
         self._added = 0
-        """Elements of the vector in that array that a codec in Python was given, whether it made payloads or raised."""
+        """Elements of the vector that `_encode` has added in that array, also where the codec raised then."""
         super().__init__(x, context, feedback, **options)
         # Once: machine code has its address.
         self._mean = np.empty(self.elements, np.float32) if self._out is None else self._out
-        # With an error feedback, what is encoded of x is in the pending array. Without, a caller whose all-reduce fails
-        # keeps x.
+        # Without error feedback x is the only copy: no sum may overwrite it before the last one is here.
         self._is_overwritten = feedback is None and self._out is not None and np.may_share_memory(self._out, self._x)
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:
@@ -217,7 +217,7 @@ class RangeReduction(BlockReduction):
 
     @property
     def encoded(self) -> int:
-        """Return the chunks of the phase whose payloads are made."""
+        """Return the number of chunks of the phase whose payloads are made."""
         return super().encoded if self._stream is None else self._stream.encoded
 
     @property
@@ -240,7 +240,7 @@ class RangeReduction(BlockReduction):
         return self._encode(min(end, len(stream.payloads)))
 
     def _encode(self, end: int) -> Bytes:
-        """Make the next payloads, up to chunk `end`, and settle their elements as if the sums had them."""
+        """Make the next payloads, up to chunk `end`, and subtract their contribution as if the sums had it."""
         stream, kept = self._stream, self._kept
         assert stream is not None
         assert self._shared is not None
@@ -266,7 +266,7 @@ class RangeReduction(BlockReduction):
         """Take the sums of some chunks early. See `Reduction`.
 
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
-        this does nothing. Only chunks that are encoded are taken.
+        this does nothing. The caller passes chunks that are encoded.
         """
         if self._stream is None or not self.codec.streams or self._is_overwritten:
             return
@@ -315,7 +315,7 @@ class RangeReduction(BlockReduction):
         return is_encoded or bool(np.isfinite(self._on_host()).all())
 
     def _keep_all(self, residual: Floats, pending: Floats) -> None:
-        """Let the pending array have all of the vector."""
+        """Set the pending array to x + residual, as if nothing were delivered."""
         stream, there = self._stream, self._added
         if stream is not None and stream.encoded:
             self._take_parts_back()
@@ -420,10 +420,10 @@ class RangeReduction(BlockReduction):
             self._stream.taken = 0
 
     def _note_absent(self, chunks: slice, contributors: Bitmaps, *, back: bool) -> None:
-        """Add to the pending array the contributions that the sums of its chunks have not; or subtract them again."""
+        """Add to the pending array this rank's contributions that the sums of chunks lack; or subtract them again."""
         if self._kept is None:
             return
-        # Block by block: a quorum may have had this rank in some chunks and not in others.
+        # Chunk by chunk: a quorum may have had this rank in some and not in others.
         absent = ~includes(contributors, self.context.rank)
         if not absent.any():
             return

@@ -363,12 +363,13 @@ class Thc(LookupTableCodec):
     Args:
         workers: of the job.
         bits: of a code on the wire, 4, 3 or 2.
-        result_bits: of an element of a result: as many as `bits`, or 8 for whole sums of codes of 4 bits. Left out: as
-            many as `bits` where lanes hold the signed sums of so many workers (17, with 2 bits 42), else 8.
+        result_bits: of an element of a result: as many as `bits`, or 8 for whole sums of codes of 4 bits. Left out:
+            8 with stochastic rounding; else `bits` up to 17 workers (42 with 2 bits), else 8.
         rounding: "dither", or "stochastic" for the published codec, with codes of 4 bits and whole sums.
         error_feedback: whether ranks keep error feedback. With "dither" hooks keep none if this is false, and the
-            values of requantised results then make up for what is clipped. False by default with `bits=2`, else True.
-            With "stochastic" it chooses the table (lookup_table.py), and the default is False.
+            values of requantised results then make up for what is clipped. The default is False with `bits=2`, else
+            True. With "stochastic" it only chooses the table (lookup_table.py): hooks keep feedback whatever it says,
+            and the default is False.
         table: up to 16 values, for stochastic rounding. The best one that fits workers and lanes if left out.
         lane_bits: 8, or for stochastic rounding 16 (LOOKUP_ADD16).
         kernels: of a backend; "auto" on one thread if left out.
@@ -399,7 +400,7 @@ class Thc(LookupTableCodec):
             raise CodecError(f"thc with codes of {bits} bits: {', '.join(map(str, RESULT_BITS))}")
         if rounding not in ROUNDINGS:
             raise CodecError(f"thc with rounding={rounding}: {' or '.join(ROUNDINGS)}")
-        # Few bits without a bias do better without feedback where an optimiser divides by the gradient's noise.
+        # Without feedback few bits do better where an optimiser divides by the root of the gradients' mean square.
         kept = (rounding == "dither" and bits > min(RESULT_BITS)) if error_feedback is None else error_feedback
         dither = None
         if rounding == "dither":

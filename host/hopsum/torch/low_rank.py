@@ -192,7 +192,7 @@ class LowRank:
         self._sums: _StepSums | None = None
 
     def begin_step(self) -> None:
-        """Begin a step. One whose last bucket never came was given up: its residuals are as before it."""
+        """Begin a step. If the step before is incomplete, its residuals become what they were before it."""
         before, self._sums = self._sums, _StepSums()
         if before is not None and any(each.state is not _State.OVER for each in before.entries):
             # In the thread that uses the residuals: they are free when this returns.

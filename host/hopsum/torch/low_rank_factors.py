@@ -102,7 +102,7 @@ class Start(NamedTuple):
     scale: Floats
     """float32[rank, 1]"""
     digest: int
-    """Of both."""
+    """Checksum of both, by which ranks compare them."""
 
 
 class Factors:
@@ -117,7 +117,7 @@ class Factors:
         self._starts: dict[str, Start] = {}
 
     def start(self, name: str, rank: int, columns: int) -> Start:
-        """Return what a matrix's step begins with; of the same decoded Q until `put`."""
+        """Return what a matrix's step begins with: the same object until `put`."""
         if name not in self._starts or self._starts[name].basis.shape != (rank, columns):
             decoded = self._decoded.get(name)
             if decoded is None or decoded.shape != (rank, columns):
@@ -161,8 +161,8 @@ def _scale_of(norms: Floats) -> Floats:
 class LowRankPortion(Portion):
     """The matrices of a bucket on their way through two sums. `Portion` says what the step does with it.
 
-    The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` ends it without an effect. Q is
-    kept by `apply`, when the whole step has its means.
+    The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` before that ends it without an
+    effect. The step may take a commit back. Q is kept by `apply`, when the whole step has its means.
 
     Args:
         buffer: of the bucket.

@@ -220,7 +220,7 @@ def begin(memory: Any, sent_at: Any, before: Any, first_at: Any, rest_at: Any) -
 
 @kernel(_I64, _I64, _I64)
 def encode(memory: Any, first: Any, end: Any) -> None:
-    """Make the payloads of chunks first .. end - 1, and settle them as if the sums had them."""
+    """Make the payloads of chunks first .. end - 1, and subtract their contribution as if the sums had it."""
     w = _integers(memory)
     row = scratch(_ELEMENTS_MAX, f32)
     payloads = w[PAYLOADS] + first * w[UP_BYTES]
@@ -239,11 +239,12 @@ def encode(memory: Any, first: Any, end: Any) -> None:
 
 @inner
 def _note_absent(w: Any, first: Any, end: Any, contributors: Any, row: Any) -> None:
-    """Add to what becomes the residual the own contributions that the sums of chunks first .. end - 1 have not."""
+    """Add to what becomes the residual this rank's contributions that the sums of chunks first .. end - 1 lack."""
     absent = False
     for block in range(first, end):
         factor = f32(0)
         if contributors[block] >> u64(w[RANK]) & u64(1) == u64(0):
+            # DEQUANTIZE subtracts a factor times the code's value.
             factor = f32(-_doubles(w[UNITS])[block])
             absent = True
         _floats(w[FACTORS])[block] = factor
@@ -253,7 +254,7 @@ def _note_absent(w: Any, first: Any, end: Any, contributors: Any, row: Any) -> N
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
 def decode(memory: Any, first: Any, end: Any, results_at: Any, contributors_at: Any) -> None:
-    """Decode the sums of chunks first .. end - 1, which are encoded, and settle them (W5).
+    """Decode the sums of chunks first .. end - 1, which this rank has encoded, and settle them (protocol.md, W5).
 
     Args:
         memory: of the vector.
