@@ -123,7 +123,7 @@ def test_the_error_of_many_means_falls_as_the_root_of_their_number() -> None:
 def test_a_mean_with_feedback_has_the_rest_of_the_one_before() -> None:
     told = said(
         r"is (0\.\d+) with feedback and (0\.\d+) without \(`thc`\), (0\.\d+) and (0\.\d+) \(`bits=3`\), (0\.\d+) and "
-        r"(0\.\d+) \(`bits=2`\), and (0\.\d+) and (0\.\d+) with whole sums"
+        r"(0\.\d+) \(`bits=2`\), and (0\.\d+) and (0\.\d+) with `thc:result_bits=8`"
     )
     names = ("thc", "thc", "thc:bits=3", "thc:bits=3", "thc:bits=2,error_feedback=true", "thc:bits=2",
              "thc:result_bits=8", "thc:result_bits=8")  # fmt: skip
@@ -138,5 +138,6 @@ def test_a_mean_with_feedback_has_the_rest_of_the_one_before() -> None:
 
 
 def test_lanes_have_room_for_as_many_workers_as_said() -> None:
-    most = [int(each) for each in said(r"room for (\d+) workers with codes of 4 or 3 bits, and for (\d+) workers")]
+    told = said(r"room for the (\d+) workers that a job with codes of 4 or 3 bits may have, and for (\d+) workers")
+    most = [int(each) for each in told]
     assert most == [MOST_WORKERS[4], MOST_WORKERS[2]] == [MOST_WORKERS[3], MOST_WORKERS[2]]
