@@ -228,8 +228,14 @@ def encode(memory: Any, first: Any, end: Any) -> None:
         _work(w, i64(ENCODE), first, end, payloads, i64(0), w[X], row)
         return
     x, before, pending = _floats(w[X]), _floats(w[BEFORE]), _floats(w[PENDING])
-    for j in range(first * w[BLOCK], min(end * w[BLOCK], w[ELEMENTS])):
-        pending[j] = x[j] + before[j]
+    start, stop = first * w[BLOCK], min(end * w[BLOCK], w[ELEMENTS])
+    # Two loops: the compiler makes vector code of the second one only where no array may be another.
+    if w[BEFORE] == w[PENDING]:
+        for j in range(start, stop):
+            pending[j] += x[j]
+    else:
+        for j in range(start, stop):
+            pending[j] = x[j] + before[j]
     _work(w, i64(ENCODE), first, end, payloads, i64(0), w[PENDING], row)
     # The elements are in the processor's cache here. When the sums come, they are not.
     for block in range(first, end):
