@@ -23,32 +23,13 @@ from hopsum.connection import connect
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_wire import Op
 
+from .test_hook import Bucket
+
 WHOLE: Final = "thc:result_bits=8"
 """A codec whose results are whole sums: books balance to rounding."""
 BUCKETS: Final = (("2.weight", "2.bias"), ("1.weight", "0.bias"), ("0.weight",))
 """The last layers first, as DDP has them."""
 _numbers: Final = count()
-
-
-class Bucket:
-    """What the hook uses of a GradBucket."""
-
-    def __init__(self, module: nn.Module, names: Sequence[str], buffer: torch.Tensor, index: int, last: bool) -> None:
-        parameters = dict(module.named_parameters())
-        self._parameters: list[torch.Tensor] = [parameters[name] for name in names]
-        self._buffer, self._index, self._last = buffer, index, last
-
-    def buffer(self) -> torch.Tensor:
-        return self._buffer
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self._parameters
-
-    def index(self) -> int:
-        return self._index
-
-    def is_last(self) -> bool:
-        return self._last
 
 
 def make_module() -> nn.Module:
