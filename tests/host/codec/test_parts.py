@@ -318,6 +318,34 @@ def test_an_abort_of_codes_that_machine_code_has_begun_gives_the_whole_vector_ba
     np.testing.assert_allclose(feedback.residual, expected, rtol=0, atol=2.0**-22 * float(np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_feedback_that_can_be_given_back_has_the_same_residual(form: tuple[str, dict[str, Any]]) -> None:
+    """Machine code has a loop of its own for an array that is the residual and what becomes it."""
+    codec, found = codec_of(form, "auto"), []
+    for revocable in (False, True):
+        x, feedback = layered(5_000, 1), ErrorFeedback(5_000, revocable=revocable)
+        before = feedback.residual[:] = 0.1 * layered(5_000, 2)
+        reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
+        reduction.encode_in_parts(2, compiled=True)
+        assert reduction.phase is not None
+        reduction.take(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
+        stream = reduction.stream
+        if stream is not None and stream.memory is not None and stream.encoder is not None:
+            stream.encoder(address_of(stream.memory), 0, 3)
+            stream.encoded = 3
+        while reduction.encoded < len(reduction.phase.payloads):
+            reduction.encode_part()
+        results, contributors = simulate_switch(
+            reduction.phase.op, [reduction.phase.payloads], codec.lookup, code_group=codec.code_group
+        )
+        reduction.take(results, contributors << np.uint64(1))
+        found.append(feedback.residual.copy())
+        feedback.give_back(slice(None))
+        assert np.array_equal(feedback.residual, before) is revocable
+
+    assert found[0].tobytes() == found[1].tobytes()
+
+
 def test_a_vector_in_place_takes_no_second_vector() -> None:
     """Neither for x + residual nor for the mean: codes and sums of half a byte, and what a block needs."""
     codec, elements = codec_of(("thc", {}), "auto"), 1 << 20
