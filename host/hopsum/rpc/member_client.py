@@ -37,6 +37,8 @@ _AGAIN_S: Final = (0.1, 2.0)
 """Pause after the first call without an answer, and the longest."""
 _BUSY: Final = "RESOURCE_EXHAUSTED"
 _NO_PLACE: Final = ("UNAUTHENTICATED", "NOT_FOUND")
+# Not the random module's own generator: a script seeds it alike on all ranks, and counts on its order.
+_random: Final = random.SystemRandom()
 Answer = TypeVar("Answer")
 
 
@@ -327,5 +329,5 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | 
             if notice is not None:
                 notice.say(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
         # Jitter keeps the workers of one job from calling in step.
-        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        time.sleep(pause_s * _random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, longest_s)

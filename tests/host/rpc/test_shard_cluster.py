@@ -71,8 +71,9 @@ def vectors(step: int) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
 
 
 def sum_all(jobs: list[Communicator], step: int, feedback: list[ErrorFeedback]) -> None:
-    futures = [job.submit(x, feedback=own) for job, x, own in zip(jobs, vectors(step), feedback, strict=True)]
+    # Before the call, which changes the residuals in place.
     before = [own.residual.astype(np.float64) for own in feedback]
+    futures = [job.submit(x, feedback=own) for job, x, own in zip(jobs, vectors(step), feedback, strict=True)]
     results = [future.result(WAIT_S) for future in futures]
     assert results[0].mean.tobytes() == results[1].mean.tobytes()
     balance = sum(vectors(step)) + sum(before) - 2 * results[0].mean - sum(own.residual for own in feedback)
