@@ -50,7 +50,7 @@ test-cuda: setup-dev ## on a machine with a CUDA GPU: the codec's benchmark, int
 	@$(PY) -m hopsum_evaluation.torch.bench --device cuda > gpu-bench.json && cat gpu-bench.json
 	@$(PY) -m pytest -q -rs --numprocesses 0 $(CUDA_TESTS) $(ARGS)
 
-TORCH_TESTS := $(addprefix tests/host/,torch torch_codec torch_device local_group) tests/evaluation/report/test_accuracy_models.py
+TORCH_TESTS := $(addprefix tests/host/,torch torch_codec torch_device local_group) tests/evaluation/training/test_accuracy_models.py
 TORCH_VENV   = $(VENV)-torch-$(TORCH)$(if $(PYTHON),-$(notdir $(PYTHON)))
 test-torch:      ## the torch tests on another version, in an environment of its own (TORCH=2.8.0; PYTHON=python3.13 for another Python)
 	@test -n "$(TORCH)" || { echo "make test-torch needs a version: TORCH=2.8.0" >&2; exit 2; }

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ERROR_FOLDERS = ("wire", "host", "switch", "controlplane", "topologies", "cli")
+ERROR_FOLDERS = ("base", "wire", "host", "switch", "controlplane", "topologies", "cli")
 """Folders whose public exceptions all have a remedy, or are marked as internal."""
 PART = re.compile(r"^\{\{(\w+)(?: (\w+))?\}\}$", re.MULTILINE)
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
-from hopsum_switch.internal_error import internal_error
+from hopsum_base.internal_error import internal_error
 
 
 class Command(NamedTuple):
@@ -91,12 +91,12 @@ COMMANDS = {
     ),
     "bench accuracy": Command(
         "time trainings to a target over shaped links, beside other schemes (root)",
-        "hopsum_evaluation.report.accuracy_bench",
+        "hopsum_evaluation.training.accuracy_bench",
         "demo",
     ),
     "bench training": Command(
         "time steps of models at their published size over shaped links, beside other schemes (root)",
-        "hopsum_evaluation.report.training_bench",
+        "hopsum_evaluation.training.training_bench",
         "demo",
     ),
     "bench dataplane": Command(

@@ -12,9 +12,8 @@ from pathlib import Path
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_base.token_files import read_admin_tokens
 from hopsum_cli.context import complete
-from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.token_files import read_token
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import ControllerSnapshot
 
@@ -43,10 +42,7 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
     """
     # Without a token file the call has no token: a controller on loopback may need none.
     token_file = complete(options).admin_token_file
-    try:
-        token = "" if not token_file else read_token(Path(token_file), "admin_token_file")
-    except ControlPlaneError as error:
-        raise HopsumError(str(error)) from error
+    token = "" if not token_file else read_admin_tokens(Path(token_file), HopsumError)[0].token
     with Channel(address_of(options)) as channel:
         yield JobsClient(channel, token)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hopsum_switch.cli import existing_file
+from hopsum_base.arguments import existing_file
 from hopsum_topologies.errors import TopologyError
 
 

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_base.arguments import existing_file
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
-from hopsum_switch.cli import existing_file, port_number
+from hopsum_switch.cli import port_number
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals
 from hopsum_topologies.ptf.case_runner import RunnerError, list_cases, log_folder, run_cases

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.program import (
     BASE_TABLES,
@@ -22,7 +23,6 @@ from hopsum_controlplane.program import (
     Program,
 )
 from hopsum_wire import CODE_GROUPS
-from hopsum_wire.p4runtime import p4info_pb2
 
 _NEAREST = 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -20,7 +21,6 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import Names, P4Info, ProgramField, Table
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 # P4Runtime wants a priority for ternary matches. Entries do not overlap, so any number will do.
 _PRIORITY = 1

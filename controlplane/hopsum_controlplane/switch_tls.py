@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 
+from hopsum_base.tls_client import Contents, TlsClientFiles
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_wire.tls_client import Contents, TlsClientFiles
 
 _PROBE_S = 2.0
 

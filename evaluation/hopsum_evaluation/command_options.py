@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and tables of several commands: the codec of a job, the link of worker processes, figures by row."""
+"""Options and tables of several commands: the link of worker processes, figures by row."""
 
 from __future__ import annotations
 
@@ -10,26 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from hopsum.codec import CODECS, CodecError, parse_codec, require_switch
 from hopsum.transport.scapy_link import PacketView
-
-
-def codec_argument(text: str) -> str:
-    """Check that `NAME` or `NAME:OPTION=VALUE,...` names a codec, and return it. Raises ArgumentTypeError."""
-    try:
-        return str(parse_codec(text))
-    except CodecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def switch_codec_argument(text: str) -> str:
-    """Check that a text names a codec for which a switch can sum, and return it. Raises ArgumentTypeError."""
-    codec = codec_argument(text)
-    try:
-        require_switch(CODECS[parse_codec(codec).name])
-    except CodecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return codec
 
 
 def add_link_options(parser: argparse.ArgumentParser) -> None:

@@ -21,9 +21,9 @@ from rich.table import Table
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
+from hopsum_base.units import whole
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.command_options import add_link_options, check_link_options, view_of
-from hopsum_evaluation.units import whole
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
 from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed

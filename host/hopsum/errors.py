@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from hopsum_wire.errors import HopsumError
+from hopsum_base.errors import HopsumError
 
 __all__ = [
     "AllReduceError",

@@ -18,8 +18,8 @@ from typing import Any
 
 from scapy.layers.l2 import Ether
 
+from hopsum_base.process_end import die_with_parent
 from hopsum_labs.rule_checks import Failed
-from hopsum_wire.process_end import die_with_parent
 
 AllReduce = Callable[[Any, int, int, Sequence[Any]], Sequence[Any]]
 # The first byte of a message. A frame goes both ways, a call to the worker, a result or a failure to the grader.

@@ -15,6 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
+from hopsum_base.arguments import existing_file
+from hopsum_base.log_writer import LogWriter
+from hopsum_base.process_end import bound_end, die_with_parent
+from hopsum_base.service_manager import ServiceManager
+from hopsum_base.tls_server import TlsServerFiles
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.grpc_address import ServerError, ServerTls, default_address
 from hopsum_switch.observe.metrics import MetricsError, MetricsServer
@@ -26,10 +31,6 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
-from hopsum_wire.log_writer import LogWriter
-from hopsum_wire.process_end import bound_end, die_with_parent
-from hopsum_wire.service_manager import ServiceManager
-from hopsum_wire.tls_server import TlsServerFiles
 
 T = TypeVar("T")
 MAX_TCP_PORT = 65535
@@ -349,9 +350,3 @@ port_number = _checked(_port_number)
 """The parser of a switch port's number, for argparse."""
 
 
-def existing_file(text: str) -> Path:
-    """Return the path of a file, for argparse. Raises ArgumentTypeError: there is none."""
-    path = Path(text)
-    if not path.is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {text}")
-    return path

@@ -19,8 +19,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from hopsum_wire.quiet_grpc import grpc
-from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles, read_names
+from hopsum_base.quiet_grpc import grpc
+from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_names
 
 _UNIX = "unix:"
 # The bits that the umask takes from the mode of a new socket.

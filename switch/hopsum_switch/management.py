@@ -23,14 +23,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hopsum_base.internal_error import internal_error
+from hopsum_base.quiet_grpc import details, grpc
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
-from hopsum_switch.internal_error import internal_error
 from hopsum_switch.observe.snapshot import SnapshotError, freeze
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
-from hopsum_wire.quiet_grpc import details, grpc
 
 SERVICE = "hopsum_switch.Management"
 # gRPC takes 4 MiB by default, less than the registers of a program may have.

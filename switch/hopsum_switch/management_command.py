@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_switch.grpc_address import default_address
 from hopsum_switch.management import ManagementClient, ManagementError
-from hopsum_wire.quiet_grpc import grpc
 
 _TIMEOUT_S = 30.0
 

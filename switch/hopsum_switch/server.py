@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hopsum_base.p4runtime import p4runtime_pb2_grpc
+from hopsum_base.quiet_grpc import grpc
 from hopsum_switch.engine import Engine
 from hopsum_switch.grpc_address import ServerError, ServerTls, listen
 from hopsum_switch.management import Management, add_to_server
@@ -29,8 +31,6 @@ from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService, Reque
 from hopsum_switch.ports.capture import CaptureFolder
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import check_port_number
-from hopsum_wire.p4runtime import p4runtime_pb2_grpc
-from hopsum_wire.quiet_grpc import grpc
 
 _log = logging.getLogger(__name__)
 # The default of bmv2.

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
+from hopsum_base.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, artifacts
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 NOW = 1_700_000_000
 MakeSpec = Callable[..., JobSpec]

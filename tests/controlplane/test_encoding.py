@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_controlplane import (
     ControlPlaneError,
     Job,
@@ -27,7 +28,6 @@ from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire import Op
 from hopsum_wire.membership import membership_document
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .conftest import TABLE2, TABLE3, TABLE4, TABLE16
 

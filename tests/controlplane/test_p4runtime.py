@@ -18,6 +18,7 @@ from google.rpc import code_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_controlplane import ControlPlaneError, WriteError
 from hopsum_controlplane.devices import p4runtime_session
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
@@ -31,7 +32,6 @@ from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, Switch
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_switch.p4runtime.service import Arbitration
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 from ..support.clock import FakeClock
 

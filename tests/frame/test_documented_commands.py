@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_cli.main import COMMANDS, GROUPS
 from hopsum_controlplane.prometheus_metrics import CONDITION_REASONS
-from hopsum_wire.p4runtime import p4info_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -124,7 +124,7 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text()
 ID = r"[NSTWRPOEM][1-9]"
 CITED = re.compile(rf"(?:\(|\brules? ){ID}(?:(?:, | and | to ){ID})*\b(?=\)|[ ,.;:]|$)", re.MULTILINE)
 FOLDERS = {
-    ".py": ("wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests", "tests"),
+    ".py": ("base", "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli", "ptf_tests", "tests"),
     ".p4": ("p4",),
     ".md": ("p4", "docs"),
 }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli")
+PACKAGES = ("base", "wire", "host", "switch", "controlplane", "topologies", "evaluation", "cli")
 SOURCES = [
     path
     for folder in (*PACKAGES, "ptf_tests", "tests", "tools", "p4")

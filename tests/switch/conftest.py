@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 # First of all: without it protobuf refuses P4Runtime's stubs, which test modules import by their own name.
-import hopsum_wire.p4runtime  # noqa: F401
+import hopsum_base.p4runtime  # noqa: F401
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_topologies.bmv2_stream import PacketStream
-from hopsum_wire.quiet_grpc import grpc
 
 
 def test_a_frame_before_the_ports_are_open_is_sent_again() -> None:

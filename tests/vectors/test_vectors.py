@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.port_links import OutputFrame
@@ -16,7 +17,6 @@ from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, rec
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 pytestmark = pytest.mark.system
 DATA = Path(__file__).resolve().parent / "data"

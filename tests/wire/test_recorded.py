@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsum_base.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 from hopsum_wire import CODE_GROUPS, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum_wire.generations import Decided, Resume
 from hopsum_wire.membership import (
@@ -24,7 +25,6 @@ from hopsum_wire.membership import (
     membership_document,
     parse_membership,
 )
-from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, serialized_file
 
 from .recorded import as_dict, messages, recorded
 
@@ -92,7 +92,7 @@ class Refusal(MetaPathFinder):
             raise TypeError("Descriptors cannot be created directly.")
 
 sys.meta_path.insert(0, Refusal())
-from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
+from hopsum_base.p4runtime import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 assert not Refusal.armed or not sys.meta_path[0].armed
 assert not hasattr(p4runtime_pb2, "_descriptor"), "the stub itself was executed"
 from p4.v1.p4runtime_pb2 import Update

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess, SwitchProcess
-from hopsum_wire.owned_folder import OwnedFolder
 
 _PROGRAM = "simple_switch_grpc"
 # An overloaded machine takes seconds to start bmv2.

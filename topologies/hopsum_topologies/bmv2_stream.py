@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from hopsum_wire.quiet_grpc import grpc
+from hopsum_base.quiet_grpc import grpc
 
 _DEADLINE_S = 60.0
 _TRY_AGAIN_S = 0.01

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
+from hopsum_base.process_end import die_with_parent
 from hopsum_topologies.netns import enter_namespace
-from hopsum_wire.process_end import die_with_parent
 
 
 def main(arguments: list[str]) -> None:

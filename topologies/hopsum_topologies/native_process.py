@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess, SwitchProcess
-from hopsum_wire.owned_folder import OwnedFolder
 
 _START_S = 60.0
 # hopsum_switch prints this line once all ports are open and P4Runtime answers.

@@ -27,8 +27,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hopsum_base.owned_folder import remove_left_folders
 from hopsum_topologies.errors import TopologyError
-from hopsum_wire.owned_folder import remove_left_folders
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _NAMESPACES = Path("/var/run/netns")

@@ -10,9 +10,9 @@ from typing import Literal, TypeVar
 
 from hopsum.transport.scapy_link import PacketView, ScapyLink
 from hopsum.transport.udp_link import UdpLink
+from hopsum_base.interfaces import interface_of
 from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
-from hopsum_wire.interfaces import interface_of
 
 T = TypeVar("T")
 LinkKind = Literal["udp", "scapy"]

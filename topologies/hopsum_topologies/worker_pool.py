@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from hopsum_wire.process_end import die_with_parent
+from hopsum_base.process_end import die_with_parent
 
 SILENCE_S = 600.0
 """The time without a message from any worker after which the pool reports a hang."""

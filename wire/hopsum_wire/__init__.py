@@ -7,9 +7,6 @@ membership   the document that tells a worker its job
 generations  the statements at the change from one generation to the next
 watch        the contents of heartbeats, and rates between two of them
 control      the messages between hosts and the controller (protobuf)
-web_server   the HTTP server of pages and metrics of controller and switch
-owned_folder temporary folders of processes, removed though their owners are killed
-p4runtime    the messages between a controller and its switches, on whatever protobuf is installed
 
 Importing this package needs numpy only. `hopsum_wire.scapy` is the human form of a packet.
 """

@@ -8,11 +8,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hopsum_base.spare_arrays import spare_array
 from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_DTYPE, Drop, Kind
 from hopsum_wire.errors import WireError
 from hopsum_wire.header import Header
 from hopsum_wire.payload import up_bytes
-from hopsum_wire.spare_arrays import spare_array
 
 
 @lru_cache(64)

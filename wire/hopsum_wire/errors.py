@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all errors of hopsum, and the error of bytes that claim to be a packet."""
+"""The error of bytes that claim to be a packet."""
 
 from __future__ import annotations
 
 from hopsum_wire._layout import Drop
-
-
-class HopsumError(Exception):
-    """Base of all errors that hopsum raises on its own account."""
 
 
 class WireError(ValueError):

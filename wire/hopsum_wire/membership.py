@@ -39,9 +39,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum_base.errors import HopsumError
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
 from hopsum_wire._layout import TABLE_ENTRIES
-from hopsum_wire.errors import HopsumError
 from hopsum_wire.generations import MAX_SHARDS, Decided, Resume
 from hopsum_wire.payload import SHAPES, TABLE_NAMES
 

@@ -14,6 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum_base.process_end import bound_end, die_with_parent
+from hopsum_base.service_manager import ServiceManager
+from hopsum_base.tls_server import ServerCredentials
+from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_reconciler import MayRemove
@@ -21,10 +25,6 @@ from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
-from hopsum_controlplane.token_files import AdminToken
-from hopsum_wire.process_end import bound_end, die_with_parent
-from hopsum_wire.service_manager import ServiceManager
-from hopsum_wire.tls_server import ServerCredentials
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # systemd advises to report at half of WatchdogSec; a third leaves room for one report that comes late.

@@ -8,8 +8,8 @@ from typing import Final
 
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import mtu_towards
+from hopsum_base import interfaces
 from hopsum_cli.diagnosis.rows import CheckRow, failed, passed
-from hopsum_wire import interfaces
 from hopsum_wire.membership import Endpoint
 from hopsum_wire.payload import PACKET_BYTES
 

@@ -24,11 +24,11 @@ from hopsum.rpc.channel import CALL_S, Channel, ControllerAddress, ControllerErr
 from hopsum.rpc.controller_job import leaf_of, source_towards
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base import interfaces
 from hopsum_cli.diagnosis import host_checks, switch_checks
 from hopsum_cli.diagnosis.probe_client import ProbeSource, open_probe_client
 from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
 from hopsum_cli.diagnosis.worker_side import Patience
-from hopsum_wire import interfaces
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import Endpoint
 

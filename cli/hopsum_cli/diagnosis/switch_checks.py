@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import name_ranks
+from hopsum_base.interfaces import Route
 from hopsum_cli.diagnosis.probe_client import Place, ProbeClient
 from hopsum_cli.diagnosis.rows import CheckRow, failed, passed
 from hopsum_wire import Header, State
-from hopsum_wire.interfaces import Route
 from hopsum_wire.membership import Endpoint, JobMembership
 
 # A tenth is a bad network that still works.

@@ -30,10 +30,10 @@ from typing import Final
 from hopsum.config import ConfigError
 from hopsum.connection.membership_url import membership_at
 from hopsum.errors import name_ranks
+from hopsum_base import interfaces
 from hopsum_cli.diagnosis import host_checks, switch_checks
 from hopsum_cli.diagnosis.probe_client import ProbeClient, ProbeSource, open_probe_client
 from hopsum_cli.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, of_shard, passed, skipped
-from hopsum_wire import interfaces
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 from hopsum_wire.payload import LONGEST_BYTES
 

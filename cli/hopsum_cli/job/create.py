@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
+from hopsum.codec.arguments import switch_codec_argument
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
+from hopsum_base.units import rate_bits_per_s, time_s
 from hopsum_cli.operator import address_of, operator
-from hopsum_evaluation.command_options import switch_codec_argument
-from hopsum_evaluation.units import rate_bits_per_s, time_s
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, make_codec
+from hopsum.codec.arguments import switch_codec_argument
 from hopsum.codec.dither import CLASSES, Dither
 from hopsum.codec.thc import LookupTableCodec
-from hopsum_evaluation.command_options import switch_codec_argument
 from hopsum_evaluation.expected_error import expected_normal_nmse
 
 SUMMARY: Final = "the table of a job with a codec, and the values of requantised results"

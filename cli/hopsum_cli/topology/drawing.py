@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from hopsum_evaluation.units import said_rate
+from hopsum_base.units import said_rate
 from hopsum_topologies.description import Link, Topology
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import job_tables, make_codec
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
 from hopsum_cli.topology.worker_commands import commands_for, follow
@@ -33,7 +34,6 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, write_job
 from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_reach, traffic
-from hopsum_wire.owned_folder import OwnedFolder
 
 REACH_S: Final = 20.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from hopsum.codec.arguments import switch_codec_argument
+from hopsum_base.arguments import existing_file
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, link_lines
-from hopsum_evaluation.command_options import switch_codec_argument
-from hopsum_switch.cli import existing_file
 from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError
 

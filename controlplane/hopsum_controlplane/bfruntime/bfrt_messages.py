@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from hopsum_wire.quiet_grpc import grpc
+from hopsum_base.quiet_grpc import grpc
 
 _PACKAGE: Final = "bfrt_proto"
 SERVICE: Final = f"{_PACKAGE}.BfRuntime"

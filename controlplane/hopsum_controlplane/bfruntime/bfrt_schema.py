@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
-from hopsum_wire.p4runtime import p4info_pb2
 
 PIPE: Final = "pipe."
 """The prefix of the names of a program's tables. A name in P4Info has none."""

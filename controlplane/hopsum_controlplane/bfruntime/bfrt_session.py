@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from google.rpc import code_pb2
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.bfruntime.bfrt_messages import (
     ALL_DIRECTIONS,
     ALL_PARSERS,
@@ -28,7 +29,6 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
 from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls
-from hopsum_wire.quiet_grpc import grpc
 
 _CLOSE_S: Final = 2.0
 _OPTIONS: Final = (

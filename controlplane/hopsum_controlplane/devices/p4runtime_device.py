@@ -11,6 +11,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from hopsum_base.p4runtime import p4runtime_pb2
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
 from hopsum_controlplane.devices.switch_channel import refusals
@@ -25,8 +27,6 @@ from hopsum_controlplane.errors import (
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.p4runtime_encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.switch_tls import SwitchTls
-from hopsum_wire.p4runtime import p4runtime_pb2
-from hopsum_wire.quiet_grpc import grpc
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest

@@ -24,11 +24,11 @@ from typing import Final, NamedTuple
 
 from google.rpc import code_pb2
 
+from hopsum_base.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, open_channel
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_tls import SwitchTls, no_answer
-from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
-from hopsum_wire.quiet_grpc import grpc
 
 ElectionId = tuple[int, int]
 OWNERS: Final = 1 << 32

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from google.rpc import code_pb2, status_pb2
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.switch_tls import SwitchTls
-from hopsum_wire.quiet_grpc import grpc
 
 _METADATA_BYTES: Final = 4 << 20
 OPTIONS: Final = (

@@ -7,10 +7,10 @@ import hmac
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from hopsum_base.tls_server import TlsServerFiles
+from hopsum_base.token_files import MAX_TOKEN_CHARACTERS, AdminToken
 from hopsum_controlplane.errors import UnauthenticatedError
-from hopsum_controlplane.token_files import MAX_TOKEN_CHARACTERS, AdminToken
 from hopsum_wire.control.services import BEARER
-from hopsum_wire.tls_server import TlsServerFiles
 
 ANYBODY: Final = "anybody"
 

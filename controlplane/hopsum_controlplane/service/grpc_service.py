@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from hopsum_base.quiet_grpc import grpc
+from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_names
+from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
@@ -20,11 +23,8 @@ from hopsum_controlplane.service.event_loop import Bell, EventLoop
 from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
 from hopsum_controlplane.service.operator_service import Jobs
-from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
-from hopsum_wire.quiet_grpc import grpc
-from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles, read_names
 
 BEAT_THREADS: Final = 4
 """The threads for heartbeats alone."""
@@ -223,7 +223,7 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     if config.tls_certificate is not None and config.tls_key is not None:
         tls = TlsServerFiles(config.tls_certificate, config.tls_key, config.tls_client_ca)
         ServerCredentials(tls, ControlPlaneError)
-    tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file)
+    tokens = () if config.admin_token_file is None else read_admin_tokens(config.admin_token_file, ControlPlaneError)
     _require_token(config.listen, tokens)
     for each in config.switches:
         if each.tls is not None:

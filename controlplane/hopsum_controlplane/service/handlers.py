@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.cluster.requests import printable
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -33,7 +34,6 @@ from hopsum_controlplane.errors import (
 )
 from hopsum_controlplane.service.access import Access, bearer
 from hopsum_wire.control.services import Method, full_name, methods
-from hopsum_wire.quiet_grpc import grpc
 
 STRANGERS_MAX: Final = 32
 """The most calls in progress with tokens that no job and no member has."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from hopsum_wire.log_writer import LogWriter
+from hopsum_base.log_writer import LogWriter
 
 _PACKAGES: Final = ("hopsum", "hopsum_cli", "hopsum_controlplane")
 _log: Final = logging.getLogger(__name__)

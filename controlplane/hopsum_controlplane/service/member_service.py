@@ -16,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
@@ -25,7 +26,6 @@ from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooMa
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.membership import JobMembership, format_membership
-from hopsum_wire.quiet_grpc import grpc
 
 WAIT_S: Final = 10.0
 """The longest wait of a call for a membership."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ClusterController over HTTP, to be read only, by the server of `hopsum_wire.web_server`.
+"""A ClusterController over HTTP, to be read only, by the server of `hopsum_base.web_server`.
 
 / has the page, /api/state its values, and /metrics those for Prometheus. /healthz and /readyz say whether the
 controller works: 200 and "ok", or 503 and why not.
@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final, Protocol, Self
 
+from hopsum_base.web_server import HttpAnswer, ReadOnlyServer, health_answer
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.prometheus_metrics import CONTENT_TYPE, expose
 from hopsum_controlplane.web.page_state import PageState
-from hopsum_wire.web_server import HttpAnswer, ReadOnlyServer, health_answer
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
 FRESH_S: Final = 0.5

@@ -32,10 +32,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import Codec, make_codec, parse_codec
+from hopsum.codec.arguments import codec_argument
 from hopsum.codec.interface import feeds_back
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
 from hopsum.transport.worker_loop import compiled_kernel
+from hopsum_base.owned_folder import OwnedFolder
+from hopsum_base.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Measured, Turn, gradient_of, work
@@ -51,13 +54,10 @@ from hopsum_evaluation.bench.placements import (
     window_of,
 )
 from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
-from hopsum_evaluation.command_options import codec_argument
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
-from hopsum_evaluation.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
-from hopsum_wire.owned_folder import OwnedFolder
 
 ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"

@@ -29,12 +29,12 @@ from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
+from hopsum_base.units import whole
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
-from hopsum_evaluation.units import whole
 from hopsum_wire.payload import SHAPES
 
 ELEMENTS = 1 << 22

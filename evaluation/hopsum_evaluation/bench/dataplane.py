@@ -34,13 +34,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from hopsum.codec import best_table
+from hopsum_base.owned_folder import OwnedFolder
+from hopsum_base.units import whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench.engine_load import EngineRun, engine_runs
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError, table_of_codes
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
-from hopsum_evaluation.units import whole
 from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
@@ -48,7 +49,6 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
 from hopsum_wire import MAX_SLOTS, Op
-from hopsum_wire.owned_folder import OwnedFolder
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""

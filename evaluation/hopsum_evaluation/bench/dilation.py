@@ -21,7 +21,7 @@ from typing import Final
 
 from hopsum.agent import TIMING
 from hopsum.protocol.worker import Timing
-from hopsum_evaluation.units import rate_bits_per_s
+from hopsum_base.units import rate_bits_per_s
 from hopsum_topologies.errors import TopologyError
 
 MOST: Final = 50.0

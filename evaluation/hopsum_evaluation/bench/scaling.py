@@ -22,6 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hopsum_base.units import list_of, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import (
     UNSHAPED,
@@ -34,7 +35,6 @@ from hopsum_evaluation.bench.allreduce import (
 from hopsum_evaluation.bench.made_datagrams import CODES
 from hopsum_evaluation.bench.placements import links_unavailable
 from hopsum_evaluation.bench.timing import commit, machine, processors_of, versions
-from hopsum_evaluation.units import list_of, whole
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 

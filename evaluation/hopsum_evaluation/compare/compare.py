@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hopsum_base.units import figure, list_of, one_of, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate
 from hopsum_evaluation.compare.vectors import TITLES, VECTORS, recorded_origin
-from hopsum_evaluation.units import figure, list_of, one_of, whole
 from hopsum_wire import MAX_WORKERS
 
 ELEMENTS = 1 << 14

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.demo_worker import DemoPlan
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
@@ -20,7 +21,6 @@ from hopsum_topologies.seat import Seat
 from hopsum_topologies.star import Star
 from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, native_testbed, open_testbed
 from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire.owned_folder import OwnedFolder
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""

@@ -20,11 +20,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hopsum.codec import job_tables, make_codec
+from hopsum.codec.arguments import switch_codec_argument
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
+from hopsum_base.owned_folder import OwnedFolder
+from hopsum_base.units import rate_bits_per_s, said_rate, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.timing import machine, processors_of
-from hopsum_evaluation.command_options import add_link_options, check_link_options, switch_codec_argument
+from hopsum_evaluation.command_options import add_link_options, check_link_options
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
     DemoCounts,
@@ -34,13 +37,11 @@ from hopsum_evaluation.demo.counted_testbed import (
 )
 from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.demo.digits_network import MissingDataError, load_images
-from hopsum_evaluation.units import rate_bits_per_s, said_rate, whole
 from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.star import Star
 from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
-from hopsum_wire.owned_folder import OwnedFolder
 
 BATCH = 32
 DEADLINE_S = 60.0

@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hopsum_base.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
@@ -32,7 +33,6 @@ from hopsum_evaluation.plan.paper_model import (
     claims,
 )
 from hopsum_evaluation.plan.traffic import PlanError
-from hopsum_evaluation.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
 MINIBATCH_S = 0.2
 """Ours: below the 0.233 s that one of the publication's statements needs."""

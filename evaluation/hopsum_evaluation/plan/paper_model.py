@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NamedTuple
 
+from hopsum_base.units import said_time
 from hopsum_evaluation.plan.traffic import PlanError
-from hopsum_evaluation.units import said_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,15 @@ from rich.table import Table
 
 from hopsum.agent import Agent, Span
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext, make_codec
+from hopsum.codec.arguments import switch_codec_argument
 from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
 from hopsum.transport.udp_link import UdpLink
+from hopsum_base.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_evaluation.bench.timing import machine
-from hopsum_evaluation.command_options import figure_table, switch_codec_argument
+from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
 from hopsum_evaluation.plan.traffic import (
     PlanError,
@@ -48,7 +50,6 @@ from hopsum_evaluation.plan.traffic import (
     two_shot_traffic,
 )
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
-from hopsum_evaluation.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_wire import MAX_WORKERS, Op
 
 CODECS: Final = ("thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "uhc", "fixed", "lossless")

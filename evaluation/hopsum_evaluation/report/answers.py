@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
+from hopsum_base.units import figure, rate_bits_per_s, said_rate, said_time
 from hopsum_evaluation.charts import BarChart, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
-from hopsum_evaluation.report.accuracy_plan import MODELS, UNSHAPED
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
-from hopsum_evaluation.report.time_to_target import (
+from hopsum_evaluation.training.accuracy_plan import MODELS, UNSHAPED
+from hopsum_evaluation.training.time_to_target import (
     Ratio,
     is_ours,
     make_ratio,
@@ -30,7 +31,6 @@ from hopsum_evaluation.report.time_to_target import (
     seconds_to_target,
     steps_to_target,
 )
-from hopsum_evaluation.units import figure, rate_bits_per_s, said_rate, said_time
 
 FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}

@@ -16,6 +16,7 @@ import numpy as np
 
 from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.lookup_table import expected_nmse
+from hopsum_base.units import figure
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.compare.compare import BUDGETS, as_json, error_plots, least_errors
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
@@ -24,7 +25,6 @@ from hopsum_evaluation.compare.vectors import TITLES, make_vectors
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
-from hopsum_evaluation.units import figure
 from hopsum_wire import Op
 
 THC: Final = "Li et al., THC (NSDI 2024)"

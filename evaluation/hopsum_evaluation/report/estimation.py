@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum_base.units import figure
 from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
-from hopsum_evaluation.units import figure
 
 SURESH: Final = "Suresh et al. (ICML 2017)"
 LEVELS: Final = 16

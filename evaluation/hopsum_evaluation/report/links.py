@@ -16,17 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
+from hopsum_base.units import figure
 from hopsum_evaluation.bench import allreduce
 from hopsum_evaluation.bench.placements import switches_of
 from hopsum_evaluation.bench.timing import commit, is_crowded, machine
 from hopsum_evaluation.plan import step_plan
-from hopsum_evaluation.report import accuracy_bench, training_bench
-from hopsum_evaluation.report.accuracy import unavailable
-from hopsum_evaluation.report.accuracy_plan import UNSHAPED
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
 from hopsum_evaluation.report.answers import show as show
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
-from hopsum_evaluation.units import figure
+from hopsum_evaluation.training import accuracy_bench, training_bench
+from hopsum_evaluation.training.accuracy import unavailable
+from hopsum_evaluation.training.accuracy_plan import UNSHAPED
 
 WORKERS: Final = 4
 SPARE: Final = 1.5

@@ -22,11 +22,11 @@ from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_kernels import SketchKernels, SketchLayout
 from hopsum.codec.lossless.sketch_plan import GAMMA
+from hopsum_base.units import figure
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
-from hopsum_evaluation.units import figure
 
 LHC: Final = "Li et al., LHC (2024)"
 LINK_BITS_PER_S: Final = 1e9
@@ -273,7 +273,7 @@ def measure_iterations(settings: Settings, repeats: int) -> dict[str, Any] | Non
 
 def _make_step(settings: Settings, repeat: int) -> tuple[Callable[[], None], int]:
     """Make a function that takes a training step. Return it with the number of parameters."""
-    from hopsum_evaluation.report.accuracy_models import load_learning, loss
+    from hopsum_evaluation.training.accuracy_models import load_learning, loss
 
     learning = load_learning("cnn")
     network = learning.make_network(settings.stream("data", "iteration", repeat) % (1 << 31))

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from hopsum_base.units import figure
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.report.lossy_training import Case, Learner, train
-from hopsum_evaluation.units import figure
 
 THC: Final = "Li et al., THC (NSDI 2024)"
 LOSSY_STEPS: Final = 2000

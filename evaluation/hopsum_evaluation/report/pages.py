@@ -12,8 +12,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from hopsum_base.units import figure
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
-from hopsum_evaluation.report.accuracy_plan import MODELS, TIMED
 from hopsum_evaluation.report.answers import (
     MOST_OFF,
     PLACES,
@@ -29,8 +29,8 @@ from hopsum_evaluation.report.answers import (
 )
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
 from hopsum_evaluation.report.experiment import Shown, ShownTable
-from hopsum_evaluation.report.time_to_target import is_ours
-from hopsum_evaluation.units import figure
+from hopsum_evaluation.training.accuracy_plan import MODELS, TIMED
+from hopsum_evaluation.training.time_to_target import is_ours
 
 LINKS: Final = "links"
 _CLAIM_HEADS: Final = ("verdict", "claim", "needed", "measured", "seeds", "from")

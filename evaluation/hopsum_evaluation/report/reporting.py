@@ -22,6 +22,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from hopsum.errors import HopsumError
+from hopsum_base.units import list_of, one_of, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.report import (
     error,
@@ -33,7 +34,6 @@ from hopsum_evaluation.report import (
 from hopsum_evaluation.report.claims import Judged, judge
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell, write_report
 from hopsum_evaluation.report.pages import claim_cells, write_pages
-from hopsum_evaluation.units import list_of, one_of, whole
 
 SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
     "error": ("Error of the mean, bits and workers", error),

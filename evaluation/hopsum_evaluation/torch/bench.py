@@ -40,8 +40,8 @@ from hopsum.torch.codec.torch_kernels import DeviceContributors, TorchKernels
 from hopsum.torch.codec.torch_thc import TorchThc
 from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
+from hopsum_base.units import whole
 from hopsum_evaluation.bench.timing import versions
-from hopsum_evaluation.units import whole
 from hopsum_wire.payload import SHAPES
 
 CUDA_ELEMENTS: Final = 1 << 28

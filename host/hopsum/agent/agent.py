@@ -47,9 +47,9 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
 from hopsum.transport.state_exchange import StateMovedError
+from hopsum_base.spare_arrays import keep_spare_arrays
 from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
-from hopsum_wire.spare_arrays import keep_spare_arrays
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""

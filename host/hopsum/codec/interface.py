@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
+from hopsum_base.spare_arrays import keep_spare_arrays, spare_array
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES, TABLE_NAMES
-from hopsum_wire.spare_arrays import keep_spare_arrays, spare_array
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -561,7 +561,7 @@ class ErrorFeedback:
     residual + x - delivered. Between all-reduces it does not change.
 
     Memory: a residual. While an all-reduce is in progress `compensate` has a second vector, and so has `begin` if the
-    feedback is revocable. Error feedbacks share these (hopsum_wire.spare_arrays), unless they are revocable.
+    feedback is revocable. Error feedbacks share these (hopsum_base.spare_arrays), unless they are revocable.
 
     Args:
         elements: of the vector.

@@ -55,9 +55,9 @@ from hopsum.codec.vector_reduction import (
     read_ranges,
     require_ranges,
 )
+from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
-from hopsum_wire.spare_arrays import spare_array
 
 _LARGE = np.float32(2.0**100)
 

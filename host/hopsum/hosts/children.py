@@ -19,8 +19,8 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from hopsum.errors import HopsumError
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire.owned_folder import OwnedFolder
 
 # A controller writes its database and a switch closes its ports in well under a second.
 TERMINATE_S: Final = 5.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.config import ConfigError
-from hopsum_wire.interfaces import interfaces
+from hopsum_base.interfaces import interfaces
 
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 MASTER_VARIABLE: Final = "MASTER_ADDR"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
-from hopsum_wire.spare_arrays import spare_array
 
 
 @dataclass(frozen=True, slots=True)

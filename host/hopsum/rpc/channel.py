@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from hopsum.errors import HopsumError
+from hopsum_base.quiet_grpc import details, grpc
+from hopsum_base.tls_client import Contents, TlsClientFiles
 from hopsum_wire.control import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
-from hopsum_wire.quiet_grpc import details, grpc
-from hopsum_wire.tls_client import Contents, TlsClientFiles
 
 # The errors of calls to the controller: a refusal, or a controller that cannot be reached.
 

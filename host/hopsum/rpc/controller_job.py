@@ -34,8 +34,8 @@ from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient, ShardSource
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
+from hopsum_base.interfaces import mac_of
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.interfaces import mac_of
 from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hopsum_wire.web_server import HttpAnswer, ReadOnlyServer, health_answer
+from hopsum_base.web_server import HttpAnswer, ReadOnlyServer, health_answer
 
 from ..engine import Engine
 from ..ports.dataplane import Dataplane

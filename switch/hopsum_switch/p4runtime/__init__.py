@@ -8,11 +8,11 @@ entities      Write and Read of entities     packet_io     packet-in and packet-
 service       gRPC
 
 Only `service` imports gRPC. The protobuf bindings are those of the `p4runtime` package, which registers them once in
-the process. `hopsum_wire.p4runtime` makes them load on any protobuf.
+the process. `hopsum_base.p4runtime` makes them load on any protobuf.
 """
 
 from __future__ import annotations
 
-from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2
+from hopsum_base.p4runtime import p4info_pb2, p4runtime_pb2
 
 __all__ = ["p4info_pb2", "p4runtime_pb2"]

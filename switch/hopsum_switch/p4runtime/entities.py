@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from p4.v1.p4data_pb2 import P4Data
 
+from hopsum_base.p4runtime import p4runtime_pb2 as p4rt
 from hopsum_switch.p4runtime import table_entries
 from hopsum_switch.p4runtime.p4info_index import CounterInfo, DigestInfo, DigestShape, MeterInfo, RegisterInfo
 from hopsum_switch.p4runtime.pipeline_config import RunningPipeline
@@ -23,7 +24,6 @@ from hopsum_switch.p4runtime.translate import (
 from hopsum_switch.ports.port import DROP_PORT
 from hopsum_switch.state.copies import PortCopy
 from hopsum_switch.state.digest_store import DigestConfig, DigestList, Sample
-from hopsum_wire.p4runtime import p4runtime_pb2 as p4rt
 
 # Writing and reading DigestEntry, the configuration of a digest, and lists of digests as messages.
 #

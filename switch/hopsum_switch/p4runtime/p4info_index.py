@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from google.protobuf import text_format
 from p4.config.v1 import p4types_pb2
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.p4runtime.status import invalid, unsupported
-from hopsum_wire.p4runtime import p4info_pb2
 
 T = TypeVar("T")
 _Sized: TypeAlias = "p4info_pb2.MatchField | p4info_pb2.Action.Param | p4info_pb2.ControllerPacketMetadata.Metadata"

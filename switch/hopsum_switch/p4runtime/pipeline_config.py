@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
 from hopsum_switch.p4runtime.p4info_index import MeterInfo, P4InfoField, P4InfoIndex, P4InfoMatchKind, TableInfo
@@ -18,7 +19,6 @@ from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, enco
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.program import load_program
 from hopsum_switch.program.ir import ProgramIR, TableIR
-from hopsum_wire.p4runtime import p4info_pb2
 
 
 class PacketHeader:

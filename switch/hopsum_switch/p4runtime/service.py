@@ -15,8 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
+from hopsum_base.internal_error import internal_error
+from hopsum_base.p4runtime import p4info_pb2, p4runtime_pb2_grpc
+from hopsum_base.p4runtime import p4runtime_pb2 as p4rt
+from hopsum_base.quiet_grpc import grpc
 from hopsum_switch.grpc_address import handler_function, handler_like
-from hopsum_switch.internal_error import internal_error
 from hopsum_switch.p4runtime.entities import acknowledge, digest_message, error_messages, read_entity, write_update
 from hopsum_switch.p4runtime.pipeline_config import (
     CheckedPipeline,
@@ -30,9 +33,6 @@ from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, invalid, uns
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import Port, PortCounters
 from hopsum_switch.state.digest_store import DigestList
-from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
-from hopsum_wire.p4runtime import p4runtime_pb2 as p4rt
-from hopsum_wire.quiet_grpc import grpc
 
 # The CPU port: frames that the program sends there become packet-ins.
 

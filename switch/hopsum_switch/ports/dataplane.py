@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from hopsum_base.internal_error import internal_error
 from hopsum_switch.engine import Engine
 from hopsum_switch.frame_batch import Batch, Outputs
-from hopsum_switch.internal_error import internal_error
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
 from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine

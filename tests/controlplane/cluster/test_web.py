@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hopsum_base.web_server import CLIENTS_MAX, Clients
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.http_server import load_page
 from hopsum_controlplane.web.page_state import JOB, KEPT, MEMBER, SWITCH, WINDOW_S, PageState
 from hopsum_wire import Drop, Event
-from hopsum_wire.web_server import CLIENTS_MAX, Clients
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster

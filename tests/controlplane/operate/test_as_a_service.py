@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from hopsum_base.service_manager import ServiceManager
 from hopsum_cli.controller.controller_command import build_parser as controller_parser
 from hopsum_controlplane.cluster import StateStore, load_config
 from hopsum_controlplane.errors import StoreError
@@ -30,7 +31,6 @@ from hopsum_controlplane.web import WebServer
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_switch.cli import build_parser as switch_parser
 from hopsum_topologies.process import ManagedProcess
-from hopsum_wire.service_manager import ServiceManager
 
 from ...support.pages import blocks, type_in
 from ...support.reader import await_end

@@ -18,6 +18,7 @@ import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_cli.controller.backup import main
 from hopsum_cli.controller.controller_command import build_parser, removal_question
 from hopsum_controlplane.cluster import StateStore
@@ -26,7 +27,6 @@ from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks, type_in
@@ -53,7 +53,7 @@ def test_every_change_has_a_line(
     path = tmp_path / "audit.jsonl"
     admin, rotate, *_ = blocks("administration", "Tokens and certificates")
     type_in(tmp_path, admin.splitlines()[0])
-    tokens = (*read_admin_tokens(tmp_path / "admin.token"), TOKENS[1])
+    tokens = (*read_admin_tokens(tmp_path / "admin.token", ControlPlaneError), TOKENS[1])
     with Service(
         cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=tokens), audit=AuditLog(path)
     ) as service:

@@ -18,6 +18,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_base.token_files import AdminToken
 from hopsum_cli.job.job_command import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
@@ -29,7 +30,6 @@ from hopsum_controlplane.errors import InvalidRequestError
 from hopsum_controlplane.job_spec import tables_by_name
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire import MAX_SLOTS
 from hopsum_wire.watch.rates import document
 

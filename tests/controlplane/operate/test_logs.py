@@ -17,8 +17,8 @@ from typing import TextIO
 
 import pytest
 
+from hopsum_base.log_writer import LINES_MAX
 from hopsum_controlplane.service.log_format import log_to
-from hopsum_wire.log_writer import LINES_MAX
 
 from ...support.processes import run_hopsum
 from .test_controller import NOBODY, write_config

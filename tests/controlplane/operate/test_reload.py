@@ -24,6 +24,9 @@ from rich.console import Console
 from hopsum.config import resolve
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_base import tls_server
+from hopsum_base.tls_server import TlsServerFiles
+from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_cli.controller.controller_command import main
 from hopsum_cli.diagnosis.joining_side import examine_url
 from hopsum_cli.diagnosis.worker_side import Patience
@@ -33,10 +36,7 @@ from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Access, Safeguards
 from hopsum_controlplane.service.grpc_service import Service, safeguards
-from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.web.page_state import PageState
-from hopsum_wire import tls_server
-from hopsum_wire.tls_server import TlsServerFiles
 from hopsum_wire.watch.rates import document
 
 from ...support.pages import blocks, type_in
@@ -220,7 +220,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
     path = private(tmp_path / "admin.token", f"alice {NEW}\n\n{OLD}\n")
-    tokens = read_admin_tokens(path)
+    tokens = read_admin_tokens(path, ControlPlaneError)
     assert tokens == (AdminToken(NEW, "alice"), AdminToken(OLD, "administrator"))
     access = Access(Safeguards(admin_tokens=tokens))
     assert [access.require_admin(OLD), access.require_admin(NEW)] == ["administrator", "alice"]
@@ -228,7 +228,7 @@ def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
     for text, message in (("\n", "holds 0 tokens"), (f"{NEW}\nshort\n", r"line 2 holds 5 characters, not one word")):
         path.write_text(text)
         with pytest.raises(ControlPlaneError, match=message):
-            read_admin_tokens(path)
+            read_admin_tokens(path, ControlPlaneError)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
@@ -238,8 +238,9 @@ def test_several_tokens_are_valid_each_with_a_name(tmp_path: Path) -> None:
 def test_a_file_of_root_may_be_readable_for_its_group(mode: int, refused: bool) -> None:
     """Secrets of Kubernetes and systemd are root's; the service runs as somebody else, of their group."""
     look = (
-        "import os, sys; from pathlib import Path; from hopsum_controlplane.token_files import read_admin_tokens;"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534); print(len(read_admin_tokens(Path(sys.argv[1]))))"
+        "import os, sys; from pathlib import Path; from hopsum_base.token_files import read_admin_tokens;"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); "
+        "print(len(read_admin_tokens(Path(sys.argv[1]), ValueError)))"
     )
     with TemporaryDirectory() as folder:  # pytest's own folders are closed to everybody else
         Path(folder).chmod(0o755)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane.devices.tofino import TofinoPipeline, load_program, set_up
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
-from hopsum_wire.p4runtime import p4info_pb2
 
 from .bf_runtime import BfRuntime, bf_runtime
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.bfruntime.bfrt_encoding import BfrtEncoding, update
 from hopsum_controlplane.bfruntime.bfrt_messages import UpdateType, message
@@ -20,7 +21,6 @@ from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, forward, lookup
-from hopsum_wire.p4runtime import p4info_pb2
 
 from .bf_runtime import CHIP_TABLES
 from .conftest import CHIPS, bfrt_of, of_one_word, p4info_of

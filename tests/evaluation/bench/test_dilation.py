@@ -15,7 +15,7 @@ import pytest
 from hopsum.agent import TIMING
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.timing import processors_of
-from hopsum_evaluation.report.accuracy_plan import TrainingRun
+from hopsum_evaluation.training.accuracy_plan import TrainingRun
 from hopsum_topologies.errors import TopologyError
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from hopsum_evaluation.report import answers, links
-from hopsum_evaluation.report.accuracy_plan import MODELS
 from hopsum_evaluation.report.answers import (
     PLACES,
     answer_table,
@@ -27,6 +26,7 @@ from hopsum_evaluation.report.answers import (
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.pages import answer_words, answers_page, plan_words
+from hopsum_evaluation.training.accuracy_plan import MODELS
 
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "tools"))

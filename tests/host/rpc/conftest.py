@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.token_files import AdminToken
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...controlplane.cluster.world import Cluster, switch_config

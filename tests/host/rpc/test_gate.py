@@ -15,12 +15,12 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, ControllerUnreachableError, Replies
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service import handlers, member_service
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
-from hopsum_controlplane.token_files import AdminToken
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 from hopsum_wire.generations import Sealed

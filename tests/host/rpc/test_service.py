@@ -22,10 +22,10 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import BEAT_THREADS, Service
-from hopsum_controlplane.token_files import AdminToken, read_admin_tokens
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
@@ -321,18 +321,18 @@ def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> Non
 def test_admin_token_files(tmp_path: Path) -> None:
     path = tmp_path / "admin.token"
     with pytest.raises(ControlPlaneError, match="cannot be read"):
-        read_admin_tokens(path)
+        read_admin_tokens(path, ControlPlaneError)
     path.touch(0o600)
     for text, message in (("short", "holds 5 characters"), ("two words " * 3, "not one word"), ("é" * 20, "be read")):
         path.write_text(text)
         with pytest.raises(ControlPlaneError, match=message) as raised:
-            read_admin_tokens(path)
+            read_admin_tokens(path, ControlPlaneError)
         assert text not in str(raised.value)
     path.write_text(ADMIN + "\n")
-    assert [each.token for each in read_admin_tokens(path)] == [ADMIN]
+    assert [each.token for each in read_admin_tokens(path, ControlPlaneError)] == [ADMIN]
     path.chmod(0o640)
     with pytest.raises(ControlPlaneError, match="has mode 0640: others can read it; chmod 600"):
-        read_admin_tokens(path)
+        read_admin_tokens(path, ControlPlaneError)
 
 
 def _without_leases(job: dict[str, Any]) -> dict[str, Any]:

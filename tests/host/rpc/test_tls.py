@@ -16,11 +16,11 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerUnreachableError, TlsError
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base.tls_client import TlsClientFiles
+from hopsum_base.tls_server import ServerCredentials, TlsServerFiles
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_wire.tls_client import TlsClientFiles
-from hopsum_wire.tls_server import ServerCredentials, TlsServerFiles
 
 from .desk import NAME, TOKEN, Desk, LockedSwitch
 

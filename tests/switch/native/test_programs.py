@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.port_links import OutputFrame as Sent
@@ -27,7 +28,6 @@ from hopsum_switch.program import load_program
 from hopsum_switch.program.frame_budget import MAX_STEPS, control_loops, parser_cycles
 from hopsum_switch.state.copies import PortCopy
 from hopsum_switch.state.entry_lookup import Exact, Range, Ternary
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair, mutate

@@ -19,12 +19,12 @@ from google.protobuf import text_format
 from scapy.layers.l2 import Ether
 from scapy.utils import rdpcap, wrpcap
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.p4info_index import parse_text
 from hopsum_switch.p4runtime.pipeline_config import PipelineManager, verify
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 Exchange = tuple[int, bytes, list[Output]]
 """A frame, the port that it entered, and what the switch sent for it."""

@@ -12,12 +12,12 @@ import pytest
 from google.protobuf import text_format
 from p4.v1.p4runtime_pb2 import DigestList, Entity, Update
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import RunningPipeline, verify
 from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
-from hopsum_wire.p4runtime import p4info_pb2
 
 from ..server import test_service_digests
 from ..server.controller import Controller, wait_until

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from p4.v1.p4runtime_pb2 import Update
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
-from hopsum_wire.p4runtime import p4info_pb2
 
 from ..coverage import Coverage
 from .control import p4info, random_writes

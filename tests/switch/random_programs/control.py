@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from p4.v1.p4runtime_pb2 import Entity, FieldMatch, TableEntry, Update
 
-from hopsum_wire.p4runtime import p4info_pb2
+from hopsum_base.p4runtime import p4info_pb2
 
 from ..core.builder import Json
 from .shape import METADATA, STANDARD_BITS, Shape, constant

@@ -22,7 +22,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from p4.v1.p4runtime_pb2 import Update
 
-from hopsum_wire.p4runtime import p4info_pb2
+from hopsum_base.p4runtime import p4info_pb2
 
 from . import reference
 from .cases import Case, random_case

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from google.rpc import code_pb2, status_pb2
 from p4.v1.p4runtime_pb2 import Entity, Error, TableEntry, Update
 
-from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
+from hopsum_base.p4runtime import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 
 DEADLINE_S = 60.0
 PROGRAM = Path(__file__).parent / "program" / "station.json"

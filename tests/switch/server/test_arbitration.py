@@ -12,11 +12,11 @@ from google.rpc import code_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_switch.p4runtime.service import MAX_ELECTION_ID, MAX_STREAMS, Arbitration, Notice
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
-from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
 

@@ -23,9 +23,9 @@ from p4.v1.p4runtime_pb2 import (
     Update,
 )
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
-from hopsum_wire.p4runtime import p4info_pb2
 
 from .controller import DELETE, INSERT, MODIFY, Controller, wait_until
 

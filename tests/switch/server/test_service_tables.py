@@ -26,11 +26,11 @@ from p4.v1.p4runtime_pb2 import (
     Update,
 )
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.engine import Engine
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.server import SwitchServer
-from hopsum_wire.p4runtime import p4info_pb2
 
 from ..core.builder import assign, build, field, hexstr
 from .controller import DEADLINE_S, DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, details, entry, l2

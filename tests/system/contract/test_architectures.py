@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane.devices.tofino import OPS
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_wire import CODE_GROUPS, MAX_SLOTS, Op, _layout, up_bytes
 from hopsum_wire._layout import CODES8_BYTES, LANES_BYTES
-from hopsum_wire.p4runtime import p4info_pb2
 
 TREES = "a Tofino switch is a root: trees of switches are the software switches'"
 LOSS = "the loss simulator is for networks in software; a chip's ports lose nothing on purpose"

@@ -14,7 +14,7 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-from hopsum_wire.process_end import die_with_parent
+from hopsum_base.process_end import die_with_parent
 
 from .catalogue import DRILLS
 from .drill import DrillContext, DrillError, DrillReport, DrillSkipped

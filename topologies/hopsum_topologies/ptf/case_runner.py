@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.ptf.case_results import Result, append_result, read_results
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
-from hopsum_wire.owned_folder import OwnedFolder
 
 # Of all cases on bmv2 on an overloaded machine, and of the slowest one.
 _RUN_S: Final = 1200.0

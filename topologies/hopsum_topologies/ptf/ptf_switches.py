@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
-from hopsum_wire.owned_folder import OwnedFolder
 
 Program = tuple[Path, Path]
 """A compiled program: p4c's JSON, and its P4Info."""

@@ -10,7 +10,7 @@ import sys
 DEADLINE_S = 60.0
 STUCK = """\
 import signal, threading
-from hopsum_wire.process_end import bound_end
+from hopsum_base.process_end import bound_end
 signal.signal(signal.SIGTERM, lambda *_: bound_end({within_s}))
 print("ready", flush=True)
 while True:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from hopsum_evaluation.report import accuracy_models
-from hopsum_evaluation.report.accuracy_models import load_learning, loss, paced
-from hopsum_evaluation.report.accuracy_plan import TIMED, WINDOW
-from hopsum_evaluation.report.published_networks import TextSize, TiedTransformer, make_resnet50, make_vgg16
+from hopsum_evaluation.training import accuracy_models
+from hopsum_evaluation.training.accuracy_models import load_learning, loss, paced
+from hopsum_evaluation.training.accuracy_plan import TIMED, WINDOW
+from hopsum_evaluation.training.published_networks import TextSize, TiedTransformer, make_resnet50, make_vgg16
 
 pytestmark = pytest.mark.system
 PUBLISHED = {"vgg16": 138_357_544, "resnet50": 25_557_032, "bert-base": 109_514_298, "gpt2-small": 124_439_808}

@@ -20,10 +20,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from hopsum_base.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
 from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.command_options import figure_table
-from hopsum_evaluation.report.accuracy import Trainings
-from hopsum_evaluation.report.accuracy_bench import (
+from hopsum_evaluation.report.experiment import NotRunError
+from hopsum_evaluation.training.accuracy import Trainings
+from hopsum_evaluation.training.accuracy_bench import (
     LOW_RANK_SCHEME,
     OTHERS,
     base_parser,
@@ -32,10 +34,8 @@ from hopsum_evaluation.report.accuracy_bench import (
     scheme,
     train_missing,
 )
-from hopsum_evaluation.report.accuracy_plan import FULL, MODELS, TIMED, Course
-from hopsum_evaluation.report.experiment import NotRunError
-from hopsum_evaluation.report.time_to_target import is_ours
-from hopsum_evaluation.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
+from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, TIMED, Course
+from hopsum_evaluation.training.time_to_target import is_ours
 
 TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=3", "thc:bits=2")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_evaluation.report.accuracy import Trainings, train_all, turned
-from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.experiment import NotRunError, measure_apart
-from hopsum_evaluation.report.time_to_target import seconds_to_target
+from hopsum_evaluation.training.accuracy import Trainings, train_all, turned
+from hopsum_evaluation.training.accuracy_plan import MODELS, Course
+from hopsum_evaluation.training.time_to_target import seconds_to_target
 
 
 @pytest.mark.parametrize(("model", "better", "worse"), [("cnn", 0.91, 0.89), ("transformer", 6.9, 7.1)])

@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from hopsum_evaluation.demo.digits_network import accuracy, load_images, make_network
-from hopsum_evaluation.report.accuracy_plan import WINDOW
-from hopsum_evaluation.report.published_networks import (
+from hopsum_evaluation.training.accuracy_plan import WINDOW
+from hopsum_evaluation.training.published_networks import (
     BERT_BASE,
     GPT2_SMALL,
     IMAGE_CLASSES,

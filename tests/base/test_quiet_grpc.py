@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_wire.quiet_grpc import details, grpc
+from hopsum_base.quiet_grpc import details, grpc
 
 
 class Failed(grpc.RpcError):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.report import accuracy_bench
-from hopsum_evaluation.report.accuracy import Trainings
-from hopsum_evaluation.report.accuracy_plan import MODELS, codec_of, low_rank_of
 from hopsum_evaluation.report.claims import interval
-from hopsum_evaluation.report.time_to_target import BEST, is_ours, reached_s, time_ratios
+from hopsum_evaluation.training import accuracy_bench
+from hopsum_evaluation.training.accuracy import Trainings
+from hopsum_evaluation.training.accuracy_plan import MODELS, codec_of, low_rank_of
+from hopsum_evaluation.training.time_to_target import BEST, is_ours, reached_s, time_ratios
 
 from ...support.printed import usage_error
 

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from hopsum_wire.shown import shown
+from hopsum_base.shown import shown
 
 LINES_MAX: Final = 10_000
 """The lines that wait for the reader, some megabytes. Further lines are left out, and counted."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.report import accuracy_bench, training_bench
-from hopsum_evaluation.report.accuracy import Trainings, train_all, unavailable
-from hopsum_evaluation.report.accuracy_plan import Course
 from hopsum_evaluation.report.experiment import measure_apart
-from hopsum_evaluation.report.time_to_target import is_ours
+from hopsum_evaluation.training import accuracy_bench, training_bench
+from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
+from hopsum_evaluation.training.accuracy_plan import Course
+from hopsum_evaluation.training.time_to_target import is_ours
 
 from ...support.printed import usage_error
 

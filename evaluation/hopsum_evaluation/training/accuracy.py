@@ -28,9 +28,16 @@ from hopsum_evaluation.bench.placements import (
     start_switches,
     window_of,
 )
-from hopsum_evaluation.report.accuracy_plan import UNSHAPED, AccuracyPlan, Course, TrainingOrder, TrainingRun, codec_of
 from hopsum_evaluation.report.experiment import Tell
-from hopsum_evaluation.report.time_to_target import is_ours
+from hopsum_evaluation.training.accuracy_plan import (
+    UNSHAPED,
+    AccuracyPlan,
+    Course,
+    TrainingOrder,
+    TrainingRun,
+    codec_of,
+)
+from hopsum_evaluation.training.time_to_target import is_ours
 from hopsum_topologies import Star
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
@@ -86,7 +93,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
     # Here, not above: only this process and the workers need torch.
-    from hopsum_evaluation.report.accuracy_worker import work
+    from hopsum_evaluation.training.accuracy_worker import work
 
     # Kernels are compiled here, once: workers find them in the cache.
     codecs = {name: make_codec(codec_of(name), workers=trainings.workers) for name in trainings.codecs}

@@ -10,9 +10,16 @@ import pytest
 import torch
 
 from hopsum_evaluation.demo.digits_network import load_images
-from hopsum_evaluation.report import accuracy_models
-from hopsum_evaluation.report.accuracy_models import CONTEXT, SMALL, SYMBOLS, Learning, load_learning, make_transformer
-from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.training import accuracy_models
+from hopsum_evaluation.training.accuracy_models import (
+    CONTEXT,
+    SMALL,
+    SYMBOLS,
+    Learning,
+    load_learning,
+    make_transformer,
+)
+from hopsum_evaluation.training.accuracy_plan import MODELS
 
 pytestmark = pytest.mark.system
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_wire.private_files import read_private
-from hopsum_wire.quiet_grpc import grpc
+from hopsum_base.private_files import read_private
+from hopsum_base.quiet_grpc import grpc
 
 _DAY_S: Final = 86400.0
 # As of the alarm HopsumCertificateEnds.

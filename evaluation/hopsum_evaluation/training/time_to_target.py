@@ -9,9 +9,9 @@ from math import inf, isfinite, nan
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from hopsum_evaluation.report.accuracy_plan import AccuracyModel, low_rank_of
+from hopsum_base.units import figure
 from hopsum_evaluation.report.claims import interval
-from hopsum_evaluation.units import figure
+from hopsum_evaluation.training.accuracy_plan import AccuracyModel, low_rank_of
 
 BEST: Final = "best"
 """Key of `time_ratios` for the fastest of the other schemes, taken seed by seed."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 # The stubs import gRPC themselves.
-import hopsum_wire.quiet_grpc  # noqa: F401
+import hopsum_base.quiet_grpc  # noqa: F401
 
 _STUBS = ("p4.config.v1.p4types_pb2", "p4.config.v1.p4info_pb2", "p4.v1.p4data_pb2", "p4.v1.p4runtime_pb2")
 """The modules of P4Runtime, in the order of their imports."""

@@ -30,8 +30,9 @@ from hopsum.codec.interface import feeds_back
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.bench.allreduce_worker import join
-from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss, paced
-from hopsum_evaluation.report.accuracy_plan import (
+from hopsum_evaluation.torch.gloo_bench import join_gloo
+from hopsum_evaluation.training.accuracy_models import Batch, Learning, load_learning, loss, paced
+from hopsum_evaluation.training.accuracy_plan import (
     MODELS,
     AccuracyPlan,
     TrainingOrder,
@@ -39,8 +40,7 @@ from hopsum_evaluation.report.accuracy_plan import (
     codec_of,
     low_rank_of,
 )
-from hopsum_evaluation.report.other_schemes import bf16_hook
-from hopsum_evaluation.torch.gloo_bench import join_gloo
+from hopsum_evaluation.training.other_schemes import bf16_hook
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 

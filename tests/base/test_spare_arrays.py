@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from hopsum_wire.spare_arrays import KEPT_EVENTS, LEAST_BYTES, keep_spare_arrays, spare_array
+from hopsum_base.spare_arrays import KEPT_EVENTS, LEAST_BYTES, keep_spare_arrays, spare_array
 
 SHAPE = (4, LEAST_BYTES)
 

@@ -14,7 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc  # noqa: TID251 (the one place)
 
-from hopsum_wire.shown import shown
+from hopsum_base.shown import shown
 
 __all__ = ["details", "grpc"]
 

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of arguments that several commands have, for argparse. `units` has those of numbers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def existing_file(text: str) -> Path:
+    """Return the path of a file. Raises ArgumentTypeError: there is none."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs as arguments of commands, for argparse."""
+
+from __future__ import annotations
+
+import argparse
+
+from hopsum.codec.interface import CodecError, require_switch
+from hopsum.codec.registry import CODECS, parse_codec
+
+
+def codec_argument(text: str) -> str:
+    """Check that `NAME` or `NAME:OPTION=VALUE,...` names a codec, and return it. Raises ArgumentTypeError."""
+    try:
+        return str(parse_codec(text))
+    except CodecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def switch_codec_argument(text: str) -> str:
+    """Check that a text names a codec for which a switch can sum, and return it. Raises ArgumentTypeError."""
+    codec = codec_argument(text)
+    try:
+        require_switch(CODECS[parse_codec(codec).name])
+    except CodecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return codec
