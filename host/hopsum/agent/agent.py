@@ -33,10 +33,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, AllReduceEngine, Ended
+from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine, Ended
 from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
 from hopsum.agent.communicator import Communicator
 from hopsum.agent.network import ResumeCommand
+from hopsum.agent.phase_order import END_GROUP
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.agent.task import Task
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
@@ -189,14 +190,14 @@ class Agent(Communicator):
                 return
             self._submitted = replaced.allreduces
             self._followed_by_other = None
-            self._engine.put(replaced)
+            self._engine.driver.put(replaced)
         if state is not None:
             self._shards[0].states.offer(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
         """End the generation for this agent: all-reduces in progress and later ones fail with the error. Any thread."""
         self._ended = True
-        self._engine.put(Ended(error))
+        self._engine.driver.put(Ended(error))
 
     def seal(self) -> tuple[Sealed, int]:
         """Seal the generation, which is over. Return the results held, and the number of all-reduces begun.
@@ -260,28 +261,28 @@ class Agent(Communicator):
 
     def _serve(self) -> None:
         try:
-            self._engine.run()
+            self._engine.driver.run()
         finally:
             # Peers may still need results that only this worker holds, unless everybody knows that it is gone.
             self._transport.close(linger=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:
         self._futures.add(task.future)
-        self._engine.put(task, ring=not task.awaited)
+        self._engine.driver.put(task, ring=not task.awaited)
 
     def _complete(self, task: Task) -> AllReduceResult:
         """Return the result of a task. Serve it in this thread where nobody serves."""
-        self._engine.help(task)
+        self._engine.driver.help(task.future)
         return super()._complete(task)
 
     def _serves_here(self) -> bool:
-        return self._engine.is_driven_here
+        return self._engine.driver.is_here
 
     def _queue_end_of_group(self) -> None:
-        self._engine.put(END_GROUP)
+        self._engine.driver.put(END_GROUP)
 
     def _stop(self) -> None:
-        self._engine.put(CLOSE)
+        self._engine.driver.put(CLOSE)
 
     def _why_over(self) -> HopsumError | None:
         return None if self._engine.failure is None else self._engine.over()

@@ -222,7 +222,7 @@ class Stage:
             on_stall=self._hear_silence,
             counted=CommunicatorStatistics(),
         )
-        self.thread = threading.Thread(target=self.engine.run)
+        self.thread = threading.Thread(target=self.engine.driver.run)
         self.thread.start()
 
     def submit(
@@ -230,11 +230,11 @@ class Stage:
         in_place: bool = False,
     ) -> Task:  # fmt: skip
         task = Task(HostVector(x, feedback, x if in_place else None), (), "raise", more, number=number, step=number)
-        self.engine.put(task)
+        self.engine.driver.put(task)
         return task
 
     def stop(self) -> None:
-        self.engine.put(CLOSE)
+        self.engine.driver.put(CLOSE)
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
 

@@ -83,21 +83,21 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(
     def ring(*_: Any) -> None:
         raise Alarm
 
-    pass_on = first._engine._pass_on
+    pass_on = first._engine.driver._pass_on
 
     def pass_on_slowly() -> None:
         """Let the agent's thread drive before the caller raises the handler's error."""
         pass_on()
         time.sleep(0.2)
 
-    monkeypatch.setattr(first._engine, "_pass_on", pass_on_slowly)
+    monkeypatch.setattr(first._engine.driver, "_pass_on", pass_on_slowly)
 
     caller = threading.main_thread().ident or 0
-    waits = LazyKernel.__call__.__code__ if first._engine._has_loop else UdpLink.receive.__code__
+    waits = LazyKernel.__call__.__code__ if first._engine.network.has_loop else UdpLink.receive.__code__
 
     def alarm() -> None:
         # A loaded machine may take long from there to the machine code, in which the caller waits for a second.
-        while not first._engine._in_network or sys._current_frames()[caller].f_code is not waits:
+        while not first._engine.driver.in_network or sys._current_frames()[caller].f_code is not waits:
             time.sleep(0.01)
         time.sleep(0.2)
         signal.pthread_kill(caller, signal.SIGALRM)

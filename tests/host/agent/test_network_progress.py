@@ -126,7 +126,7 @@ def test_a_group_that_does_not_end_is_said(
     said = threading.Event()
     handler = logging.Handler()
     handler.emit = lambda record: said.set() if "its end" in record.getMessage() else None  # type: ignore[method-assign]
-    logger = logging.getLogger("hopsum.agent.allreduce_engine")
+    logger = logging.getLogger("hopsum.agent.phase_order")
     logger.addHandler(handler)
     stack.callback(logger.removeHandler, handler)
     agent.group_start()

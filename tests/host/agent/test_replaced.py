@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import CLOSE, END_GROUP, Ended
+from hopsum.agent.allreduce_engine import CLOSE, Ended
 from hopsum.agent.allreduce_results import CommunicatorClosedError
 from hopsum.agent.network import ResumeCommand, ShardContinuation, ShardWatch
+from hopsum.agent.phase_order import END_GROUP
 from hopsum.agent.task import Task
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.errors import GenerationEndedError, RankLeftError, WorkersReplacedError
@@ -103,7 +104,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
         assert replaced(late), "until the program goes on"
         for each in feedback[:3]:
             np.testing.assert_allclose(each.residual, X, rtol=0, atol=2.0**-22)
-        stand.engine.put(go_on(2, 2))
+        stand.engine.driver.put(go_on(2, 2))
         again = stand.submit(X, feedback[3], 2)
         stand.do(2, 3)
         np.testing.assert_allclose(mean(again), X, atol=1e-4)
@@ -118,7 +119,7 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
         older = stand.submit(X, feedback, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.put(go_on(2, 1))
+        stand.engine.driver.put(go_on(2, 1))
         newer = stand.submit(X, feedback, 1)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
@@ -139,7 +140,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on(ends: str, sta
         stand.change(new(start))
         if ends == "decided before":
             stand.transport.do(0)
-        stand.engine.put(go_on(start, 1))
+        stand.engine.driver.put(go_on(start, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_allclose(feedback.residual, X, rtol=0, atol=2.0**-22)
@@ -163,7 +164,7 @@ def test_newcomers_begin_directly_behind_the_ranges(
         task = stand.submit(X + np.float32(np.inf if skips else 0), feedback, 0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(1))
-        stand.engine.put(END_GROUP)
+        stand.engine.driver.put(END_GROUP)
         await_that(lambda: task.future.done() or task.sealed == foresees)
         stand.transport.do(0)
         if skips:
@@ -172,7 +173,7 @@ def test_newcomers_begin_directly_behind_the_ranges(
         else:
             assert replaced(task)
         np.testing.assert_allclose(feedback.residual, X * (not skips), rtol=0, atol=2.0**-22)
-        stand.engine.put(go_on(1, 1))
+        stand.engine.driver.put(go_on(1, 1))
         after = stand.submit(X, None, 1)
         stand.do(1, 2)
         assert mean(after).size
@@ -209,9 +210,9 @@ def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monk
             task.future.result(WAIT_S)
         stand.transport.wait_for_phases(2)
         stand.transport.void(1, RankLeftError("rank 1 has closed", (1,)))
-        await_that(lambda: not stand.engine._handles and not stand.engine._tasks)
+        await_that(lambda: not stand.engine._in_flight.handles and not stand.engine._tasks)
         assert not stand.failures
-        assert not stand.engine._sent_at
+        assert not stand.engine._record.sent_at
 
 
 @pytest.mark.parametrize("skips", [False, True])
@@ -224,7 +225,7 @@ def test_codes_that_end_before_their_ranges(skips: bool, void: bool, monkeypatch
         task = stand.submit(X * np.float32(np.nan if skips else 1), None, 0)
         stand.transport.wait_for_phases(2)
         stand.transport.void(1) if void else stand.transport.do(1)
-        await_that(lambda: len(stand.engine._handles) == 1)
+        await_that(lambda: len(stand.engine._in_flight.handles) == 1)
         assert not task.future.done()
         stand.transport.do(0)
         if skips:
@@ -239,7 +240,7 @@ def test_numbers_go_on_at_the_agreed_one() -> None:
     with opened() as stand:
         stand.transport.limit = 0
         assert replaced(stand.submit(X, None, 0))
-        stand.engine.put(go_on(5, 9))
+        stand.engine.driver.put(go_on(5, 9))
         stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
         _, begun = stand.engine.network.seal()
         assert begun == 9
@@ -251,7 +252,7 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
         sent, kept = stand.submit(X, feedback, 0), stand.submit(X, None, 1)
         stand.transport.wait_for_phases(1)
         stand.engine.network.seal()
-        stand.engine.put(Ended(MembershipError("ranks 1 have not joined")))
+        stand.engine.driver.put(Ended(MembershipError("ranks 1 have not joined")))
         for task in (sent, kept):
             with pytest.raises(MembershipError, match="ranks 1 have not joined"):
                 task.future.result(WAIT_S)
@@ -264,11 +265,11 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
         stand.submit(X, None, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.put(go_on(2, 1))
+        stand.engine.driver.put(go_on(2, 1))
         behind = stand.submit(X, None, 1)
-        stand.engine.put(go_on(3, 2, generation=72))
+        stand.engine.driver.put(go_on(3, 2, generation=72))
         further = stand.submit(X, None, 2)
-        stand.engine.put(Ended(GenerationEndedError("given up")) if failed else CLOSE)
+        stand.engine.driver.put(Ended(GenerationEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
             with pytest.raises(GenerationEndedError if failed else CommunicatorClosedError):
                 task.future.result(WAIT_S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hopsum.agent.allreduce_engine import append, end_group, next_in_stream
+from hopsum.agent.phase_order import append, end_group, next_in_stream
 from hopsum.agent.task import Task
 from hopsum.agent.vector import HostVector
 from hopsum.codec import ErrorFeedback

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all-reduces cost: counts, spans of time and traffic. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hopsum.agent.allreduce_results import CommunicatorStatistics, SocketTraffic, Span
+from hopsum.agent.task import Task
+from hopsum.codec.interface import CollectivePhase
+
+
+class AllReduceRecord:
+    """Counts all-reduces, and traces their spans. For the thread that drives.
+
+    Args:
+        counted: gets the counts of all-reduces, but for traffic.
+        trace: called with every span of time.
+    """
+
+    def __init__(self, counted: CommunicatorStatistics, trace: Callable[[Span], None] | None) -> None:
+        self._counted, self._trace = counted, trace
+        self._traffic = SocketTraffic()
+        """Of the network when the last all-reduce ended."""
+        self.sent_at: dict[int, float] = {}
+        """By number of an all-reduce, the time since which it waits for the network."""
+
+    def span(self, task: Task, stage: str, since_s: float) -> None:
+        """Trace a stage that ends now."""
+        if self._trace is not None:
+            self._trace(Span(task.number, stage, since_s, time.perf_counter()))
+
+    def sent(self, task: Task) -> None:
+        """Note that a task waits for the network, unless it does already."""
+        self.sent_at.setdefault(task.number, time.perf_counter())
+
+    def arrived(self, task: Task, phase: CollectivePhase | None) -> None:
+        """Trace the network's part of a phase that has its results."""
+        self.span(task, f"network {phase.op.name if phase else ''}", self.sent_at.pop(task.number))
+
+    def leave(self, task: Task) -> None:
+        """Forget a task that is over."""
+        self.sent_at.pop(task.number, None)
+
+    def codes(self, phase: CollectivePhase | None) -> None:
+        """Count the codes of a phase whose sums are taken."""
+        if phase is not None:
+            self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
+
+    def end(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> tuple[SocketTraffic, float]:
+        """Count an all-reduce that ended on all ranks alike, with its error feedback committed.
+
+        Args:
+            traffic: of the network so far.
+
+        Returns:
+            The traffic since the all-reduce before, and the seconds of this one.
+        """
+        seconds = time.perf_counter() - task.started_s
+        self._counted.count(task.vector.elements, seconds, skipped=skipped)
+        if not skipped:
+            error, vector = task.vector.squares()
+            self._counted.error_squares += error
+            self._counted.vector_squares += vector
+        before, self._traffic = self._traffic, traffic
+        return traffic - before, seconds

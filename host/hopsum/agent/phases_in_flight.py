@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The phases in the stream, by the transport's handles, and what their events mean for an all-reduce.
+
+The first phase of an all-reduce travels in parts, of which the first one carries the signature of the call
+(signature.py). Codes may end before their ranges. An all-reduce hears of one whole phase after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hopsum.agent.signature import MismatchError, Signer, unsigned
+from hopsum.agent.task import Task
+from hopsum.errors import WorkersReplacedError
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
+from hopsum.protocol.worker_state import AllReduceEvent
+
+
+class PhasesInFlight:
+    """The phases whose events are to come. For the thread that drives."""
+
+    def __init__(self, signer: Signer) -> None:
+        self.signer = signer
+        self.handles: dict[int, tuple[Task, int]] = {}
+        """By handle of the transport, the task of each phase in the stream, and the part of it."""
+
+    def add(self, task: Task, handles: Sequence[int]) -> None:
+        """Note the handles of what a task put into the stream, in the order of its parts."""
+        for part, handle in enumerate(handles, task.parts):
+            self.handles[handle] = task, part
+
+    def ends_of(self, event: AllReduceEvent) -> Iterator[tuple[Task, AllReduceEvent]]:
+        """Yield the tasks and ends of the phases that are complete with an event, in the order of the stream.
+
+        The caller lets the task have each before it asks for the next. An AllReduceDone has the sums as the task's
+        reduction takes them. A call that differs between the ranks is an AllReduceFailed with MismatchError.
+        """
+        task, part = self.handles.pop(event.handle)
+        is_replaced = isinstance(event, AllReduceFailed) and isinstance(event.error, WorkersReplacedError)
+        # Codes may end before their ranges: with a quorum, or void. The ranges say whether all ranks skip.
+        if task.parts and part == task.parts and (is_replaced or isinstance(event, AllReduceDone)):
+            task.codes = event
+            return
+        end = event if isinstance(event, AllReduceFailed) or not task.parts else self._joined(task, part, event)
+        if end is not None:
+            yield task, end
+        if task.codes is not None and not task.parts:
+            event, task.codes = task.codes, None
+            yield task, event
+
+    def _joined(self, task: Task, part: int, event: AllReduceDone) -> AllReduceEvent | None:
+        """Return the end of a task's first phase, None while a part of it is missing, or the task is over."""
+        if task.is_over:
+            return None
+        task.first[part] = event
+        try:
+            # MAX32 of equal and of negated facts tells whether all ranks made the same call.
+            if part == 0:
+                self.signer.compare(task, event.results)
+        except MismatchError as error:
+            return AllReduceFailed(event.handle, error)
+        return _whole(task) if len(task.first) == task.parts else None
+
+
+def _whole(task: Task) -> AllReduceDone:
+    """Return the results of a task's first phase as its reduction takes them, once all parts are here."""
+    if task.reduction is None or task.reduction.phase is None:
+        raise RuntimeError("an all-reduce has results of a phase that it did not begin")
+    done = task.first[0]
+    results, contributors = done.results, done.contributors
+    # The signature's chunk, and the others if there are any (`Signer.sign`).
+    if task.parts == 2:
+        done = task.first[1]
+        results = np.concatenate((results, done.results))
+        contributors = np.concatenate((contributors, done.contributors))
+    task.first, task.parts = {}, 0
+    results, contributors = unsigned(task.reduction.phase, results, contributors)
+    return replace(done, results=results, contributors=contributors)
