@@ -20,7 +20,7 @@ from hopsum_base.tls_server import ServerCredentials
 from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
-from hopsum_controlplane.cluster.switch_reconciler import MayRemove
+from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
 from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
 from hopsum_controlplane.service.grpc_service import safeguards

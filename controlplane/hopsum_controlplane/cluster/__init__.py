@@ -9,6 +9,9 @@
     job_status          the status of a job, pure                 job_history  the events that led to it
     leases, settings_agreement, tokens   of members               job_mover    jobs that go to another switch
     switch_reconciler   brings one switch to the state of the database; switch_reconcilers all of them
+    switch_inventory    what is on one switch: its program, jobs, entries of others
+    part_writer         writes and removes the parts of jobs on one switch
+    pacing              when the next try is due
     forwarding          layer-2 forwarding on a switch
 
 Importing this package imports protobuf and no grpc.

@@ -195,10 +195,10 @@ def switch_message(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, 
         jobs: the number of jobs that have a place there.
         drops: packets by reason, empty when the switch was not asked.
     """
-    config, undecided = reconciler.config, ""
-    if reconciler.foreign:
+    config, inventory, undecided = reconciler.config, reconciler.inventory, ""
+    if inventory.foreign:
         undecided = (
-            f"not in the database, and kept: {'; '.join(map(str, reconciler.foreign))}; restore a newer database, or "
+            f"not in the database, and kept: {'; '.join(map(str, inventory.foreign))}; restore a newer database, or "
             "end them with `hopsum controller --remove-existing`"
         )
     return pb.Switch(
@@ -212,9 +212,9 @@ def switch_message(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, 
         slots_largest_free=free.largest_range,
         jobs=jobs,
         drops=drops,
-        audits=reconciler.audits,
-        entries_repaired=reconciler.entries_repaired,
-        findings=reconciler.findings,
-        condition_reason=reconciler.condition_reason or ("undecided" if reconciler.foreign else ""),
-        sessions=reconciler.sessions,
+        audits=inventory.audits,
+        entries_repaired=inventory.entries_repaired,
+        findings=inventory.findings,
+        condition_reason=reconciler.condition_reason or ("undecided" if inventory.foreign else ""),
+        sessions=inventory.sessions,
     )

@@ -29,7 +29,8 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Mem
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.settings_agreement import Disputes
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, MayRemove, SwitchReconciler
+from hopsum_controlplane.cluster.switch_inventory import DeviceSource, MayRemove
+from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import (
     RandomSource,
@@ -72,7 +73,7 @@ class ClusterController:
     clock: unix seconds, for generations. monotonic: seconds that never go back, for leases.
     random: source of tokens.
     pipeline: program that all switches must run, or one for each switch by name; None for whatever runs.
-    may_remove: see SwitchReconciler. Without it foreign generations are kept.
+    may_remove: see SwitchInventory. Without it foreign generations are kept.
     """
 
     def __init__(
@@ -576,5 +577,5 @@ class ClusterController:
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> pb.Switch:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
-        allocator = placement.allocator_from_records(reconciler.config, records, reconciler.foreign)
+        allocator = placement.allocator_from_records(reconciler.config, records, reconciler.inventory.foreign)
         return answers.switch_message(reconciler, allocator.free_capacity, len(records), read)

@@ -73,7 +73,7 @@ class JobMover:
         """Raise InvalidRequestError where workers would have to pack codes otherwise, or to have another window."""
         # Workers keep their packing of codes and their window over a move: they would not agree with another kind of
         # switch.
-        here, there = self._reconcilers[away].limits, self._reconcilers[to].limits
+        here, there = self._reconcilers[away].inventory.limits, self._reconcilers[to].inventory.limits
         if (here.max_window, here.code_group) != (there.max_window, there.code_group):
             windows = [f"a window of at most {limits.max_window or 'any'} packets" for limits in (here, there)]
             raise InvalidRequestError(

@@ -18,7 +18,8 @@ from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, par
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
+from hopsum_controlplane.cluster.switch_inventory import DeviceSource
+from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -79,7 +80,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         found = []
         for reconciler in self._reconcilers.values():
             config = reconciler.config
-            allocator = allocator_from_records(config, self._cache.records(config.name), reconciler.foreign)
+            allocator = allocator_from_records(config, self._cache.records(config.name), reconciler.inventory.foreign)
             found.append(SwitchCapacity(config, allocator, reconciler.refusal(trial), reconciler.refusal(bare)))
         return found
 
@@ -131,7 +132,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             return
         for reconciler in self._reconcilers.values() if record is None else self.of(record):
             name = reconciler.config.name
-            for kept in reconciler.foreign:
+            for kept in reconciler.inventory.foreign:
                 if record is None or kept.overlaps(Allocation(*record.place(name))):
                     raise UndecidedError(
                         f"job {job!r:.80}: the database does not have {kept}, which switch {name!r} serves",
@@ -171,7 +172,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             record,
             generation,
             self.config,
-            {reconciler.config.name: reconciler.limits for reconciler in self.of(record)},
+            {reconciler.config.name: reconciler.inventory.limits for reconciler in self.of(record)},
         )
 
 

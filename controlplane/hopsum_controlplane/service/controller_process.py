@@ -28,7 +28,7 @@ from hopsum_controlplane.cluster import (
     load_config,
     pipelines,
 )
-from hopsum_controlplane.cluster.switch_reconciler import MayRemove
+from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service, safeguards
@@ -180,7 +180,7 @@ def running(
     """Run a controller for the block.
 
     Args:
-        may_remove: what says whether what others wrote may be taken off a switch, see SwitchReconciler.
+        may_remove: what says whether what others wrote may be taken off a switch, see SwitchInventory.
         clock: unix seconds, for generations.
 
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hopsum_controlplane.cluster import JobState, Pending
-from hopsum_controlplane.cluster.switch_reconciler import FREE, LONGEST_S, SHORT_S, Pace
+from hopsum_controlplane.cluster.pacing import FREE, LONGEST_S, SHORT_S, Pace
 
 from ...support.clock import FakeClock
 from .conftest import MakeCluster

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import JobState, Pending
-from hopsum_controlplane.cluster.switch_reconciler import LONGEST_S
+from hopsum_controlplane.cluster.pacing import LONGEST_S
 from hopsum_controlplane.entries import Update
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire.control import control_pb2 as pb

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of jobs on one switch: begun, written, removed, and noted in the database.
+
+Every step can be interrupted: the database says which entries may be on the switch. Nothing here decides when a step is
+due, or talks to a switch but by its SwitchController.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hopsum_controlplane.cluster import lifecycle
+from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
+from hopsum_controlplane.cluster.forwarding import L2Forwarding
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.membership_builder import Parts
+from hopsum_controlplane.cluster.records import JobRecord, JobState
+from hopsum_controlplane.devices.device import Device
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.job_spec import Job
+from hopsum_controlplane.switch_controller import SwitchController
+
+
+class PartWriter:
+    """Writes and removes the parts of jobs on one switch. Not thread-safe.
+
+    Args:
+        config: of the switch.
+        cache: the database.
+        parts: gives the jobs of a generation, one for each switch of a job.
+        links: of the cluster, for layer-2 forwarding.
+        clock: unix seconds, for generations.
+        on_begun: called with the name of a job whose generation begins, before its first entry is written.
+    """
+
+    def __init__(
+        self,
+        config: SwitchConfig,
+        cache: JobStateCache,
+        *,
+        parts: Callable[[JobRecord, int], Parts],
+        links: Sequence[LinkConfig],
+        clock: Callable[[], float],
+        on_begun: Callable[[str], None],
+    ) -> None:
+        self._config, self._cache = config, cache
+        self._parts, self._links, self._clock = parts, links, clock
+        self._on_begun = on_begun
+        self._forwarding: L2Forwarding | None = None
+
+    def follow(self, device: Device) -> None:
+        """Forward other frames by a switch that was taken over, where it is to."""
+        self._forwarding = L2Forwarding(self._config, device, self._links) if self._config.l2_forwarding else None
+
+    def forward(self, *, anew: bool = False) -> None:
+        """Let the switch forward to all members that have joined by now, where it is to.
+
+        Args:
+            anew: others may have changed the entries.
+        """
+        if self._forwarding is not None:
+            if anew:
+                self._forwarding.invalidate()
+            self._forwarding.sync(self._cache.records(self._config.name))
+
+    def begin(self, controller: SwitchController, record: JobRecord) -> None:
+        """Begin the next generation of a job that is ready, and write this switch's part. Raises ControlPlaneError."""
+        self.forward()
+
+        # The generation is on disk before the first entry is written: after a crash the database says what may be on
+        # the switch.
+        def begin(now: JobRecord) -> JobRecord:
+            now = lifecycle.evict_laggards(now)
+            if not now.ready:
+                return now
+            return lifecycle.start_generation(now, *self._parts(now, self._cache.allot_generation(self._clock())))
+
+        begun = self._cache.apply(record.name, begin, missing_ok=True)
+        # A worker may have left, or the job been deleted, since `record` was read.
+        if begun is not None and begun.state is JobState.INSTALLING:
+            self._on_begun(record.name)
+            self.write(controller, begun)
+
+    def write(self, controller: SwitchController, record: JobRecord) -> None:
+        """Write this switch's part, unless it stands already.
+
+        A generation that cannot be written is over. Raises ControlPlaneError then.
+        """
+        job, name = record.parts[self._config.name], self._config.name
+        # A crash between the write and the next step leaves the entries complete: they are adopted, and only the step
+        # is missing.
+        actual = {made.generation: made for made in controller.jobs if made not in controller.ending}
+        made = actual.get(job.generation)
+        if made is None:
+            self.forward()
+            try:
+                made = controller.create_job(
+                    job.spec, job_index=job.job_index, region=job.region, generation=job.generation
+                )
+            except ControlPlaneError as error:
+                # Rule E1: entries of a generation are written once. After a failure the next try has another
+                # generation.
+                self.over(job, f"switch {name} did not take it: {error}")
+                if not has(controller, job):
+                    self._gone(job)
+                raise
+        confirmed = made
+        self._if_current(
+            job, lambda now: lifecycle.on_installed(now, confirmed, name) if now.state is JobState.INSTALLING else now
+        )
+
+    def remove(self, controller: SwitchController, record: JobRecord) -> None:
+        """Remove this switch's part of a generation that is over. Raises ControlPlaneError."""
+        job = record.parts[self._config.name]
+        # Only when the switch has confirmed the removal does the database free the slots (rule S1).
+        if has(controller, job):
+            controller.delete_job(job)
+        self._gone(job)
+
+    def clear(self, controller: SwitchController, job: Job) -> None:
+        """Remove what is left of a job that has moved away."""
+        if has(controller, job):
+            controller.delete_job(job)
+        self._cache.apply(
+            job.spec.name, lambda record: lifecycle.on_cleared(record, self._config.name), missing_ok=True
+        )
+
+    def _gone(self, job: Job) -> None:
+        """Note that nothing of a generation stands here, if it is time for that: a spine notes it after its leaves."""
+        name = self._config.name
+        self._if_current(
+            job, lambda now: lifecycle.on_removed(now, name) if name in now.next_switches and not now.ready else now
+        )
+
+    def over(self, job: Job, reason: str) -> None:
+        """End a generation in the database, if it is the job's current one. Nothing is written to the switch."""
+        self._if_current(job, lambda record: lifecycle.end_generation(record, reason))
+
+    def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
+        """Take a step of a job if it still has this generation."""
+        self._cache.apply(
+            job.spec.name,
+            # The record may have gone on since: a step for an older generation must not touch a newer one.
+            lambda record: step(record) if record.generation == job.generation else record,
+            missing_ok=True,
+        )
+
+
+def has(controller: SwitchController, job: Job) -> bool:
+    """Return whether something of the job's generation stands, or may."""
+    return any(job.generation == known.generation for known in controller.jobs)
