@@ -22,17 +22,16 @@ from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum_base.units import whole
-from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
+from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.command_options import add_link_options, check_link_options, view_of
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_cluster import SLOTS, LocalCluster
 from hopsum_topologies.seat import LinkKind, Seat, open_seat_link
-from hopsum_topologies.switch_testbed import SWITCH, Testbed, open_testbed
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Op, pack_codes
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import SHAPES, TABLE_NAMES, lanes
 
-SLOTS = 32
 DEADLINE_S = 60.0
 
 
@@ -67,9 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
-        with open_testbed(options.target, options.workers) as testbed:
-            report.where = testbed.where
-            perform(testbed, report, LinkPlan(options.link, options.pcap, options.show))
+        with LocalCluster(options.workers, target=options.target) as cluster:
+            report.where = cluster.switch.where
+            perform(cluster, report, LinkPlan(options.link, options.pcap, options.show))
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
@@ -81,25 +80,24 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(testbed: Testbed, report: SelftestReport, link: LinkPlan) -> None:
+def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> None:
     """Make the job, let the workers sum, and fill the report."""
-    controller = SwitchController(testbed.device, SWITCH)
+    controller = cluster.switch.controller
     # Drops are counted by switch, not by job: those from before the job are not of its packets.
     drops_before = controller.drop_counters()
-    with WorkerPool(testbed.seats, work, link) as pool:
+    with WorkerPool(cluster.seats, work, link) as pool:
         bound = pool.gather("bound")
-        endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
         # bmv2 has no room in a packet for results that are longer than what came in.
-        exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
+        exercises = exercises_for(cluster.switch.device.capabilities.max_growth_bytes)
         tables: dict[str, Any] = {TABLE_NAMES[e.op]: TABLES[e.op] for e in exercises if e.op in TABLES}
-        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, **tables))
-        plan = (job.generation, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
+        job = cluster.create_job("sum", bound, tables)
+        plan = (job.parts[0].generation, report.workers, SLOTS, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
         collect(pool, report, exercises)
-    report.events = controller.job_counters(job)
+    report.events = job.counters()
     drops = controller.drop_counters()
     report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
-    controller.delete_job(job)
+    job.close()
 
 
 def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exercise]) -> None:

@@ -24,8 +24,8 @@ from hopsum_evaluation.demo import digits_network, training_demo
 from hopsum_evaluation.demo.counted_testbed import DemoCounts
 from hopsum_evaluation.demo.training_demo import DemoReport
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_cluster import InterfaceCounters
 from hopsum_topologies.shaping import BURST_BYTES
-from hopsum_topologies.switch_testbed import InterfaceCounters
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 from ..support.printed import usage_error
@@ -108,10 +108,11 @@ def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]
 
 
 def test_without_namespaces_it_is_said_that_no_gain_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(hosts: int) -> None:
+    def refuse(hosts: int, round_trip_s: float) -> None:
         raise TopologyError("no namespaces today")
 
-    monkeypatch.setattr(training_demo, "Star", refuse)
+    monkeypatch.setattr("hopsum_topologies.local_cluster.links_unavailable", lambda: None)
+    monkeypatch.setattr("hopsum_topologies.local_cluster.Star", refuse)
     report = DemoReport("native", "thc", 2, 20, "digits", 1)
     plan = replace(training_demo.make_plan(report, tmp_path), rate_bits_per_s=1e6)
     training_demo.run(plan, report, Console(stderr=True))

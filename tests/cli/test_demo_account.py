@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hopsum_evaluation.demo.counted_testbed import DemoCounts, read_quiet
 from hopsum_evaluation.demo.training_demo import DemoReport
-from hopsum_topologies.switch_testbed import InterfaceCounters
+from hopsum_topologies.local_cluster import InterfaceCounters
 from hopsum_wire import Event
 
 UP_BYTES, DOWN_BYTES = 586, 1098

@@ -15,9 +15,8 @@ import pytest
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_cli.doctor import main as doctor
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
+from hopsum_topologies.local_cluster import LocalCluster
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.switch_testbed import SWITCH, native_testbed
-from hopsum_topologies.switch_testbed import Testbed as Bed
 
 from ..support.printed import usage_error
 
@@ -25,13 +24,13 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def testbed() -> Iterator[Bed]:
-    with native_testbed(2, extra=("--backend", "interpreter")) as testbed:
+def testbed() -> Iterator[LocalCluster]:
+    with LocalCluster(2, extra=("--backend", "interpreter")) as testbed:
         yield testbed
 
 
 @pytest.fixture
-def sockets(testbed: Bed) -> Iterator[list[socket.socket]]:
+def sockets(testbed: LocalCluster) -> Iterator[list[socket.socket]]:
     """One for each worker, bound and connected."""
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
@@ -41,12 +40,12 @@ def sockets(testbed: Bed) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def make_job(testbed: Bed, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
+def make_job(testbed: LocalCluster, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
     def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
         return seat.endpoint(sock.getsockname())
 
     workers = tuple(endpoint(seat, sock) for seat, sock in zip(testbed.seats, sockets, strict=True))
-    controller = SwitchController(testbed.device, SWITCH)
+    controller = testbed.switch.controller
     job = controller.create_job(JobSpec("digits", workers, 16))
     write_membership(job, path, {seat.rank: seat.switch for seat in testbed.seats})
     return controller, job
@@ -59,7 +58,7 @@ def _no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_healthy_job_then_one_that_is_over(
-    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
@@ -81,7 +80,7 @@ def test_a_healthy_job_then_one_that_is_over(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
-    testbed: Bed, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)

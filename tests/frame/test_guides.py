@@ -10,6 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -217,6 +218,16 @@ def test_a_control_command_reads_the_network_and_pushes_the_program(
 
 
 WORKERS = 4
+
+
+def test_a_cluster_in_a_program_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("docs/topologies", "python", "LocalCluster")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    counted = literal_eval(capsys.readouterr().out)
+    assert counted["added"] == 4 * counted["completed"] > 0
+    mean = np.mean(names["gradients"], axis=0)
+    assert np.square(names["mean"] - mean).sum() < 0.05 * np.square(mean).sum()
 
 
 def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_topologies.switch_testbed import NATIVE_PORT, SWITCH, native_testbed
+from hopsum_topologies.local_cluster import NATIVE_PORT, SWITCH, LocalCluster
 
 SLOTS, LEASE_S, TICK_S = 16, 60.0, 0.05
 
@@ -69,7 +69,7 @@ def _tick(cluster: ClusterController, over: threading.Event) -> None:
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[RestartableController]:
     """A controller that is not running yet, with one embedded switch."""
-    with native_testbed(1) as stage:
+    with LocalCluster(1) as stage:
         switch = SwitchConfig(
             "leaf",
             "native",
@@ -80,7 +80,7 @@ def controller(tmp_path: Path) -> Iterator[RestartableController]:
             service_address=stage.seats[0].switch,
         )
         config = ClusterConfig((switch,), tmp_path / "state.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
-        yield RestartableController(config, {"leaf": stage.device})
+        yield RestartableController(config, {"leaf": stage.switch.device})
 
 
 def close_all(jobs: list[Communicator]) -> None:

@@ -40,23 +40,14 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_base.owned_folder import OwnedFolder
 from hopsum_base.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Measured, Turn, gradient_of, work
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import (
-    PLACEMENTS,
-    ShardedJobs,
-    hosts_of,
-    links_unavailable,
-    seats_of,
-    start_switches,
-    switches_of,
-    window_of,
-)
+from hopsum_evaluation.bench.placements import PLACEMENTS, make_job, window_of
 from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_cluster import LocalCluster, links_unavailable, switches_of
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 ELEMENTS = 4_000_000
@@ -390,11 +381,13 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         quotas = stack.enter_context(ProcessorQuotas(setting.dilate))
         folder = stack.enter_context(OwnedFolder("bench"))
         round_trip_s = setting.dilate * setting.round_trip_s / 2
-        star = stack.enter_context(Star(hosts_of(setting.placement, setting.workers), round_trip_s))
         console.print(f"starting switches ({setting.placement}) and {setting.workers} workers a subject ...")
-        switches = start_switches(stack, setting.placement, star, setting.workers, setting.shards)
-        seats = seats_of(star, switches, setting.workers)
-        jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
+        cluster = LocalCluster(
+            setting.workers, placement=setting.placement, round_trip_s=round_trip_s, switches=setting.shards
+        )
+        stack.enter_context(cluster)
+        assert cluster.star is not None
+        seats, switches = cluster.seats, cluster.switches
         plan = AllReducePlan(
             setting.workers, setting.buckets, setting.seed, CHECKED, "eth0", folder,
             services=tuple(switch.service for switch in switches), timing=dilated_timing(setting.dilate),
@@ -403,7 +396,8 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         for subject in setting.subjects:
             if not needs_gloo(subject):
                 pool = pools[subject] = stack.enter_context(WorkerPool(seats, work, replace(plan, codec=subject)))
-                jobs.create(pool, codecs[subject], setting.window, folder / f"job{len(pools)}.json")
+                path = folder / f"job{len(pools)}.json"
+                stack.push(make_job(cluster, pool, codecs[subject], setting.window, path))
         gloo = [subject for subject in setting.subjects if needs_gloo(subject)]
         if gloo:
             # Here, not above: torch is installed where gloo is asked for, and the other processes shall not hold it.
@@ -416,7 +410,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
         # After the imports of all, which no figure counts. A rank's processes take turns: they share its processor.
         ranks = zip(*(pool.processes for pool in dict.fromkeys(pools.values())), strict=True)
         quotas.hold([*([process.pid for process in own] for own in ranks), *([switch.pid] for switch in switches)])
-        turns = _Turns(setting, plan, star, pools, [switch.pid for switch in switches], codecs, console)
+        turns = _Turns(setting, plan, cluster.star, pools, [switch.pid for switch in switches], codecs, console)
         findings = [found for elements, rate in setting.cases for found in turns.measure(elements, rate)]
         for pool in dict.fromkeys(pools.values()):
             pool.send(None)

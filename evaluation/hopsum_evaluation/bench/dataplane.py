@@ -46,8 +46,8 @@ from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_cluster import LocalCluster
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.switch_testbed import bmv2_testbed, native_testbed
 from hopsum_wire import MAX_SLOTS, Op
 
 SLOTS = 248
@@ -398,20 +398,21 @@ class Subjects:
             ("socket_python", "0", Op.LOOKUP_ADD8, chosen.table),
         ):
             environment = {**os.environ, COMPILED_VARIABLE: compiled}
-            switch = native_testbed(chosen.workers, extra=NATIVE, environment=environment)
-            testbed = self._stack.enter_context(switch)
-            load = self._stack.enter_context(load_on(testbed, table, chosen.slots, chosen.seed, op=op))
-            self._add_socket(name, SocketRun(load, testbed.pid, pinned=True))
+            cluster = LocalCluster(chosen.workers, extra=NATIVE, environment=environment)
+            self._stack.enter_context(cluster)
+            load = self._stack.enter_context(load_on(cluster, table, chosen.slots, chosen.seed, op=op))
+            self._add_socket(name, SocketRun(load, cluster.switch.pid, pinned=True))
         echo = self._stack.enter_context(echo_run(chosen.workers, chosen.table, chosen.slots, chosen.seed))
         self._add_socket("loopback", echo)
 
     def _open_bmv2(self) -> None:
         if self._home is not None:
-            testbed = self._stack.enter_context(bmv2_testbed(self._setting.workers, home=self._home))
+            cluster = LocalCluster(self._setting.workers, target="bmv2", home=self._home)
+            self._stack.enter_context(cluster)
             load = self._stack.enter_context(
-                load_on(testbed, self._setting.table, BMV2_SLOTS, self._setting.seed, resend_s=1.0)
+                load_on(cluster, self._setting.table, BMV2_SLOTS, self._setting.seed, resend_s=1.0)
             )
-            self._add_socket("bmv2", SocketRun(load, testbed.pid, pinned=False))
+            self._add_socket("bmv2", SocketRun(load, cluster.switch.pid, pinned=False))
 
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())
@@ -499,11 +500,11 @@ class Startup:
         self, environment: dict[str, str], workers: int, table: tuple[int, ...], seed: int, seconds: float
     ) -> dict[str, int]:
         with (
-            native_testbed(workers, extra=NATIVE, environment=environment) as testbed,
-            load_on(testbed, table, MEMORY_SLOTS, seed, resend_s=RESEND_S) as load,
+            LocalCluster(workers, extra=NATIVE, environment=environment) as cluster,
+            load_on(cluster, table, MEMORY_SLOTS, seed, resend_s=RESEND_S) as load,
         ):
             load.run(seconds)
-            return memory(testbed.pid)
+            return memory(cluster.switch.pid)
 
 
 def start_s(environment: dict[str, str]) -> float:

@@ -24,7 +24,7 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.native.native_engine import Batch, NativeEngine, Outputs
 from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
-from hopsum_topologies.switch_testbed import SWITCH
+from hopsum_topologies.local_cluster import SWITCH
 from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Header, Kind, Op, down_bytes
 from hopsum_wire.datagrams import update_template
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, stamp_frames

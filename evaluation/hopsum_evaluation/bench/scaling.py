@@ -33,9 +33,9 @@ from hopsum_evaluation.bench.allreduce import (
     run,
 )
 from hopsum_evaluation.bench.made_datagrams import CODES
-from hopsum_evaluation.bench.placements import links_unavailable
 from hopsum_evaluation.bench.timing import commit, machine, processors_of, versions
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_cluster import links_unavailable
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 ELEMENTS = 4_000_000

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload, probe_offload
 from hopsum.transport.udp_link import SegmentRun, UdpLink
-from hopsum_controlplane import JobSpec, SwitchController
 from hopsum_evaluation.bench.made_datagrams import Checker, Pool, headers_of, make_pool, row_of
 from hopsum_evaluation.bench.timing import cpu_time, two_cores
+from hopsum_topologies.local_cluster import LocalCluster
 from hopsum_topologies.seat import open_batch_link
-from hopsum_topologies.switch_testbed import SWITCH, Testbed
 from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import HOPSUM_BYTES, Kind, Op, down_bytes, up_bytes
 from hopsum_wire.payload import TABLE_NAMES
@@ -302,7 +301,7 @@ class SocketRun:
 
 @contextmanager
 def load_on(
-    testbed: Testbed,
+    cluster: LocalCluster,
     table: tuple[int, ...],
     slots: int,
     seed: int,
@@ -316,15 +315,12 @@ def load_on(
     """
     with ExitStack() as stack:
         links: list[UdpLink] = []
-        for seat in testbed.seats:
+        for seat in cluster.seats:
             links.append(link := open_batch_link(seat))
             stack.callback(link.close)
-        controller = SwitchController(testbed.device, SWITCH)
-        endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
-        tables: dict[str, Any] = {TABLE_NAMES[op]: table}
-        job = controller.create_job(JobSpec("load", endpoints, slots, **tables))
-        stack.callback(controller.delete_job, job)
-        yield Load(links, make_pool(job.generation, len(links), slots, table, seed, op), resend_s=resend_s)
+        tables = {TABLE_NAMES[op]: table}
+        job = stack.enter_context(cluster.create_job("load", [[link.local] for link in links], tables, slots=slots))
+        yield Load(links, make_pool(job.parts[0].generation, len(links), slots, table, seed, op), resend_s=resend_s)
 
 
 @contextmanager

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hopsum_base.owned_folder import OwnedFolder
-from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.demo_worker import DemoPlan
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
+from hopsum_topologies.local_cluster import SLOTS, InterfaceCounters, LocalCluster, LocalJob
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
 from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traffic
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.star import Star
-from hopsum_topologies.switch_testbed import SWITCH, InterfaceCounters, Testbed, native_testbed, open_testbed
 from hopsum_wire import HOPSUM_UDP_PORT
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
@@ -76,7 +74,6 @@ def read_quiet(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) 
     return found
 
 
-SLOTS = 32
 SHAPED_SLOTS = 256
 """Slots over shaped links: 256 frames fill a link of 200 Mbit/s for 11 ms, longer than a busy machine takes for the way
 to the switch and back."""
@@ -86,18 +83,8 @@ Tables = Mapping[str, Any]
 
 
 @contextmanager
-def demo_testbed(
-    target: str, plan: DemoPlan, network: Topology | None, star: Star | None = None
-) -> Iterator[OneSwitchTestbed | NetworkTestbed]:
-    """Bring up one switch, or a network, for the block. Raises TopologyError, ControlPlaneError.
-
-    star: links around the one switch, which is the embedded one then.
-    """
-    if network is None:
-        one = open_testbed(target, plan.workers) if star is None else native_testbed(plan.workers, star=star)
-        with one as testbed:
-            yield OneSwitchTestbed(testbed, SLOTS if star is None else SHAPED_SLOTS)
-        return
+def network_testbed(target: str, network: Topology) -> Iterator[NetworkTestbed]:
+    """Bring up a network for the block. Raises TopologyError, ControlPlaneError."""
     with (
         OwnedFolder("topology") as folder,
         bring_up(network, target, folder) as made,
@@ -119,37 +106,39 @@ def network_of(name: str, workers: int | None) -> Topology:
 class OneSwitchTestbed:
     """All workers at one switch."""
 
-    def __init__(self, testbed: Testbed, slots: int) -> None:
-        self.seats, self.where = testbed.seats, testbed.where
-        self._controller = SwitchController(testbed.device, SWITCH)
-        self._read_interfaces = testbed.read_interfaces
-        self._slots = slots
-        self._job: Job | None = None
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.seats, self.where = cluster.seats, cluster.switch.where
+        self._cluster = cluster
+        self._job: LocalJob | None = None
 
     def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job, and begin to lose frames. Return each rank's membership file."""
-        endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
-        spec = JobSpec("demo", endpoints, self._slots, quorum=plan.quorum, **tables)
-        self._job = self._controller.create_job(spec)
-        path = plan.folder / "membership.json"
-        sides = _sides(bound) if plan.peers else False
-        write_membership(self._job, path, {seat.rank: seat.switch for seat in self.seats}, sides)
+        self._job = self._cluster.create_job(
+            "demo",
+            [[address] for address, _ in bound],
+            tables,
+            slots=SLOTS if self._cluster.star is None else SHAPED_SLOTS,
+            quorum=plan.quorum,
+            sides=_sides(bound) if plan.peers else False,
+        )
+        path = self._job.write(plan.folder / "membership.json")
         for port in {seat.port for seat in self.seats}:
-            self._controller.set_loss(port, plan.loss, plan.loss)
+            self._cluster.switch.controller.set_loss(port, plan.loss, plan.loss)
         return [str(path)] * len(self.seats)
 
     def read_counts(self) -> DemoCounts:
         """Read the switch's ports, then the program's counters."""
         assert self._job is not None
-        interfaces, events = self._read_interfaces(), self._controller.job_counters(self._job)
-        lost = sum(each.egress for each in self._controller.loss_counters().values())
+        switch = self._cluster.switch
+        interfaces, events = switch.read_interfaces(), self._job.counters()
+        lost = sum(each.egress for each in switch.controller.loss_counters().values())
         replies = _replies(events, len(self.seats)) - lost
-        return DemoCounts(interfaces, {}, events, replies, self._controller.drop_counters())
+        return DemoCounts(interfaces, {}, events, replies, switch.controller.drop_counters())
 
     def remove_job(self) -> None:
         """End the job."""
         assert self._job is not None
-        self._controller.delete_job(self._job)
+        self._job.close()
 
 
 class NetworkTestbed:

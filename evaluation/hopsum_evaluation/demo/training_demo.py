@@ -31,16 +31,17 @@ from hopsum_evaluation.command_options import add_link_options, check_link_optio
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
     DemoCounts,
-    demo_testbed,
+    NetworkTestbed,
+    OneSwitchTestbed,
     network_of,
+    network_testbed,
     read_quiet,
 )
 from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.demo.digits_network import MissingDataError, load_images
 from hopsum_topologies.description import Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.star import Star
-from hopsum_topologies.switch_testbed import InterfaceCounters
+from hopsum_topologies.local_cluster import InterfaceCounters, LocalCluster
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 BATCH = 32
@@ -224,11 +225,11 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
     what = "switch" if network is None else f"switches of {network.name}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
     with ExitStack() as stack:
-        star = None
-        if plan.rate_bits_per_s is not None:
-            star = _star(stack, plan, report)
+        if network is None:
+            testbed: OneSwitchTestbed | NetworkTestbed = OneSwitchTestbed(_start_cluster(stack, plan, report))
             plan = replace(plan, rate_bits_per_s=report.rate_bits_per_s)
-        testbed = stack.enter_context(demo_testbed(report.target, plan, network, star))
+        else:
+            testbed = stack.enter_context(network_testbed(report.target, network))
         report.where = testbed.where
         with WorkerPool(testbed.seats, work, plan) as pool:
             paths = testbed.make_job(plan, pool.gather("bound"), job_tables(codec))
@@ -246,18 +247,24 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
         testbed.remove_job()
 
 
-def _star(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> Star | None:
-    """Make a link of the plan's rate for every worker. None where this machine cannot: the report says why then."""
-    with ExitStack() as made:
-        try:
-            star = made.enter_context(Star(plan.workers))
-            star.shape(f"{plan.rate_bits_per_s:.0f}bit")
-        except TopologyError as error:
-            report.not_shaped = str(error)
-            return None
-        report.rate_bits_per_s = plan.rate_bits_per_s
-        stack.push(made.pop_all())
-        return star
+def _start_cluster(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> LocalCluster:
+    """Start one switch, with a link of the plan's rate for every worker where this machine can make links.
+
+    Else the report says why not.
+    """
+    if plan.rate_bits_per_s is not None:
+        with ExitStack() as made:
+            try:
+                cluster = made.enter_context(LocalCluster(plan.workers, placement="fabric"))
+                assert cluster.star is not None
+                cluster.star.shape(f"{plan.rate_bits_per_s:.0f}bit")
+            except TopologyError as error:
+                report.not_shaped = str(error)
+            else:
+                report.rate_bits_per_s = plan.rate_bits_per_s
+                stack.push(made.pop_all())
+                return cluster
+    return stack.enter_context(LocalCluster(plan.workers, target=report.target))
 
 
 def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:

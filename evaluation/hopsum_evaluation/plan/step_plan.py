@@ -29,14 +29,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.agent import Agent, Span
+from hopsum.agent import Span
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.arguments import switch_codec_argument
 from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum.transport.udp_link import UdpLink
 from hopsum_base.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table
@@ -296,22 +295,15 @@ def measure_network(seed: int) -> tuple[float, float, str]:
     on loopback, which needs a core of its own.
     """
     try:
-        from hopsum_controlplane import JobSpec, SwitchController
-        from hopsum_controlplane.membership_file import job_membership
-        from hopsum_topologies.switch_testbed import SWITCH, native_testbed
+        from hopsum_topologies.local_cluster import LocalCluster
     except ModuleNotFoundError as error:
         return 0.0, 0.0, f"{error.name} is missing: pip install 'hopsum[switch,controller]'"
     spans: list[Span] = []
     x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
     with ExitStack() as stack:
-        testbed = stack.enter_context(native_testbed(1))
-        seat = testbed.seats[0]
-        link = UdpLink((seat.ip, 0), seat.switch)
-        controller = SwitchController(testbed.device, SWITCH)
-        job = controller.create_job(JobSpec("plan", (seat.endpoint(link.local),), _SLOTS))
         codec = make_codec("fixed", workers=1)
-        membership = job_membership(job, {0: seat.switch})
-        agent = stack.enter_context(Agent(membership, 0, codec=codec, link=link, trace=spans.append))
+        job = stack.enter_context(stack.enter_context(LocalCluster(1)).open_job(codec, slots=_SLOTS))
+        (agent,) = job.connect(trace=spans.append)
         for _ in range(_RUNS + 1):
             # One vector at a time, so that spans of two vectors do not overlap.
             agent.submit(x).result()

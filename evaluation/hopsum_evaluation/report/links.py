@@ -18,7 +18,6 @@ from rich.console import Console
 
 from hopsum_base.units import figure
 from hopsum_evaluation.bench import allreduce
-from hopsum_evaluation.bench.placements import switches_of
 from hopsum_evaluation.bench.timing import commit, is_crowded, machine
 from hopsum_evaluation.plan import step_plan
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
@@ -27,6 +26,7 @@ from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, T
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import unavailable
 from hopsum_evaluation.training.accuracy_plan import UNSHAPED
+from hopsum_topologies.local_cluster import switches_of
 
 WORKERS: Final = 4
 SPARE: Final = 1.5

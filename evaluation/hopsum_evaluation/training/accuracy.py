@@ -18,16 +18,8 @@ from typing import Any, Final
 
 from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
-from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import (
-    ShardedJobs,
-    hosts_of,
-    links_unavailable,
-    seats_of,
-    start_switches,
-    window_of,
-)
+from hopsum_evaluation.bench.placements import make_job, window_of
 from hopsum_evaluation.report.experiment import Tell
 from hopsum_evaluation.training.accuracy_plan import (
     UNSHAPED,
@@ -39,6 +31,7 @@ from hopsum_evaluation.training.accuracy_plan import (
 )
 from hopsum_evaluation.training.time_to_target import is_ours
 from hopsum_topologies import Star
+from hopsum_topologies.local_cluster import LocalCluster, links_unavailable
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 WINDOW: Final = 512
@@ -101,11 +94,10 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     with ExitStack() as stack:
         quotas = stack.enter_context(ProcessorQuotas(trainings.dilate))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
-        star = stack.enter_context(Star(hosts_of(trainings.placement, trainings.workers)))
         tell(0.0, f"starting the switch and {trainings.workers} workers")
-        switches = start_switches(stack, trainings.placement, star, trainings.workers)
-        seats = seats_of(star, switches, trainings.workers)
-        jobs = ShardedJobs(stack, switches, seats, GenerationAllocator())
+        cluster = stack.enter_context(LocalCluster(trainings.workers, placement=trainings.placement))
+        assert cluster.star is not None
+        switches = cluster.switches
         services = tuple(switch.service for switch in switches)
         timed = trainings.course.seconds > 0
         plan = AccuracyPlan(
@@ -113,14 +105,15 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
             trainings.dilate * trainings.compute_s,
         )  # fmt: skip
-        pool = stack.enter_context(WorkerPool(seats, work, plan, gpus=trainings.device == "cuda"))
+        pool = stack.enter_context(WorkerPool(cluster.seats, work, plan, gpus=trainings.device == "cuda"))
         # Workers open the sockets of one codec after the other, and wait for its job: the order is that of plan.codecs.
         # A job of its own for each codec: the lookup table is the job's, so codecs cannot share one.
         for number, name in enumerate(plan.codecs):
-            jobs.create(pool, codecs[name], window_of(WINDOW, len(plan.codecs)), folder / f"report{number}.json")
+            path, window = folder / f"report{number}.json", window_of(WINDOW, len(plan.codecs))
+            stack.push(make_job(cluster, pool, codecs[name], window, path))
         pool.gather("ready")
         quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
-        runs = _train_by_turns(trainings, star, pool, tell, keep)
+        runs = _train_by_turns(trainings, cluster.star, pool, tell, keep)
         pool.send(None)
         # Workers end before their switch does: a worker without a switch would send again until its deadline.
         pool.gather("finished")

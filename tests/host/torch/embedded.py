@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_topologies.free_port import free_port
-from hopsum_topologies.switch_testbed import SWITCH, native_testbed
+from hopsum_topologies.local_cluster import LocalCluster
 
 from ...support.printed import parse_printed
 from .job import thc_tables
@@ -33,16 +32,12 @@ def embedded_jobs(folder: Path, workers: int, jobs: int = 1, **quorums: int) -> 
     sums or without. Returns the process id of the switch.
     """
     tables = thc_tables(workers)
-    with native_testbed(workers) as testbed:
-        controller = SwitchController(testbed.device, SWITCH)
+    with LocalCluster(workers) as cluster:
         for number in range(jobs):
-            places = [("127.0.0.1", free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
-            endpoints = tuple(seat.endpoint(place) for seat, place in zip(testbed.seats, places, strict=True))
-            spec = JobSpec(f"job{number}", endpoints, SLOTS, **tables, **quorums)
-            job = controller.create_job(spec)
-            send_to = {seat.rank: seat.switch for seat in testbed.seats}
-            write_membership(job, folder / f"job{number}.json", send_to, side_channels=bool(quorums))
-        yield testbed.pid
+            places = [[("127.0.0.1", free_port(socket.SOCK_DGRAM))] for _ in range(workers)]
+            job = cluster.create_job(f"job{number}", places, tables, sides=bool(quorums), **quorums)
+            job.write(folder / f"job{number}.json")
+        yield cluster.switch.pid
 
 
 def torchrun(

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster on this machine: its workers' sums, membership files, placements, and what is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopsum.codec import job_tables, make_codec
+from hopsum_controlplane import ControlPlaneError
+from hopsum_topologies import LocalCluster, TopologyError
+from hopsum_topologies.local_cluster import links_unavailable
+from hopsum_wire.membership import Endpoint, read_membership
+
+WORKERS = 3
+ELEMENTS = 5_000
+WAIT_S = 120.0
+needs_links = pytest.mark.skipif(links_unavailable() is not None, reason=str(links_unavailable()))
+
+
+def require_sums(cluster: LocalCluster, *, peers: bool) -> None:
+    with cluster.open_job("thc", peers=peers) as job:
+        comms = job.connect()
+        vectors = [np.random.default_rng(rank).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(WORKERS)]
+        futures = [comm.submit(x) for comm, x in zip(comms, vectors, strict=True)]
+        results = [future.result(WAIT_S) for future in futures]
+        assert len({result.mean.tobytes() for result in results}) == 1
+        mean = np.mean(vectors, axis=0)
+        assert np.square(results[0].mean - mean).sum() < 0.1 * np.square(mean).sum()
+        counted = job.counters()
+    # Of each chunk: a contribution of every worker, and one result.
+    assert counted["added"] == WORKERS * counted["completed"] > 0
+    assert all(switch.controller.jobs == () for switch in cluster.switches)
+
+
+@pytest.mark.parametrize("peers", [False, True])
+def test_workers_of_this_process_sum(peers: bool) -> None:
+    with LocalCluster(WORKERS) as cluster:
+        require_sums(cluster, peers=peers)
+        # A cluster outlives its jobs.
+        require_sums(cluster, peers=peers)
+
+
+@needs_links
+@pytest.mark.system
+@pytest.mark.parametrize("placement", ["fabric", "server", "hosts"])
+def test_every_placement(placement: str) -> None:
+    with LocalCluster(WORKERS, placement=placement) as cluster:
+        assert len(cluster.switches) == (WORKERS if placement == "hosts" else 1)
+        require_sums(cluster, peers=True)
+
+
+def test_a_file_tells_workers_of_other_processes(tmp_path: Path) -> None:
+    codec = make_codec("thc", workers=2)
+    with (
+        LocalCluster(2) as cluster,
+        cluster.create_job("train", [[("127.0.0.1", 24001)], [("127.0.0.1", 24002)]], job_tables(codec)) as job,
+    ):
+        found = read_membership(job.write(tmp_path / "job.json"))
+        ip, port = cluster.switch.service
+        assert all(worker.send_to == Endpoint(ip, port) for worker in found.workers)
+        assert found == job.membership
+
+
+def test_a_refused_job_leaves_nothing() -> None:
+    with LocalCluster(2) as cluster:
+        with pytest.raises(ControlPlaneError, match="slots"):
+            cluster.open_job("thc", slots=1 << 20)
+        assert cluster.switch.controller.jobs == ()
+        # Its sockets are closed: pytest makes an error of a ResourceWarning.
+
+
+def test_links_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(TopologyError, match="placement hosts: network namespaces"):
+        LocalCluster(2, placement="hosts")
