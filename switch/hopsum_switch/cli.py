@@ -348,5 +348,3 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 port_number = _checked(_port_number)
 """The parser of a switch port's number, for argparse."""
-
-

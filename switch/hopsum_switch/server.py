@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from hopsum_base.p4runtime import p4runtime_pb2_grpc
-from hopsum_base.quiet_grpc import grpc
+from hopsum_base.quiet_grpc import SERVER_OPTIONS, grpc
 from hopsum_switch.engine import Engine
 from hopsum_switch.grpc_address import ServerError, ServerTls, listen
 from hopsum_switch.management import Management, add_to_server
@@ -98,8 +98,7 @@ class SwitchServer:
         """Serve gRPC. `grpc_address` is the real address from now on. Raises ServerError: the address is not free."""
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
-            # Without so_reuseport a second switch at the address fails, instead of sharing its connections.
-            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
+            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
             # A client is known by its certificate before its request is parsed.
             interceptors=[RequestParser()] if self.tls is None else [self.tls, RequestParser()],
         )

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, Self
 
-from hopsum_base.quiet_grpc import grpc
+from hopsum_base.quiet_grpc import SERVER_OPTIONS, grpc
 from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_names
 from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
@@ -44,8 +44,7 @@ REQUEST_BYTES_MAX: Final = 128 << 10
 DESCRIPTORS_KEPT: Final = 128
 """The process's descriptors for switches, database and the page. Connections to the service leave these free."""
 _OPTIONS: Final = (
-    # With SO_REUSEPORT a second controller would get half of the calls instead of an error.
-    ("grpc.so_reuseport", 0),
+    *SERVER_OPTIONS,
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 8 << 10),

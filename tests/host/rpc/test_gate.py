@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError, ControllerUnreachableError, Replies
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base.quiet_grpc import STREAMS_MAX
 from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service import handlers, member_service
-from hopsum_controlplane.service.access import Safeguards
+from hopsum_controlplane.service.access import Safeguards, bearer
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
 from hopsum_wire.control import control_pb2 as pb
@@ -26,6 +28,7 @@ from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE
 from hopsum_wire.generations import Sealed
 
 from ...controlplane.cluster.world import LEASE_S, Cluster
+from ...support.rapid_reset import reset_calls
 from .desk import ADMIN, NAME, TOKEN, Desk, attend, desk_service, join
 
 WAIT_S = 30.0
@@ -93,6 +96,33 @@ def test_without_a_token_no_message_is_waited_for(
     if service_name != MEMBERSHIP_SERVICE:
         with mute(served[1], path, "not-the-administrator-s") as crowd:
             assert crowd.codes() == {"UNAUTHENTICATED": CALLS}
+
+
+def test_calls_that_are_reset_at_once_cost_nobody_a_call(
+    served: tuple[Desk, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP/2 rapid reset without a token, while the service is busy."""
+    _, service = served
+    go_on, handled = threading.Event(), Counter[str]()
+    with Channel(ControllerAddress.of(service.address)) as us, ThreadPoolExecutor(1) as pool:
+        member = join(us)
+
+        def counted(metadata: Any) -> str:
+            token = bearer(metadata)
+            handled[token] += 1
+            return token
+
+        monkeypatch.setattr(handlers, "bearer", counted)
+        service._events.loop.call_soon_threadsafe(go_on.wait, WAIT_S)
+        try:
+            # gRPC keeps no more for a server that is busy: beyond that it cancels calls, whoever made them.
+            reset_calls(service.address, methods(JOB_SERVICE)["ListJobs"].path, 4000)
+            beat = pool.submit(member.heartbeat, 0, {}, WAIT_S)
+        finally:
+            go_on.set()
+        assert beat.result().reason == ""
+        assert JobsClient(us, ADMIN).jobs() == []
+    assert handled[""] <= 2 * STREAMS_MAX
 
 
 def test_tokens_that_nobody_has_are_few_at_a_time(served: tuple[Desk, Service]) -> None:

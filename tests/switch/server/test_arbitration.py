@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum_base.p4runtime import p4runtime_pb2
-from hopsum_switch.p4runtime.service import MAX_ELECTION_ID, MAX_STREAMS, Arbitration, Notice
+from hopsum_base.quiet_grpc import STREAMS_MAX
+from hopsum_switch.p4runtime.service import MAX_ELECTION_ID, MAX_STREAMS, Arbitration, Notice, P4RuntimeService
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
+from ...support.rapid_reset import reset_calls
 from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
 
 DEVICE = 7
@@ -199,3 +203,21 @@ def test_a_switch_without_cpu_port_says_so() -> None:
     with SwitchServer(device_id=1) as switch, Controller(switch.grpc_address) as controller:
         controller.become_primary().send(packet_out(b"\x01", b""))
         assert "--cpu-port" in controller.next().error.message
+
+
+def test_calls_that_are_reset_at_once_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP/2 rapid reset while all threads are taken: what waits for one is bounded."""
+    go_on, handled = threading.Event(), threading.Semaphore(0)
+
+    def wait(*_: object) -> Iterator[object]:
+        handled.release()
+        go_on.wait()
+        yield from ()
+
+    monkeypatch.setattr(P4RuntimeService, "StreamChannel", wait)
+    with SwitchServer(device_id=1) as switch, Controller(switch.grpc_address) as controller:
+        reset_calls(switch.grpc_address, "/p4.v1.P4Runtime/StreamChannel", 4000)
+        go_on.set()
+        # Answered by the same threads, so after all calls that waited for one.
+        assert controller.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest()).p4runtime_api_version
+    assert 1 <= handled._value <= 2 * STREAMS_MAX
