@@ -279,6 +279,14 @@ _KINDS = {
     "packet_replication_engine_entry": _Kind(write_replication, read_replication),
 }
 
+_ABSENT = {
+    "action_profile_member": "action_profile_id",
+    "action_profile_group": "action_profile_id",
+    "value_set_entry": "value_set_id",
+    "extern_entry": "extern_id",
+}
+"""By the kinds that programs are refused for, the field whose zero selects all."""
+
 
 def write_update(target: RunningPipeline, update: p4rt.Update) -> None:
     """Apply one Update message. The caller holds the gate. Raises P4RuntimeError: nothing changed."""
@@ -294,6 +302,10 @@ def read_entity(target: RunningPipeline, query: p4rt.Entity) -> list[tuple[str, 
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
     """
+    entity = query.WhichOneof("entity")
+    # All of a kind of which no program here has any are none. Clients read them before they delete everything.
+    if entity in _ABSENT and not getattr(getattr(query, entity), _ABSENT[entity]):
+        return []
     name, kind = _kind(query)
     return [(name, message) for message in kind.read(target, getattr(query, name))]
 

@@ -75,6 +75,7 @@ class TableInfo:
     size: int
     direct_counter: int  # id, 0 if there is none
     direct_meter: int  # id, 0 if there is none
+    idle_timeouts: bool  # its entries may have them
     unsupported: tuple[str, ...]  # action profiles: named where used
 
     @property
@@ -323,5 +324,6 @@ def _table(
         size=table.size,
         direct_counter=counters[0] if counters else 0,
         direct_meter=meters[0] if meters else 0,
+        idle_timeouts=table.idle_timeout_behavior == p4info_pb2.Table.NOTIFY_CONTROL,
         unsupported=tuple(unsupported),
     )

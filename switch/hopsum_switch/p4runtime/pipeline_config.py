@@ -14,6 +14,7 @@ from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
+from hopsum_switch.p4runtime.idle_timeouts import IdleTimeouts
 from hopsum_switch.p4runtime.p4info_index import MeterInfo, P4InfoField, P4InfoIndex, P4InfoMatchKind, TableInfo
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, decode, encode, invalid, unsupported
 from hopsum_switch.ports.dataplane import Dataplane
@@ -123,6 +124,10 @@ class RunningPipeline:
     table_notes: dict[tuple[str, int | None], Notes] = field(default_factory=dict)  # by table and handle
     # Multicast groups and clone sessions as they were written, by the field of their message and their number.
     replications: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    idle: IdleTimeouts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.idle = IdleTimeouts(self.engine.tables)
 
 
 # Of p4.tmp.P4DeviceConfig, whose definition P4Runtime has dropped: `reassign` is number 1, `extras` 2.
@@ -317,6 +322,8 @@ def _table_problems(info: P4InfoIndex, table: TableInfo, ir: TableIR) -> list[st
             )
     if bool(table.direct_counter) and not ir.with_counters:
         problems.append(f"table {table.name} has no direct counter")
+    if table.idle_timeouts and not ir.with_counters:
+        problems.append(f"table {table.name} has no support_timeout")
     if table.direct_meter:
         meter = info.direct_meters[table.direct_meter]
         if ir.direct_meter is None or (ir.direct_meter.name, ir.direct_meter.counts_bytes) != (

@@ -30,6 +30,7 @@ from hopsum_switch.p4runtime.pipeline_config import (
     verify,
 )
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, invalid, unsupported
+from hopsum_switch.p4runtime.table_entries import idle_message
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import Port, PortCounters
 from hopsum_switch.state.digest_store import DigestList
@@ -189,6 +190,10 @@ _RESPONSE_BYTES = 1 << 20
 # The size of an error's details. Clients accept 8 KiB of metadata by default, in base64.
 _DETAILS_BYTES = 5500
 _UNPARSABLE_LOG_S = 60.0
+# Entries in one notification. Clients accept messages of 4 MiB by default.
+_IDLE_TOGETHER = 1000
+# The time between two looks for timeouts where the running program has none.
+_NO_TIMEOUT_S = 1.0
 _log = logging.getLogger(__name__)
 _STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in RpcCode}
 
@@ -239,6 +244,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._pipelines = PipelineManager(dataplane, make_engine)
         self._streams: set[_Stream] = set()
         self._primary: _Stream | None = None  # read without the lock by `_deliver`
+        self._ended = threading.Event()
+        self._sweeper: threading.Thread | None = None  # from the first entry with an idle timeout on
         dataplane.deliver_digests_with(self._deliver_digest)
         if cpu_port is not None:
             dataplane.bind(cpu_port, CpuPort(self._deliver))
@@ -252,6 +259,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def end_streams(self) -> None:
         """End all streams, as a server does that stops."""
+        self._ended.set()
         with self._lock:
             for stream in self._streams:
                 stream.end()
@@ -296,6 +304,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             if request.atomicity != p4rt.WriteRequest.CONTINUE_ON_ERROR:
                 raise unsupported("only CONTINUE_ON_ERROR is supported")
             errors = [self._apply(target, update) for update in request.updates]
+            if self._sweeper is None and target.idle.period_s() is not None:
+                self._sweeper = threading.Thread(target=self._sweep, name="p4runtime-idle", daemon=True)
+                self._sweeper.start()
         if any(errors):
             _abort_batch(context, errors, "Write")
         return p4rt.WriteResponse()
@@ -473,6 +484,30 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if message is None:
             return "not_in_p4info"
         return None if stream.put_if_room(message) else "controller_slow"
+
+    def _sweep(self) -> None:
+        """Tell the primary of entries that are idle, until the server stops."""
+        period_s: float | None = 0.0
+        while not self._ended.wait(_NO_TIMEOUT_S if period_s is None else period_s):
+            try:
+                with self._dataplane.gate.control():
+                    period_s = self._tell_idle()
+            except Exception as error:  # whatever it was, later entries need the next sweep
+                _internal(error)
+
+    def _tell_idle(self) -> float | None:
+        """Send what is idle. Return the time until the next sweep. Called with the gate held."""
+        stream, target = self._primary, self._pipelines.running
+        if target is None:
+            return None
+        idle = target.idle.sweep(time.monotonic_ns())
+        for first in range(0, len(idle), _IDLE_TOGETHER):
+            some = idle[first : first + _IDLE_TOGETHER]
+            # Nobody is told: the next sweep tries again.
+            if stream is None or not stream.put_if_room(idle_message(target, some)):
+                break
+            target.idle.note_told(some)
+        return target.idle.period_s()
 
     def _deliver(self, frame: bytes) -> str | None:
         """Send a frame from the CPU port to the primary. Return the reason of a failure. Called with the gate held."""

@@ -6,10 +6,18 @@ The caller holds the data plane's gate. A write that is refused has changed noth
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, DirectMeterEntry, TableEntry, Update
+from p4.v1.p4runtime_pb2 import (
+    CounterData,
+    DirectCounterEntry,
+    DirectMeterEntry,
+    StreamMessageResponse,
+    TableEntry,
+    Update,
+)
 
 from hopsum_switch.errors import NotFoundError
 from hopsum_switch.p4runtime.p4info_index import TableInfo
@@ -132,6 +140,7 @@ def write_table_entry(target: RunningPipeline, update: int, message: TableEntry)
             table.state.delete(handle)
         # Handles are not used again, but the notes of deleted entries would pile up.
         target.table_notes.pop((table.info.name, handle), None)
+        target.idle.forget(table.info.name, handle)
 
 
 def read_table_entries(target: RunningPipeline, query: TableEntry) -> Iterator[TableEntry]:
@@ -221,6 +230,7 @@ def _insert(table: _Table, message: TableEntry) -> None:
     if meter is not None:
         table.write_meter(handle, meter)
     _keep_notes(table, handle, message)
+    _start_timeout(table, handle, message)
 
 
 def _modify(table: _Table, message: TableEntry) -> None:
@@ -231,6 +241,8 @@ def _modify(table: _Table, message: TableEntry) -> None:
             table.state.modify(handle, *table.action(message, default=False))
             _keep_notes(table, handle, message)
         table.write_counter(handle, counter)
+        if message.HasField("action"):
+            _start_timeout(table, handle, message)
     if meter is not None or (table.info.direct_meter and message.HasField("action")):
         table.write_meter(handle, meter)
 
@@ -257,8 +269,19 @@ def _write_default(table: _Table, update: int, message: TableEntry) -> None:
 def _refuse_unsupported(table: TableInfo, message: TableEntry) -> None:
     if message.HasField("meter_counter_data"):
         raise invalid(f"meter_counter_data: the meter of table {table.name} does not count by colour")
-    if message.idle_timeout_ns:
-        raise invalid(f"idle_timeout_ns of an entry of table {table.name}: no entry times out here; leave it 0")
+    if message.idle_timeout_ns < 0:
+        raise invalid(f"idle_timeout_ns {message.idle_timeout_ns} of an entry of table {table.name} is negative")
+    if message.idle_timeout_ns and (message.is_default_action or not table.idle_timeouts):
+        which = "the default entry" if message.is_default_action else "an entry"
+        raise invalid(
+            f"idle_timeout_ns of {which} of table {table.name}, which has none: leave it 0, or declare "
+            "support_timeout = true in the program"
+        )
+
+
+def _start_timeout(table: _Table, handle: int, message: TableEntry) -> None:
+    if table.info.idle_timeouts:
+        table.target.idle.start(table.info.name, handle, message.idle_timeout_ns, time.monotonic_ns())
 
 
 def _keep_notes(table: _Table, handle: int | None, message: TableEntry) -> None:
@@ -310,6 +333,7 @@ def _entry_message(table: _Table, entry: Entry, query: TableEntry) -> TableEntry
     fill_action(table.target.pipeline.p4info, table.info, entry.call, message.action)
     message.is_const = table.info.is_const
     _fill_notes(table, entry.handle, message)
+    _fill_timeout(table, entry.handle, query, message)
     if query.HasField("counter_data") and table.info.direct_counter:
         message.counter_data.CopyFrom(table.read_counter(entry.handle))
     config = table.read_meter(entry.handle) if query.HasField("meter_config") and table.info.direct_meter else None
@@ -337,3 +361,29 @@ def _fill_key(table: _Table, entry: Entry, message: TableEntry) -> None:
 def _fill_notes(table: _Table, handle: int | None, message: TableEntry) -> None:
     notes = table.target.table_notes.get((table.info.name, handle), NO_NOTES)
     message.controller_metadata, message.metadata = notes
+
+
+def _fill_timeout(table: _Table, handle: int, query: TableEntry, message: TableEntry) -> None:
+    idle = table.target.idle
+    message.idle_timeout_ns = idle.timeout_ns(table.info.name, handle)
+    if query.HasField("time_since_last_hit"):
+        since_ns = idle.since_hit_ns(table.info.name, handle, time.monotonic_ns())
+        if since_ns is not None:
+            message.time_since_last_hit.elapsed_ns = since_ns
+
+
+def idle_message(target: RunningPipeline, names: Iterable[tuple[str, int]]) -> StreamMessageResponse:
+    """Return the notification that entries are idle: their keys, what clients attached to them, and their timeouts."""
+    message, ids = (
+        StreamMessageResponse(),
+        {info.name: number for number, info in target.pipeline.p4info.tables.items()},
+    )
+    notification = message.idle_timeout_notification
+    for name, handle in names:
+        table = _Table.of(target, ids[name])
+        told = notification.table_entry.add()
+        _fill_key(table, table.state.entry(handle), told)
+        _fill_notes(table, handle, told)
+        told.idle_timeout_ns = target.idle.timeout_ns(name, handle)
+    notification.timestamp = time.time_ns()
+    return message

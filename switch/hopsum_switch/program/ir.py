@@ -485,7 +485,7 @@ class TableIR(IrNode, frozen=True):
     const_default_entry: bool  # ... nor other arguments
     const_entries: tuple[ConstEntryIR, ...]
     immutable: bool  # entries are in the source; the control plane may write some only where P4Info says so
-    with_counters: bool
+    with_counters: bool  # entries count their packets, for a direct counter or for idle timeouts
     direct_counter: str | None
     direct_meter: MeterIR | None
     by_action: Mapping[int, str | None]

@@ -81,7 +81,8 @@ def _table(table: js.TableJson, scope: ProgramScope) -> p4.TableIR:
         const_default_entry=default is not None and default.action_entry_const,
         const_entries=_entries(table, keys, scope),
         immutable=entries is not None,
-        with_counters=table.with_counters,
+        # Idle timeouts look at the counts of entries.
+        with_counters=table.with_counters or table.support_timeout,
         direct_counter=direct[0] if direct else None,
         direct_meter=_direct_meter(table, scope),
         by_action={} if branches else _successors(table, actions),

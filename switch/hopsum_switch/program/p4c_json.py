@@ -335,6 +335,7 @@ class TableJson(Declared, frozen=True):
     max_size: int
     next_tables: dict[str, str | None]
     with_counters: bool = False
+    support_timeout: bool = False
     direct_meters: str | None = None
     key: tuple[KeyJson, ...] = ()
     action_ids: tuple[int, ...] = ()

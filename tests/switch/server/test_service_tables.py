@@ -256,7 +256,7 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         Entity(table_entry=TableEntry(table_id=5)),
         Entity(table_entry=TableEntry(priority=5)),
         Entity(meter_entry={"meter_id": 1}),
-        Entity(action_profile_member={"member_id": 1}),
+        Entity(action_profile_member={"action_profile_id": 5}),
     ]
     good = Entity(table_entry=TableEntry(table_id=NAMES.tables["kinds"]))
     seen, caught = 0, None
