@@ -6,8 +6,13 @@ numba ships no types, and finds a cache stale by the file of the kernel alone: p
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
+import tempfile
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -21,6 +26,9 @@ _compiling: Any = compiler_lock.global_compiler_lock
 types: Any = _numba.types
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 """Of all machine code. Python's errors of a division by zero, which there is nowhere, take compile time."""
+_log: Final = logging.getLogger(__name__)
+_warned: Final[set[str]] = set()
+"""The folders of numba's cache that a warning has named."""
 
 
 class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
@@ -55,6 +63,36 @@ def inner(function: F) -> F:
     return compiled
 
 
+def _use_temporary_cache() -> bool:
+    """Let numba keep machine code in a folder of this user's among the temporary ones, once for all processes.
+
+    Return whether there is one that nobody else can write to: numba runs what it finds.
+    """
+    folder = Path(tempfile.gettempdir()) / f"hopsum-kernels-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        return False
+    _numba.config.CACHE_DIR = str(folder)
+    return True
+
+
+def _warn_of_cache(compiled: Any, error: Exception) -> None:
+    """Log once for each folder that its cache is no use."""
+    folder = str(compiled._cache.cache_path)
+    if folder not in _warned:
+        _warned.add(folder)
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        _log.warning(
+            "numba's cache in %s is no use (%s): this process compiles without it; make room there, or delete it",
+            folder,
+            reason,
+        )
+
+
 class LazyKernel:
     """A kernel that its first call compiles for its one signature, or loads from the cache. Any thread may call.
 
@@ -77,13 +115,32 @@ class LazyKernel:
         # numba's own lock, taken first: another thread may compile a function that this one needs.
         with _compiling:
             if self._compiled is None:
-                try:
-                    self._compiled = _numba.njit(self._signature, cache=True, **_OPTIONS)(self._function)
-                except RuntimeError:
-                    # numba finds no directory that it may write to: compile anew in each process.
-                    self._compiled = _numba.njit(self._signature, **_OPTIONS)(self._function)
+                self._compiled = self._cached() or self._made(_numba.njit(**_OPTIONS)(self._function))
             self.run = self._compiled
             return self._compiled
+
+    def _cached(self) -> Callable[..., None] | None:
+        """Return the machine code of the cache, or compile it and keep it there. None where the cache is no use."""
+        try:
+            found = _numba.njit(cache=True, **_OPTIONS)(self._function)
+        except RuntimeError:
+            # numba finds no folder that it may write to.
+            if not _use_temporary_cache():
+                return None
+            found = _numba.njit(cache=True, **_OPTIONS)(self._function)
+        try:
+            return self._made(found)
+        except Exception as error:
+            # Whatever it was: a file cut off by a full disk or a power loss, no space, no right. A fault of the kernel
+            # itself comes again without the cache.
+            _warn_of_cache(found, error)
+            return None
+
+    def _made(self, compiled: Any) -> Callable[..., None]:
+        compiled.compile(self._signature)
+        compiled.disable_compile()
+        made: Callable[..., None] = compiled
+        return made
 
     @cached_property
     def address(self) -> int:
