@@ -53,7 +53,7 @@ class GroupSums:
     def means(self, values: list[float]) -> list[float]:
         """Return the mean of each number over the ranks. Wait for it."""
         # float64: a rounding to float32 may decide between two close times.
-        x = torch.tensor(values, dtype=torch.float64) / self.workers
+        x = torch.tensor(values, dtype=torch.float64, device="cpu") / self.workers
         self._start(x, dist.ReduceOp.SUM).wait()
         return list(map(float, x))
 

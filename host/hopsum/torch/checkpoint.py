@@ -63,7 +63,7 @@ def _states(state: State, folder: str | os.PathLike[str], key: str) -> Iterator[
                 stored = metadata.state_dict_metadata[name]
                 values[name] = None
                 if isinstance(stored, TensorStorageMetadata):
-                    values[name] = torch.empty(stored.size, dtype=stored.properties.dtype)
+                    values[name] = torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
         with warnings.catch_warnings():
             # Each rank reads other names, so the ranks do not read together, about which DCP warns.
             warnings.filterwarnings("ignore", "torch.distributed is disabled")

@@ -435,4 +435,4 @@ class DeviceVector:
 
     def all_nan(self) -> torch.Tensor:
         """Return a vector of NaN, which takes the memory of one element."""
-        return torch.full((1,), torch.nan, device=self._codec.device).expand(self.elements)
+        return torch.full((1,), torch.nan, dtype=torch.float32, device=self._codec.device).expand(self.elements)

@@ -77,7 +77,7 @@ class Fragment:
 
         The local values are compared with what `merge` writes: the global ones, rounded to the type of the parameter.
         """
-        vector = torch.empty(self.elements)
+        vector = torch.empty(self.elements, dtype=torch.float32, device="cpu")
         places = torch.split(vector, list(self.sizes))
         for place, local, shared in zip(places, self._local, self.global_parameters, strict=True):
             # A bfloat16 replica that made no step has a pseudo-gradient of 0, and not the rounding of the global

@@ -10,6 +10,7 @@ device and back.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import sqrt
@@ -56,6 +57,8 @@ class Residuals:
     def __init__(self) -> None:
         self._feedback: dict[Layout, ErrorFeedback | DeviceFeedback] = {}
         self._places: dict[str, _Place] = {}
+        self._members: Counter[Layout] = Counter()
+        """The number of parameters whose residuals are in each layout."""
         self._left: set[Layout] = set()
         """Layouts that a parameter has left: what they have of its residual is stale."""
 
@@ -98,6 +101,7 @@ class Residuals:
         """Replace everything by these residuals, [elements] each; they are copied."""
         self._feedback.clear()
         self._places.clear()
+        self._members.clear()
         self._left.clear()
         for name, residual in residuals.items():
             kept = self._move((name,), (residual.numel(),), _on_host).residual
@@ -117,24 +121,27 @@ class Residuals:
 
     def _move(self, layout: Layout, sizes: Sequence[int], make: Callable[[int], Kept]) -> Kept:
         """Make an error feedback of this layout, with the residuals that its parameters have elsewhere."""
-        made, places, first = make(sum(sizes)), {}, 0
+        made, places, first, befores = make(sum(sizes)), {}, 0, list[Layout]()
         for name, size in zip(layout, sizes, strict=True):
             places[name] = _Place(layout, slice(first, first + size))
             first += size
             if name in self._places:
                 before = self._places[name]
-                self._left.add(before.layout)
+                befores.append(before.layout)
                 kept = self._feedback[before.layout]
                 # On one device in one order. From a device to the host the copy waits.
                 with _queue(kept), _queue(made):
                     _values(made)[places[name].elements].copy_(_values(kept)[before.elements])
         self._places.update(places)
-        self._feedback[layout] = made
+        for old in befores:
+            self._left.add(old)
+            self._members[old] -= 1
+            # A layout that no parameter is in any more is forgotten, with its vector.
+            if not self._members[old]:
+                del self._members[old], self._feedback[old]
+                self._left.discard(old)
+        self._feedback[layout], self._members[layout] = made, len(layout)
         self._left.discard(layout)
-        # Layouts that no parameter is in any more are forgotten, with their vectors.
-        inhabited = {place.layout for place in self._places.values()}
-        self._feedback = {layout: each for layout, each in self._feedback.items() if layout in inhabited}
-        self._left &= inhabited
         return made
 
 

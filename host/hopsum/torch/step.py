@@ -378,7 +378,7 @@ class FallBack:
             vote = _LOST
 
         def count() -> None:
-            ballot = torch.tensor([vote], dtype=torch.uint8)
+            ballot = torch.tensor([vote], dtype=torch.uint8, device="cpu")
             try:
                 dist.all_reduce(ballot, dist.ReduceOp.MAX, group=self._group)
             except Exception as error:

@@ -50,7 +50,7 @@ class Streams:
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return memory of the host, with any content, that copies reach without waiting."""
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
     def wait(self) -> None:
         """Wait until everything that is queued in both streams is done."""
@@ -92,7 +92,7 @@ class CudaStreams(Streams):
             tensor.record_stream(stream)
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def wait(self) -> None:
         """Sleep until both are done: a thread that polls would take a core from the training. See `Streams`."""

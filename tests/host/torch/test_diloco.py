@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,10 +60,17 @@ def flat(model: nn.Module) -> torch.Tensor:
 
 def inner_step(model: nn.Module, inner: torch.optim.Optimizer, rank: int, number: int) -> None:
     generator = torch.Generator().manual_seed(1000 * number + rank)
-    x = torch.randn(8, 6, generator=generator)
+    x = torch.randn(8, 6, generator=generator, dtype=torch.float32)
     inner.zero_grad()
     (model(x) - x[:, :2] - 0.3 * rank).square().sum(1).mean().backward()
     inner.step()
+
+
+@pytest.fixture
+def other_defaults() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def run(work: Callable[[Communicator], Any], **settings: Any) -> list[Any]:
@@ -327,3 +334,20 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
             DiLoCo(make_model(), comm, **options)
 
     run(work)
+
+
+def test_torchs_defaults_reach_no_buffer(other_defaults: None) -> None:
+    def work(comm: Communicator) -> torch.Tensor:
+        # Of the device "meta" no value can be read: a buffer that follows the default would fail.
+        with torch.device("meta"):
+            replica = Replica(comm)
+        for number in range(2 * EVERY):
+            inner_step(replica.model, replica.inner, comm.rank, number)
+            with torch.device("meta"):
+                replica.diloco.step()
+        with torch.device("meta"):
+            return replica.shared()
+
+    found = run(work)
+    assert all(torch.equal(each, found[0]) for each in found)
+    assert found[0].dtype == torch.float32

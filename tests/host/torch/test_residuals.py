@@ -416,3 +416,31 @@ def test_what_does_not_fit(job: Communicator) -> None:
         with pytest.raises(TypeError, match=r"out is .*, but the tensor torch.float32\[2, 3\]"):
             hopsum.allreduce(tensor, job, out=out)
     assert job.statistics.allreduces == 0
+
+
+def test_loading_takes_as_many_looks_as_there_are_parameters() -> None:
+    """10,000 parameters of a mixture of experts took half a minute."""
+
+    class Counted(dict[Any, Any]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            Counted.looks += len(self)
+            return super().__iter__()
+
+        def values(self) -> Any:
+            Counted.looks += len(self)
+            return super().values()
+
+        def items(self) -> Any:
+            Counted.looks += len(self)
+            return super().items()
+
+    residuals = Residuals()
+    residuals._places, residuals._feedback = Counted(), Counted()
+    saved = {f"expert{number}": torch.full((2,), float(number)) for number in range(300)}
+    residuals.load(saved)
+    # In other company, and back.
+    residuals.feedback(list(saved), [2] * len(saved))
+    assert Counted.looks <= 10 * len(saved)
+    assert all(torch.equal(each, saved[name]) for name, each in residuals.as_dict().items())
