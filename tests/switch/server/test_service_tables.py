@@ -256,7 +256,7 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         Entity(table_entry=TableEntry(table_id=5)),
         Entity(table_entry=TableEntry(priority=5)),
         Entity(meter_entry={"meter_id": 1}),
-        Entity(action_profile_member={"action_profile_id": 5}),
+        Entity(action_profile_member={"action_profile_id": 1}),
     ]
     good = Entity(table_entry=TableEntry(table_id=NAMES.tables["kinds"]))
     seen, caught = 0, None
@@ -270,6 +270,14 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
     assert caught is not None
     codes = [d.canonical_code for d in details(caught)]
     assert codes == [INVALID, 0, *[INVALID] * 3, code_pb2.UNIMPLEMENTED]
+
+
+def test_all_of_a_kind_that_no_program_has_are_none(primary: Controller) -> None:
+    kinds = {"action_profile_member", "action_profile_group", "value_set_entry", "extern_entry", "meter_entry"}
+    others = {"counter_entry", "direct_counter_entry", "direct_meter_entry", "digest_entry", "table_entry"}
+    for kind in sorted(kinds | others):
+        found = primary.read(Entity(**{kind: {}}))
+        assert kind in others or found == [], kind
 
 
 def direct(kind: int, update: Update, packets: int = 1) -> Update:
