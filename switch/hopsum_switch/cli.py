@@ -19,6 +19,7 @@ from hopsum_base.arguments import existing_file
 from hopsum_base.log_writer import LogWriter
 from hopsum_base.process_end import bound_end, die_with_parent
 from hopsum_base.service_manager import ServiceManager
+from hopsum_base.shown import shown
 from hopsum_base.tls_server import TlsServerFiles
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.grpc_address import ServerError, ServerTls, default_address
@@ -83,7 +84,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
     try:
         _serve(arguments)
     except (ServerError, MetricsError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        # Names in a program's files are written as they are.
+        print(f"{prog}: error: {shown(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -146,8 +148,9 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         bound_end()
         server.stop()
 
+    # Until it serves there is nothing to end in order. The kernel's own action also ends a compilation.
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, stop)
+        signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, lambda *_: _read_again(server.tls))
     # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
@@ -164,6 +167,8 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
             server.dataplane.bind(number, InterfacePort(name))
         if arguments.program is not None:
             server.load(arguments.p4info.read_text(), arguments.program.read_bytes())
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, stop)
         server.open()
         if arguments.metrics is not None:
             metrics = stack.enter_context(MetricsServer(server.dataplane, *arguments.metrics))

@@ -227,6 +227,8 @@ def parse_text(text: str) -> p4info_pb2.P4Info:
         text_format.Parse(text, message, allow_unknown_field=True)
     except text_format.ParseError as error:
         raise invalid(f"not a P4Info in text format: {error}") from error
+    except RecursionError:
+        raise invalid("not a P4Info in text format: its messages are nested too deeply") from None
     return message
 
 

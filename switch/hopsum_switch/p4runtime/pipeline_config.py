@@ -248,6 +248,9 @@ class PipelineManager:
             engine = self._make_engine(pipeline.program)
         except ProgramError as error:
             raise invalid(f"the program cannot run here: {error}") from error
+        except MemoryError:
+            told = "the program cannot run here: its registers, counters and meters need more memory than there is"
+            raise P4RuntimeError(RpcCode.RESOURCE_EXHAUSTED, f"{told}: make them smaller") from None
         for table in pipeline.p4info.tables.values():
             if table.has_initial_entries:
                 engine.tables[table.name].let_write(table.size)

@@ -2,6 +2,7 @@
 """Checks that an IR program can run: the assumptions of the interpreter and the code generator.
 
 Rules:
+* sizes: what a program declares fits a machine, and is compiled in seconds;
 * control flow: every successor of a node, state or jump exists; controls are free of cycles;
 * headers that travel (not metadata) are whole bytes;
 * the architecture's metadata fields are there;
@@ -11,7 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ..errors import ProgramError
 from . import ir as p4
@@ -25,6 +27,14 @@ REQUIRED_STANDARD = (
     "standard_metadata.egress_port",
 )
 
+FIELD_BITS_MAX: Final = 1 << 16
+FIELDS_MAX: Final = 1 << 14
+"""Fields of all headers together."""
+CELLS_MAX: Final = 1 << 26
+"""Cells of all registers and counters together: half a gigabyte."""
+METERS_MAX: Final = 1 << 20
+"""Cells of all meters together, which are larger."""
+
 # Key kinds that may appear in a table of each kind.
 _KEY_KINDS = {
     p4.MatchKind.EXACT: {p4.MatchKind.EXACT},
@@ -36,9 +46,34 @@ _KEY_KINDS = {
 
 def verify(program: p4.ProgramIR) -> None:
     """Check a program. Raises: ProgramError (the first violation, with the object's name)."""
-    for check in (_standard, _headers, _parser, _actions, _controls, _tables, _counters):
+    for check in (_sizes, _standard, _headers, _parser, _actions, _controls, _tables, _counters):
         for violation in check(program):
             raise ProgramError(violation)
+
+
+def _sizes(program: p4.ProgramIR) -> Iterator[str]:
+    if len(program.fields) > FIELDS_MAX:
+        yield f"the headers have {len(program.fields)} fields together, at most {FIELDS_MAX} run here: declare fewer"
+    for field in program.fields:
+        if field.bits > FIELD_BITS_MAX:
+            name = f"{field.header}.{field.name}"
+            yield f"field {name} has {field.bits} bits, at most {FIELD_BITS_MAX} run here: split it"
+    for register in program.registers.values():
+        if register.bits > FIELD_BITS_MAX:
+            yield f"register {register.name} has {register.bits} bits, at most {FIELD_BITS_MAX} run here: split it"
+    counters = [counter for counter in program.counters.values() if counter.table is None]
+    meters = [meter for meter in program.meters.values() if meter.table is None]
+    kinds: list[tuple[str, int, Sequence[p4.CellArray]]] = [
+        ("registers and counters", CELLS_MAX, [*program.registers.values(), *counters]),
+        ("meters", METERS_MAX, meters),
+    ]
+    for what, most, arrays in kinds:
+        largest = max(arrays, key=lambda array: array.size, default=None)
+        if largest is not None and (cells := sum(array.size for array in arrays)) > most:
+            yield (
+                f"{what} have {cells} cells together, at most {most} run here; the largest is {largest.name} with "
+                f"{largest.size}{at(largest.source)}: make it smaller"
+            )
 
 
 def _standard(program: p4.ProgramIR) -> Iterator[str]:
