@@ -194,7 +194,8 @@ def test_error_feedbacks_of_one_length_share_the_second_vector() -> None:
                 feedback.commit(None)
         _, peak = tracemalloc.get_traced_memory()
         assert [int(each.residual[0]) for each in feedbacks] == [3] * 8
-        assert (peak - before) / (4 * ELEMENTS) == pytest.approx(10, abs=0.1)  # and the ones
+        # Nine and the ones, or one less where another test of this process left a spare vector; 17 if they shared none.
+        assert 8.9 < (peak - before) / (4 * ELEMENTS) < 10.1
         del feedbacks, feedback
         after, _ = tracemalloc.get_traced_memory()
         assert (after - before) / (4 * ELEMENTS) == pytest.approx(0, abs=0.1)
