@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections import Counter
@@ -49,6 +50,7 @@ from hopsum.transport.side_proof import (
 __all__ = ["Address", "GenerationKey", "SideChannel", "SideStatistics"]
 
 Address = tuple[str, int]
+_log: Final = logging.getLogger(__name__)
 LENGTH_BYTES: Final = 4
 # A window of results of 1 KiB for a peer that was away for a moment. What is lost is asked for again.
 QUEUE_BYTES_MAX: Final = 8 << 20
@@ -69,6 +71,9 @@ TELL_EVERY_EACH_S: Final = 0.01
 TELL_EVERY_MAX_S: Final = 0.25
 # As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
 UNPROVED_MAX: Final = 64
+# A peer that has moved may be some connections ahead of the membership here. One that nobody can hear dials on.
+STRANGERS_TOLD: Final = 10
+"""Connections in a generation, from addresses that no peer has, until the log has a line."""
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -162,6 +167,8 @@ class SideChannel:
         self._outgoing: dict[int, Outgoing] = {}
         self._unproved: dict[asyncio.StreamWriter, None] = {}
         """The connections without a proof, in the order in which they came."""
+        self._strangers = 0
+        """Connections of this generation from addresses that no peer has."""
         self._proved: dict[int, asyncio.StreamWriter] = {}
         """The connections with a proof, by rank."""
         self._news: dict[int, PeerMessage] = {}
@@ -286,7 +293,7 @@ class SideChannel:
         for out in self._outgoing.values():
             assert out.speaker is not None
             out.speaker.cancel()
-        self._key = key
+        self._key, self._strangers = key, 0
         self._outgoing = {rank: Outgoing(rank, peers[rank]) for rank in peers if rank != self._rank}
         for out in self._outgoing.values():
             out.speaker = self._start(self._speak(out))
@@ -326,7 +333,7 @@ class SideChannel:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Before any byte is read: strangers cost one accept.
         if not self._lives_at(writer, *self._outgoing.values()):
-            self.statistics.closed["stranger"] += 1
+            self._note_stranger(writer.get_extra_info("peername")[0])
             writer.transport.abort()
             return
         if len(self._unproved) >= UNPROVED_MAX:
@@ -337,6 +344,22 @@ class SideChannel:
         self._unproved[writer] = None
         # No `finally` in the task: one that is cancelled before its first step has none.
         self._start(self._hear(reader, writer)).add_done_callback(lambda _: self._close(writer))
+
+    def _note_stranger(self, ip: str) -> None:
+        self._strangers += 1
+        if self._strangers == STRANGERS_TOLD:
+            places = ", ".join(f"{out.address[0]} (rank {rank})" for rank, out in sorted(self._outgoing.items()))
+            _log.warning(
+                "rank %d has refused %d connections to its side channel, the last from %s: its peers live at %s. If %s "
+                "is a host of one of them, it sends from another address than the one it joined with: look for address "
+                "translation between the hosts, or set ip (HOPSUM_IP) there",
+                self._rank,
+                self._strangers,
+                ip,
+                places or "no address",
+                ip,
+            )
+        self.statistics.closed["stranger"] += 1
 
     def _close(self, writer: asyncio.StreamWriter) -> None:
         self._unproved.pop(writer, None)
@@ -441,7 +464,10 @@ class SideChannel:
             out.hang_up()
             try:
                 async with asyncio.timeout(PROVE_S):
-                    out.reader, out.writer = await asyncio.open_connection(*out.address)
+                    # Peers hear a member from its own address alone. On a host with several the kernel's choice is
+                    # another one, where this one is not the first of its interface.
+                    own = (self.address[0], 0)
+                    out.reader, out.writer = await asyncio.open_connection(*out.address, local_addr=own)
                     configure(out.writer)
                     # So `drain` returns when the kernel has everything, and `hang_up` loses nothing.
                     out.writer.transport.set_write_buffer_limits(0)

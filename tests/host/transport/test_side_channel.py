@@ -571,6 +571,31 @@ def test_strangers(stack: ExitStack) -> None:
     assert lonely.statistics.closed == {"stranger": 1}
 
 
+def test_a_peer_is_heard_from_its_own_address(stack: ExitStack) -> None:
+    """Not from the address that the kernel would choose, which is 127.0.0.1 on the way to any of loopback."""
+    channels = [SideChannel(rank, KEY, (f"127.0.0.{rank + 2}", 0)) for rank in range(2)]
+    peers, heard = {rank: channel.address for rank, channel in enumerate(channels)}, queue.Queue[PeerMessage]()
+    for channel in channels:
+        stack.callback(channel.close)
+        channel.start(peers, heard.put)
+    channels[0].send_all([(1, found(0, 1))])
+    await_that(lambda: heard.qsize() or channels[1].statistics.closed, "connection")
+    assert not channels[1].statistics.closed
+    assert heard.get(timeout=WAIT_S) == found(0, 1)
+
+
+def test_strangers_that_come_again_and_again_are_told_once(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    lonely = SideChannel(0, KEY, LOCAL)
+    stack.callback(lonely.close)
+    lonely.start({1: ("127.0.0.9", 1)}, lambda message: None)
+    for count in range(1, 3 * side_channel.STRANGERS_TOLD):
+        with socket.create_connection(lonely.address, timeout=WAIT_S) as stranger, suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+        await_that(lambda count=count: lonely.statistics.closed["stranger"] == count, "refusal")
+        assert len(caplog.records) == (count >= side_channel.STRANGERS_TOLD)
+    assert "the last from 127.0.0.1: its peers live at 127.0.0.9 (rank 1)" in caplog.text
+
+
 def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
     """The oldest that proved nothing makes room; who proved itself stays."""
     ends = Ends(stack, 2)
