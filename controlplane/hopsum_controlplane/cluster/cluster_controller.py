@@ -276,6 +276,8 @@ class ClusterController:
                 # The lease of the member before is void, or its shortened end would evict the new one.
                 self._leases.forget(record.name, rank)
             self._renew(record, rank)
+            if (before is None or before.incarnation != request.incarnation) and request.is_elsewhere:
+                self._histories.note_caller(record.name, rank, request.caller, request.ip)
         # Outside the lock: writing a switch may take seconds, and heartbeats need the lock.
         self._reconcilers.follow(record.name)
         lease_s = self._lease_s(record)

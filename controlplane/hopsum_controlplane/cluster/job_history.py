@@ -9,6 +9,7 @@ EntriesInstalled         all entries are on the switches: the generation runs
 GenerationEnded          the generation is over, and its entries are being removed
 EntriesRemoved           nothing of the generation is on a switch
 JoinRefused              a join with the job's token was refused
+CallsFrom                a member's call came from another address than it registered
 SwitchLost, SwitchBack   a switch of the job got into trouble; all are well again
 Deleting                 the job was deleted, and goes when its entries are removed
 
@@ -17,6 +18,7 @@ Everything is only in memory: after a start of the controller a job's first even
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState, Member, Mem
 
 KEPT_EVENTS = 50
 """Number of a job's events that are remembered, the last ones."""
+_log = logging.getLogger(__name__)
 NORMAL, WARNING = "Normal", "Warning"
 """Types of events. A warning was not meant to happen."""
 
@@ -128,6 +131,16 @@ class JobHistories:
         """Call `observe` for each job that has slots on a switch."""
         for record in self._cache.records(switch):
             self.observe(record.name)
+
+    def note_caller(self, job: str, rank: int, caller: str, registered: str) -> None:
+        """Note that a member registered another address than its call came from: two networks, or a translation."""
+        told = (
+            f"rank {rank} calls from {caller} and has registered {registered}: where addresses are translated on the "
+            "way (NAT), its switch drops what it sends (wrong_source)"
+        )
+        with self._cache.changed:
+            self._histories.setdefault(job, JobHistory()).note(NORMAL, "CallsFrom", told, self._monotonic())
+        _log.info("job %s: %s", job, told)
 
     def note_rejection(self, job: str, why: str) -> None:
         """Count a join that was refused although the token was right. A join without the token leaves nothing here."""

@@ -227,6 +227,7 @@ class JoinRequest:
     report: the results that it holds of a generation that has ended, which it has sealed; None from newcomers.
     settings: names and values that all workers of the job need to have in common; empty is not compared.
     further: its sources towards the job's shards 1 .. k - 1; the fields above are for shard 0.
+    caller: IPv4 address from which the call came, empty for none.
     """
 
     job: str
@@ -242,6 +243,13 @@ class JoinRequest:
     report: Report | None = field(default=None, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
     further: tuple[ShardEndpoint, ...] = ()
+    caller: str = ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Say whether the call came from an address that is none of the member's, nor this machine's own."""
+        own = {place.ip for place in self.endpoints}
+        return bool(self.caller) and self.caller not in own and not self.caller.startswith("127.")
 
     @property
     def endpoints(self) -> tuple[ShardEndpoint, ...]:

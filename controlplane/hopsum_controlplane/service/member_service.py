@@ -22,7 +22,7 @@ from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.service.event_loop import Bell
-from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, given
+from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, address_of, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.membership import JobMembership, format_membership
@@ -103,7 +103,7 @@ class Workers:
 
     def _join(self, request: Any, call: Call) -> Any:
         try:
-            return self._controller.join(join_request(request, call.token))
+            return self._controller.join(join_request(request, call.token, _caller(call.peer)))
         except ResourceExhaustedError as error:
             # The status of this class asks to try again later. A full job has no rank until a worker leaves.
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
@@ -231,7 +231,13 @@ def _wait_s(asked_s: float, left_s: float | None) -> float:
     return max(0.0, min(asked_s, most_s)) if asked_s > 0 else 0.0
 
 
-def join_request(message: Any, token: str) -> JoinRequest:
+def _caller(peer: str) -> str:
+    """Return the IPv4 address of a peer, empty for one that has none. An IPv6 socket has it in a longer form."""
+    kind, _, address = address_of(peer).partition(":")
+    return address.strip("[]").removeprefix("::ffff:") if kind in ("ipv4", "ipv6") else ""
+
+
+def join_request(message: Any, token: str, caller: str = "") -> JoinRequest:
     """Make the value of a JOIN. Values out of range are for the cluster to refuse."""
     return JoinRequest(
         job=message.job,
@@ -246,6 +252,7 @@ def join_request(message: Any, token: str) -> JoinRequest:
         version=message.version,
         report=_report(message.report) if message.HasField("report") else None,
         settings=dict(message.settings),
+        caller=caller,
         further=tuple(
             ShardEndpoint(each.endpoint.ip, each.endpoint.udp_port, given(each, "mac"), given(each, "side_port"))
             for each in islice(message.further, MAX_SHARDS)

@@ -85,6 +85,28 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
     )
 
 
+def address_gone(own: Membership, ip: str, lasted_s: float) -> AllReduceTimeoutError:
+    """Return the error of a worker whose socket's address has left its host."""
+    return AllReduceTimeoutError(
+        f"{ip}, by which {own.switch} knows rank {own.rank}, has not been an address of this host for {lasted_s:.3g} "
+        f"s, and nothing comes from the switch. See `ip addr`: give the address back, or start this rank again, which "
+        f"registers the new one. Or wait longer (unreachable_s). {NEW_GENERATION}",
+        (own.rank,),
+    )
+
+
+def never_answered(own: Membership, probes: int, waited_s: float) -> AllReduceTimeoutError:
+    """Return the error of a worker that its switch does not know."""
+    return AllReduceTimeoutError(
+        f"{own.switch} has never answered rank {own.rank}: {waited_s:.3g} s, {probes} PROBEs. Either nothing reaches "
+        "it (a firewall, a route), or it drops all datagrams of this rank since they come from another address or port "
+        "than this rank has registered (address translation, NAT). `hopsum doctor` on this host says which; "
+        "`hopsum job show` names a rank that calls from another address, and `hopsum top` has the switch's drops "
+        f"(wrong_source). Take the translation away, or set `ip`. Or wait longer (unreachable_s). {NEW_GENERATION}",
+        (own.rank,),
+    )
+
+
 def long_ones_lost(own: Membership, place: SlotRound, kind: Kind, sent: int, lasted_s: float) -> AllReduceTimeoutError:
     """Return the error of a worker whose PROBEs are answered, while its UPDATE or the RESULT of a place is lost."""
     if kind is Kind.UPDATE:

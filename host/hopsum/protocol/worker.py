@@ -52,10 +52,12 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.errors import AllReduceError, GenerationEndedError, name_ranks
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
+    address_gone,
     fell_behind,
     finished_early,
     held_back,
     long_ones_lost,
+    never_answered,
     no_answer,
     not_caught_up,
     round_lost,
@@ -128,6 +130,9 @@ class Worker:
         self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
         """The switch's absence, as the network tells it."""
         self._long_lost = Absence(self.timing, STATE_GAP_S)
+        self._address_lost = Absence(self.timing, STATE_GAP_S)
+        self._heard = False
+        """A datagram of the switch has come, in whatever generation."""
         self._lost_position = -1
         self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
@@ -141,6 +146,7 @@ class Worker:
         self._ignored_packets.seen.clear()
         self.absence.end()
         self._long_lost.end()
+        self._address_lost.end()
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
         self.state.enter(decided, self.queue)
@@ -287,6 +293,7 @@ class Worker:
         if not self.runs:
             return
         self.absence.end()
+        self._heard = True
         try:
             header, values = split_datagram(data)
             position = self._own_position(header, values)
@@ -350,6 +357,13 @@ class Worker:
         """Take the word of this host that it did not send, by the errno's name: a loss."""
         self._ignored_packets.note(f"{errno_name} of this host, which sent nothing{unsent_remedy(errno_name)}")
 
+    def note_address_gone(self, ip: str, now: float) -> None:
+        """Take the word of this host that the socket's address is no longer one of its own: a loss, unless it lasts."""
+        self._ignored_packets.note(f"looks that did not find {ip}, this rank's address, on this host")
+        self._address_lost.note(now)
+        if self.runs and self.state.active and self._address_lost.is_over_limit:
+            self._fail(address_gone(self.membership, ip, self._address_lost.lasted_s))
+
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
         if not self.runs:
@@ -361,6 +375,10 @@ class Worker:
         # The oldest all-reduce has the first deadline, and explains the wait best. All others fail with it.
         if self.in_progress and self.in_progress[0].deadline_at <= now:
             self._fail(self._late_error(self.in_progress[0], now))
+            return
+        if self.in_progress and self._is_unknown(self.in_progress[0], now):
+            waited_s = now - self.in_progress[0].submitted_at
+            self._fail(never_answered(self.membership, self.statistics.probes, waited_s))
             return
         late = self.queue.handle_timer(now)
         if self.repair is not None:
@@ -547,6 +565,14 @@ class Worker:
             place, sent = self.stream.place(oldest), self.queue.sent(oldest)
             self._fail(long_ones_lost(self.membership, place, kind, sent, self._long_lost.lasted_s))
 
+    def _is_unknown(self, reduce: AllReduce, now: float) -> bool:
+        """Say whether the switch has never answered this worker, for `unreachable_s` and several PROBEs (A4)."""
+        # The compiled loop counts its RESULTs, and does not come by `receive_datagram`.
+        if self._heard or self.statistics.results or self.statistics.probes < PROBES_UNKNOWN or not reduce.ready:
+            return False
+        limit_s = self.timing.unreachable_s
+        return limit_s is not None and now - reduce.submitted_at >= limit_s
+
     @property
     def _behind(self) -> tuple[list[int], list[int]]:
         """The decided positions that lack here, and the ranks that did not say to hold an earlier all-reduce."""
@@ -597,11 +623,15 @@ class Worker:
 #     A3  A series of STATEs about its oldest position that lack this worker's UPDATE, or have the sum, is one too, and
 #         ends the generation for it: no two lie further apart than `STATE_GAP_S`. PROBEs and STATEs are short and
 #         arrive. UPDATEs and RESULTs are long.
+#     A4  A switch answers each PROBE of a worker that it knows. No datagram at all from it for `unreachable_s`, since
+#         the worker was made and after several PROBEs, ends the generation for this worker.
+#     A5  An address that has not been one of this host's for `unreachable_s` ends it too.
 
 
 GAP_LEAST_S = 5.0
 # A worker that waits asks every five seconds: two PROBEs may be lost.
 STATE_GAP_S = 16.0
+PROBES_UNKNOWN = 4
 
 
 class Absence:

@@ -26,6 +26,7 @@ from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Membership, Timing, Worker, WorkerStatistics
 from hopsum.transport.link import DatagramLink, LinkStatistics
+from hopsum.transport.own_address import OwnAddress
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
 from hopsum.transport.udp_link import UdpLink
@@ -162,6 +163,9 @@ class Shard:
         # The link counts; the worker wants to hear of the growth only.
         self._unreachable, self._failures = 0, Counter[str]()
         """The part of the link's counts that the worker was told."""
+        # Links that make frames answer for their address themselves.
+        where = f"rank {membership.rank} at {membership.switch}"
+        self._own_address = OwnAddress(link.local[0], where) if isinstance(link, UdpLink) else None
         self.lock: Final = lock or StepLock(link.wake)
         """The lock of the worker, at all of its shards."""
         self._changed = threading.Condition(self.lock)  # type: ignore[arg-type]  # a lock of another class
@@ -236,6 +240,9 @@ class Shard:
             for name in (said.failures - self._failures).elements():
                 worker.note_failed_send(name)
             self._failures = Counter(said.failures)
+        own = self._own_address
+        if own is not None and not worker.is_idle and own.is_found_gone(said.datagrams_received, now):
+            worker.note_address_gone(own.ip, now)
         if isinstance(link, UdpLink):
             link.judge(counts.results - counts.repaired, counts.retransmits, worker.queue.on_the_way, now)
         # A process that waited for a processor finds its timers due and their results in the socket: first the results.

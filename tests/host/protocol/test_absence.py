@@ -62,6 +62,45 @@ def test_whatever_the_switch_says_ends_an_absence() -> None:
     assert worker.absence.answers == 0
 
 
+def waits(worker: Worker, until_s: float, probe_s: float = 5.0) -> None:
+    """Let a worker wait for its switch, and ask every five seconds as a blocking all-reduce does."""
+    now = 0.0
+    while now < until_s:
+        worker.handle_timer(now)
+        if now % probe_s == 0:
+            worker.probe()
+        worker.segments_to_send(now)
+        now += 0.5
+
+
+def test_a_switch_that_never_answered_does_not_know_this_worker() -> None:
+    worker = make(20.0)
+    waits(worker, 20.0)
+    assert worker.next_event() is None
+    worker.handle_timer(20.0)
+    told = str(error_of(worker, AllReduceTimeoutError))
+    assert told.startswith("switch 192.0.2.1:24677 has never answered rank 1: 20 s, 4 PROBEs.")
+    assert "address translation" in told
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_one_answer_or_no_limit_leaves_it_to_the_deadline(heard: bool) -> None:
+    worker = make(20.0 if heard else None)
+    if heard:
+        worker.receive_datagram(b"anything", 0.0)
+    waits(worker, 299.0)
+    assert worker.next_event() is None
+
+
+def test_an_address_that_stays_away_is_the_error() -> None:
+    worker = make()
+    for now in range(int(LIMIT_S)):
+        worker.note_address_gone("192.0.2.9", float(now))
+    assert worker.next_event() is None
+    worker.note_address_gone("192.0.2.9", LIMIT_S)
+    assert str(error_of(worker, AllReduceTimeoutError)).startswith("192.0.2.9, by which switch 192.0.2.1:24677 knows")
+
+
 def test_without_a_limit_the_deadline_is_the_error() -> None:
     worker = make(None)
     answers(worker, 0.0, 299.0)

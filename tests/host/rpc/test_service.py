@@ -26,6 +26,7 @@ from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import BEAT_THREADS, Service
+from hopsum_controlplane.service.member_service import _caller
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
@@ -110,6 +111,18 @@ def test_what_a_worker_says_is_no_order_to_a_terminal(operator: JobsClient, chan
     values = message_to_dict(raw)
     assert (values["reason"], values["last_refusal"]) == ("\\x1b[2J", "a\\nb")
     assert values["members"][0]["version"] == "\\x07é"
+
+
+def test_a_worker_that_calls_from_elsewhere_is_named(cluster: Cluster) -> None:
+    (first, second) = cluster.make("train")
+    first.join(ip="127.0.0.2", caller="127.0.0.1")
+    second.join(ip="127.0.0.3", caller="10.9.9.9")
+    told = [event.message for event in cluster.controller._histories.of("train").events if event.reason == "CallsFrom"]
+    assert len(told) == 1
+    assert told[0].startswith(f"rank 1 calls from 10.9.9.9 and has registered 127.0.0.3: ")
+    assert [_caller(peer) for peer in ("ipv4:10.0.0.1:5", "ipv6:[::ffff:10.0.0.1]:5", "unix:/a", "unix:")] == [
+        "10.0.0.1", "10.0.0.1", "", ""
+    ]  # fmt: skip
 
 
 def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> None:

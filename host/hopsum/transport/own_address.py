@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address of a worker's socket, which may leave its host: a lease that ends, an interface that goes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from typing import Final
+
+SILENT_S: Final = 5.0
+"""Seconds without a datagram after which the address is looked for."""
+AGAIN_S: Final = 2.0
+_log: Final = logging.getLogger(__name__)
+
+
+class OwnAddress:
+    """Looks whether a socket's address is still one of this host's, while nothing comes. For one thread.
+
+    Args:
+        ip: IPv4 address of the socket.
+        where: names both ends in the log.
+    """
+
+    def __init__(self, ip: str, where: str) -> None:
+        self.ip, self._where = ip, where
+        self._received = -1
+        self._look_at = 0.0
+        self._is_gone = False
+
+    def is_found_gone(self, received: int, now: float) -> bool:
+        """Look if it is time, and say whether the address was found gone just now.
+
+        received: datagrams that the socket has received so far.
+        """
+        if received != self._received:
+            self._received, self._look_at = received, now + SILENT_S
+        if now < self._look_at:
+            return False
+        self._look_at = now + AGAIN_S
+        was_gone, self._is_gone = self._is_gone, not is_own(self.ip)
+        if self._is_gone and not was_gone:
+            _log.warning(
+                "%s: nothing came for %g s, and %s is no longer an address of this host: sums wait until it is again. "
+                "Give it back (ip addr add %s/... dev INTERFACE), or start this rank again with the new address",
+                self._where, SILENT_S, self.ip, self.ip,
+            )  # fmt: skip
+        elif was_gone and not self._is_gone:
+            _log.warning("%s: %s is an address of this host again", self._where, self.ip)
+        return self._is_gone
+
+
+def is_own(ip: str) -> bool:
+    """Say whether an IPv4 address is one of this host's, in the calling thread's network namespace."""
+    # The kernel's own test: it also knows that all of 127.0.0.0/8 is here.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
