@@ -199,6 +199,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"hopsum {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as end:
+        # Rich ends a command in this way, with a status of its own, and has put /dev/null in the place of the pipe.
+        if isinstance(end.__context__, BrokenPipeError):
+            return UNREAD
+        raise
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _has_lost_its_reader():
             return UNREAD

@@ -85,8 +85,9 @@ def test_ctrl_c_ends_a_command_that_waits() -> None:
     assert (asking.returncode, errors.splitlines()[-1]) == (INTERRUPTED, "hopsum top: interrupted")
 
 
-def test_output_that_nobody_reads_ends_a_command() -> None:
-    command = [sys.executable, "-m", "hopsum_cli.main", "topology", "show", "two_rack", "--json"]
+@pytest.mark.parametrize("options", [["--json"], []], ids=["text", "a table of Rich"])
+def test_output_that_nobody_reads_ends_a_command(options: list[str]) -> None:
+    command = [sys.executable, "-m", "hopsum_cli.main", "topology", "show", "two_rack", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writing:
         assert writing.stdout is not None
         assert writing.stderr is not None
