@@ -27,7 +27,7 @@ from hopsum.torch.low_rank import LowRank
 from hopsum.torch.low_rank_factors import LowRankPortion, MatrixLayout
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
-from hopsum.torch.step_times import StepTimes
+from hopsum.torch.step_times import StepTimes, Tally
 from hopsum.torch.tensors import real_elements, values_of
 
 # ---- means by the process group ----------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Sender:
     on_nonfinite: OnNonfinite
     keeps_gradients: bool = False
     """Buffers have the rank's own gradients until the step is over."""
-    times: StepTimes = field(default_factory=StepTimes)
+    times: Tally = field(default_factory=StepTimes)
     device_codecs: DeviceCodecs | None = None
     """The codecs of the devices of gradients; None: all are encoded on the host."""
     low_rank: LowRank | None = None
@@ -183,7 +183,16 @@ class Sender:
     _layouts: dict[tuple[bool, bool, tuple[int, ...]], list[tuple[Layout, Way]]] = field(default_factory=dict)
     """Layouts of a bucket and their ways; by `compress`, `factor`, and the ids of the bucket's parameters."""
 
-    def send(self, bucket: Bucket, step: Step, *, number: int, compress: bool, factor: bool = False) -> list[Portion]:
+    def send(
+        self,
+        bucket: Bucket,
+        step: Step,
+        *,
+        number: int,
+        compress: bool,
+        factor: bool = False,
+        told: Sequence[tuple[str, int]] = (),
+    ) -> list[Portion]:
         """Begin the sums of a bucket, and return them.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
@@ -193,6 +202,7 @@ class Sender:
             number: of the all-reduce that the communicator is handed, if any.
             compress: False: nothing of this bucket is.
             factor: matrices of low rank travel as factors; False: whole, as all others.
+            told: see `Portion.told`.
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers. No sum began.
@@ -208,6 +218,7 @@ class Sender:
         portions = []
         for layout, way in layouts:
             portion = self._portion(buffer, layout, way)
+            portion.told = told
             portions.append(portion)
             step.begin(portion)
             try:
@@ -277,14 +288,17 @@ class Sender:
         if self.keeps_gradients and x.data_ptr() == portion.buffer.data_ptr():
             x = x.clone()
         portion.x = x
-        call: dict[str, Any] = {"step": number, "tensors": layout.tensors, "on_nonfinite": self.on_nonfinite}
+        tensors = [*portion.told, *layout.tensors]
+        call: dict[str, Any] = {"step": number, "tensors": tensors, "on_nonfinite": self.on_nonfinite}
         if on_device is None:
             kept = self.residuals.feedback(layout.names, layout.sizes) if self.error_feedback else None
             portion.feedback, host = kept, x.numpy()
+            portion.residual_before = None if kept is None else kept.residual
             future = self.communicator.submit(host, feedback=kept, out=host, **call)
         else:
             held = self.residuals.device_feedback(layout.names, layout.sizes, device) if self.error_feedback else None
             portion.feedback = held
+            portion.residual_before = None if held is None else held.residual
             future = self.communicator.submit(on_device.vector(x, held, out=x), **call)
         portion.submitted = True
 

@@ -17,8 +17,11 @@ fragments "Streaming DiLoCo with overlapping communication" (arXiv 2501.18512):
                             The outer optimiser steps on the global parameters, which are the same on all replicas.
                             The local ones become alpha * local + (1 - alpha) * global
 
-A synchronisation that fails is as if it had not been: parameters, optimiser and error feedback stay as they were, and
-the next pseudo-gradient of the fragment has all that was not delivered.
+A synchronisation that fails is as if it had not been: parameters, optimiser, error feedback and factors stay as they
+were, and the next pseudo-gradient of the fragment has all that was not delivered.
+
+A fragment goes the way of a bucket of the DDP hook: `Sender` begins its sums, whole or as factors of low rank, and a
+`Step` ends them together.
 
 Fragments are the parameters that are synchronised together. The local parameters are those that the model computes
 with. They differ between the replicas. The global parameters are float32 on the CPU, and are the same on all replicas.
@@ -29,7 +32,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, cast
@@ -39,10 +41,15 @@ import torch
 from torch import nn
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
-from hopsum.codec import ErrorFeedback
+from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import Floats, feeds_back
-from hopsum.torch.low_rank import refuse_low_rank
+from hopsum.codec.low_rank import load_factor_kernels
+from hopsum.torch.buckets import Sender
+from hopsum.torch.device_codec import DeviceCodecs
+from hopsum.torch.low_rank import LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
+from hopsum.torch.step import Portion, Step
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensors import within_range
 
@@ -64,6 +71,8 @@ class Fragment:
         ]
         """float32 on the CPU, in the order of the names, for the outer optimiser."""
         self.sizes = tuple(each.numel() for each in self.global_parameters)
+        self.complex_names = frozenset(name for name, each in parameters.items() if each.is_complex())
+        """Parameters whose global values are pairs of real numbers."""
         self.synced_at = 0
         """The inner step at which the fragment was last sent."""
 
@@ -195,6 +204,8 @@ OuterOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 _VERSION: Final = 2
 OUTER_LR: Final = 0.7
 OUTER_MOMENTUM: Final = 0.9
+WHOLE_SYNCHRONISATIONS: Final = 1
+"""Synchronisations at the start that the codec carries whole: the first steps change matrices in many directions."""
 
 
 class DiLoCoSharedStateDict(TypedDict):
@@ -208,6 +219,8 @@ class DiLoCoSharedStateDict(TypedDict):
     global_parameters: dict[str, torch.Tensor]
     """float32 by parameter name, on the CPU."""
     outer_optimizer: dict[str, Any]
+    factors: dict[str, torch.Tensor]
+    """The last Q of each matrix of low rank, float32[rank, columns] on the CPU."""
 
 
 class DiLoCoStateDict(DiLoCoSharedStateDict, RankStateDict):
@@ -223,12 +236,31 @@ class _Sent:
 
     number: int
     due_step: int
-    future: Future[AllReduceResult] | None
-    """The result of the all-reduce, None where the mean came with a checkpoint."""
-    feedback: ErrorFeedback | None = None
-    residual: Floats | None = None
-    """The array of the residual when the fragment was sent. A commit replaces the array."""
-    mean: Floats | None = None
+    vector: torch.Tensor
+    """float32[elements], the pseudo-gradient; once its sums are over, the mean."""
+    step: Step | None = None
+    """Its sums; None: the mean is there."""
+    portions: Sequence[Portion] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A fragment in the form in which the DDP hook has gradients."""
+
+    vector: torch.Tensor
+    members: list[torch.Tensor]
+
+    def buffer(self) -> torch.Tensor:
+        return self.vector
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self.members
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
 
 
 class DiLoCo:
@@ -248,10 +280,16 @@ class DiLoCo:
             waits for the mean.
         fragment_update_alpha: share of the local parameters in what they become, 0 up to, but not including, 1.
         error_feedback: without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
+        low_rank: matrices travel as factors of this rank, as `HopsumState` says: the local shards of FSDP2 by their
+            own shape. None: the rank in HOPSUM_LOW_RANK, else all parameters travel whole. With a
+            `fragment_sync_delay` nothing else may use `comm` until the mean is applied: the second factor is
+            submitted when the first one's sum is there, at another time on each rank.
+        low_rank_start: with `low_rank`, how often a fragment travels whole before its matrices travel as factors.
 
     Raises:
-        ConfigError: HOPSUM_LOW_RANK is set: pseudo-gradients travel whole.
-        ValueError: an option that does not fit, or fragments that are not the model's parameters.
+        ConfigError: HOPSUM_LOW_RANK is no number.
+        ValueError: an option that does not fit, or fragments that are not the model's parameters; `low_rank` is no
+            rank, or pays for no parameter, or there is no error feedback.
     """
 
     def __init__(
@@ -265,8 +303,13 @@ class DiLoCo:
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float = 0.0,
         error_feedback: bool = True,
+        low_rank: int | None = None,
+        low_rank_start: int = WHOLE_SYNCHRONISATIONS,
     ) -> None:
-        refuse_low_rank("DiLoCo")
+        low_rank = low_rank_here() if low_rank is None else low_rank
+        if low_rank is not None:
+            require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
+        self.low_rank, self.low_rank_start = low_rank, low_rank_start
         self.comm = comm
         self.owner, self.workers = str(comm.rank), comm.workers
         """This rank's name in states, and the number of replicas."""
@@ -282,10 +325,47 @@ class DiLoCo:
         self.steps = 0
         """Inner steps, the same on all ranks."""
         self.allreduces = 0
-        """Fragments that were sent, the same on all ranks."""
+        """Numbers of vectors that were handed to the communicator, the same on all ranks."""
         self._residuals = Residuals()
         self._sent: _Sent | None = None
-        self._counts = _Counts(sum(fragment.elements for fragment in self.fragments))
+        self._counts = _Counts(sum(fragment.elements for fragment in self.fragments), comm.rank)
+        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
+        self._low_rank = self._make_low_rank(low_rank) if low_rank else None
+        self._sender = Sender(
+            communicator=comm,
+            names=self._names,
+            plain=frozenset(),
+            group=None,
+            drops_unused=False,
+            residuals=self._residuals,
+            error_feedback=self.error_feedback,
+            on_nonfinite="raise",
+            times=self._counts,
+            low_rank=self._low_rank,
+        )
+
+    def _make_low_rank(self, rank: int) -> LowRank:
+        pairs = frozenset(name for fragment in self.fragments for name in fragment.complex_names)
+        return LowRank(
+            self.comm,
+            rank,
+            matrices_of(self._names, pairs, rank, self.comm.codec),
+            self._factors,
+            self._residuals,
+            DeviceCodecs(self.comm, "host"),
+            on_nonfinite="raise",
+            keeps_gradients=False,
+            times=self._counts,
+        )
+
+    @property
+    def _names(self) -> dict[torch.Tensor, str]:
+        """Return the global parameters' names."""
+        return {
+            each: name
+            for fragment in self.fragments
+            for name, each in zip(fragment.names, fragment.global_parameters, strict=True)
+        }
 
     def _require_fit(self) -> None:
         most = self.sync_every // len(self.fragments)
@@ -350,24 +430,33 @@ class DiLoCo:
                 fragment.write_local(values)
 
     def _send(self, number: int) -> None:
-        """Submit the pseudo-gradient of a fragment. Its randomness follows from the count of all-reduces."""
+        """Begin the sums of a fragment's pseudo-gradient. Randomness follows from the count of all-reduces."""
         fragment = self.fragments[number]
         # A new array, which becomes the mean in place.
-        vector = fragment.pseudo_gradient()
-        feedback = self._residuals.feedback(fragment.names, fragment.sizes) if self.error_feedback else None
-        residual = None if feedback is None else feedback.residual
+        vector = torch.from_numpy(fragment.pseudo_gradient())
         # The names of tensors are compared by the communicator before the sum: a digest among them compares parameters
         # too.
         told = f"global parameters and options with digest {fragment.digest(self._facts)} at step {self.steps}"
-        future = self.comm.submit(
-            vector,
-            feedback=feedback,
-            step=self.allreduces,
-            tensors=[(told, 0), *zip(fragment.names, fragment.sizes, strict=True)],
-            out=vector,
-        )
-        self.allreduces += 1
-        self._sent = _Sent(number, self.steps + self.fragment_sync_delay, future, feedback, residual)
+        step, bucket = Step(self._residuals.clear), _Bucket(vector, list(fragment.global_parameters))
+        if self._low_rank is not None:
+            self._low_rank.begin_step()
+        self.comm.group_start()
+        try:
+            portions = self._sender.send(
+                bucket, step, number=self.allreduces, compress=True, factor=self._factors_matrices, told=[(told, 0)]
+            )
+        finally:
+            self.comm.group_end()
+        self.allreduces += sum(each.allreduces for each in portions)
+        self._sent = _Sent(number, self.steps + self.fragment_sync_delay, vector, step, portions)
+        if self._low_rank is not None:
+            self._low_rank.complete()
+        step.complete()
+
+    @property
+    def _factors_matrices(self) -> bool:
+        """Return whether matrices travel as factors in the period in progress: each fragment has a turn in each."""
+        return self._low_rank is not None and self.steps > self.low_rank_start * self.sync_every
 
     @property
     def _facts(self) -> str:
@@ -375,30 +464,32 @@ class DiLoCo:
         outer = self.outer_optimizer
         groups = [{key: value for key, value in group.items() if key != "params"} for group in outer.param_groups]
         options = (self.sync_every, self.fragment_sync_delay, self.fragment_update_alpha, len(self.fragments))
-        return f"{options}, {type(outer).__name__} {groups}"
+        ways = "" if self.low_rank is None else f"low_rank={self.low_rank} from {self.low_rank_start}, "
+        return f"{options}, {ways}{type(outer).__name__} {groups}"
 
     def _arrive(self, sent: _Sent) -> Floats:
         """Wait for a mean. What fails is undone: the fragment counts as not sent."""
-        if sent.mean is not None:
-            return sent.mean
-        assert sent.future is not None
+        if sent.step is None:
+            return sent.vector.numpy()
         began_s = time.perf_counter()
         try:
-            result = sent.future.result()
+            sent.step.over.result()
         except Exception as error:
             self._sent = None
-            if sent.feedback is not None and sent.feedback.residual is not sent.residual:
-                # The vector was put into the residual, but stays in the local parameters: it would count twice.
-                sent.feedback.give_back(slice(None))
+            for each in sent.portions:
+                # The vector may be in the residual, but stays in the local parameters: it would count twice.
+                each.undo()
             if isinstance(error, MismatchError):
                 raise MismatchError(
                     f"{error}. DiLoCo needs the same parameters on all replicas at the beginning (the same seed, or "
                     "the same checkpoint), and the same options and outer optimiser"
                 ) from error
             raise
-        self._counts.add(result, self.comm.rank, time.perf_counter() - began_s)
-        sent.mean = result.mean
-        return sent.mean
+        self._counts.wait_s += time.perf_counter() - began_s
+        for each in sent.portions:
+            each.scatter()
+        sent.step, sent.portions = None, ()
+        return sent.vector.numpy()
 
     def _apply(self) -> None:
         """Wait for the mean of the fragment that was sent, take the outer step, and merge."""
@@ -433,6 +524,7 @@ class DiLoCo:
             synced_at=[each.synced_at for each in self.fragments],
             global_parameters={name: each.detach().clone() for name, each in named},
             outer_optimizer=_copied(self.outer_optimizer.state_dict()),
+            factors=self._factors.as_dict(),
         )
 
     def load_shared_state_dict(self, state: DiLoCoSharedStateDict) -> None:
@@ -441,7 +533,7 @@ class DiLoCo:
         Raises ValueError for another version or model. Nothing was changed then.
         """
         self._take(state)
-        self._sent, self._residuals = None, Residuals()
+        self._residuals.load({})
         for fragment in self.fragments:
             fragment.merge()
 
@@ -476,9 +568,8 @@ class DiLoCo:
         self._take(cast(DiLoCoStateDict, state))
         self._residuals.load(residuals)
         sent = state["sent"]
-        self._sent = None
         if sent is not None:
-            self._sent = _Sent(sent["number"], sent["due_step"], None, mean=sent["mean"].numpy().copy())
+            self._sent = _Sent(sent["number"], sent["due_step"], sent["mean"].clone())
 
     def _take(self, state: DiLoCoSharedStateDict) -> None:
         """Take counts, global parameters and the outer optimiser. Raises ValueError. Nothing was changed then."""
@@ -500,6 +591,11 @@ class DiLoCo:
         # A distributed checkpoint makes texts of these numbers, which the optimiser would not know, and drops no state.
         outer["state"] = {int(number): each for number, each in outer.get("state", {}).items()}
         self.outer_optimizer.load_state_dict(outer)
+        # What is on its way belongs to what is replaced here.
+        self._sent = None
+        if self._low_rank is not None:
+            self._low_rank.begin_step()
+        self._factors.load(state.get("factors", {}), here)
         with torch.no_grad():
             for fragment, synced_at in zip(self.fragments, state["synced_at"], strict=True):
                 fragment.synced_at = synced_at
@@ -511,20 +607,20 @@ class DiLoCo:
 class _Counts:
     """The totals of what synchronisations took so far."""
 
-    def __init__(self, elements: int) -> None:
-        """Begin to count, for a model of so many elements."""
-        self._model_elements = elements
+    def __init__(self, elements: int, rank: int) -> None:
+        """Begin to count, for a model of so many elements, on this rank."""
+        self._model_elements, self._rank = elements, rank
         self._elements = self._bytes_up = self._bytes_down = self._chunks = self._own_chunks = 0
-        self._wait_s = 0.0
+        self.wait_s = 0.0
+        """For which steps waited."""
 
-    def add(self, result: AllReduceResult, rank: int, wait_s: float) -> None:
-        """Count an all-reduce, for which the step waited so long."""
-        self._elements += result.mean.size
+    def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
+        """Count an all-reduce. See `Tally`."""
+        self._elements += elements
         self._bytes_up += result.traffic.interface_bytes_sent
         self._bytes_down += result.traffic.interface_bytes_received
         self._chunks += result.contributors.size
-        self._own_chunks += int(np.count_nonzero(result.contributors >> np.uint64(rank) & np.uint64(1)))
-        self._wait_s += wait_s
+        self._own_chunks += int(np.count_nonzero(result.contributors >> np.uint64(self._rank) & np.uint64(1)))
 
     def scalars(self, steps: int, comm: Communicator) -> dict[str, float]:
         """Return the figures of `compression_stats`."""
@@ -536,7 +632,7 @@ class _Counts:
             "bytes_per_step": ratio(own_bytes, steps),
             "ddp_ring_fp32_bytes_per_step": 2 * (comm.workers - 1) / comm.workers * 4 * self._model_elements,
             "ddp_hopsum_bytes_per_step": ratio(own_bytes * self._model_elements, self._elements),
-            "wait_s": self._wait_s,
+            "wait_s": self.wait_s,
             "delivered": ratio(self._own_chunks, self._chunks),
         }
 

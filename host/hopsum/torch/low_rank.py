@@ -47,7 +47,7 @@ from hopsum.torch.low_rank_factors import (
 )
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Step
-from hopsum.torch.step_times import StepTimes
+from hopsum.torch.step_times import Tally
 
 LOW_RANK_VARIABLE: Final = "HOPSUM_LOW_RANK"
 DENSE_STEPS: Final = 10
@@ -181,7 +181,7 @@ class LowRank:
         *,
         on_nonfinite: OnNonfinite,
         keeps_gradients: bool,
-        times: StepTimes,
+        times: Tally,
     ) -> None:
         self.rank, self.matrices, self.factors = rank, dict(matrices), factors
         self._communicator, self._residuals, self._device_codecs = communicator, residuals, device_codecs
@@ -235,7 +235,8 @@ class LowRank:
             self._thread.submit(self._close, self._sums)
 
     def _submit(self, entry: _Entry, number: int) -> Future[AllReduceResult]:
-        call = {"step": number, "tensors": entry.portion.tensors, "on_nonfinite": self._on_nonfinite}
+        tensors = [*entry.portion.told, *entry.portion.tensors]
+        call = {"step": number, "tensors": tensors, "on_nonfinite": self._on_nonfinite}
         return entry.portion.submit(self._communicator, call)
 
     # ---- in the communicator's thread --------------------------------------------------------------------

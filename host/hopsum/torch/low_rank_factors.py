@@ -19,7 +19,7 @@ rank's own, so they may be products of BLAS.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -34,7 +34,7 @@ from hopsum.codec.interface import Floats
 from hopsum.codec.low_rank import orthonormal, random_columns
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
-from hopsum.torch.residuals import Residuals
+from hopsum.torch.residuals import Residuals, own_names
 from hopsum.torch.step import Layout, Portion, places_of
 from hopsum.torch.streams import Staging
 
@@ -136,8 +136,15 @@ class Factors:
         """Return a copy of each decoded Q, float32[rank, columns] on the CPU, for a checkpoint."""
         return {name: torch.from_numpy(each.copy()) for name, each in self._decoded.items()}
 
-    def load(self, factors: Mapping[str, torch.Tensor]) -> None:
-        """Replace everything by these; they are copied."""
+    def load(self, factors: Mapping[str, torch.Tensor], known: Container[str] | None = None) -> None:
+        """Replace everything by these; they are copied.
+
+        Args:
+            known: the names that parameters have here, if wrappers may have changed them since. Others are left out.
+        """
+        if known is not None:
+            names = own_names(factors, known)
+            factors = {names[name]: each for name, each in factors.items() if names[name] in known}
         self._starts.clear()
         self._decoded = {name: each.detach().to("cpu", torch.float32).numpy().copy() for name, each in factors.items()}
 

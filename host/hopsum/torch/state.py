@@ -40,7 +40,6 @@ from hopsum.torch.residuals import (
     bare_names,
     fitting,
     norm_of,
-    own_names,
     shared_out,
     tell_lost,
 )
@@ -345,8 +344,8 @@ class HopsumState:
         step, portions = open_step or self._begin_step(), list[Portion]()
         try:
             sender = self._sender or self._require_sender()
-            given = {"compress": self.compresses, "factor": self.factors_matrices}
-            portions = sender.send(bucket, step, number=self.allreduces, **given)
+            compress, factor = self.compresses, self.factors_matrices
+            portions = sender.send(bucket, step, number=self.allreduces, compress=compress, factor=factor)
         except Exception as error:
             step.fail(error)
             # The bucket has no mean: it waits for the end of the step.
@@ -516,9 +515,7 @@ class HopsumState:
         sizes = {name: real_elements(each) for each, name in self._require_sender().names.items()}
         state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
         self._residuals.load(residuals)
-        factors = state.get("factors", {})
-        here = own_names(factors, sizes)
-        self._factors.load({here[name]: each for name, each in factors.items() if here[name] in sizes})
+        self._factors.load(state.get("factors", {}), sizes)
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:

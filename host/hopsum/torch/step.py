@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
 from operator import attrgetter
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -95,6 +95,10 @@ class Portion:
         """Parameters whose residual is in x, and is to be cleared when the mean is applied."""
         self.submitted = False
         """The communicator has taken the vector, so it has changed the feedback or will do so."""
+        self.told: Sequence[tuple[str, int]] = ()
+        """Further words that ranks compare before they sum, as tensors of 0 elements."""
+        self.residual_before: Any = None
+        """The array or tensor of the residual before the sum. A commit puts another one in its place."""
 
     def gather(self) -> torch.Tensor:
         """Return the gradients; the buffer itself if they are all of it."""
@@ -127,6 +131,12 @@ class Portion:
 
     def apply(self) -> None:
         """Keep what the next step begins with: the step has its means."""
+
+    def undo(self) -> None:
+        """Take back what the sum did to the residual, however it ended; harmless where the step did so."""
+        before, feedback = self.residual_before, self.feedback
+        if feedback is not None and before is not None and feedback.residual is not before:
+            feedback.give_back(slice(None))
 
     def leave(self) -> None:
         """Hear that the generation ended. The residual stays as the sum left it."""

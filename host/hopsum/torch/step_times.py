@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from logging import INFO, Logger
 from statistics import median
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from hopsum.agent import AllReduceResult
 from hopsum.config import ConfigError
@@ -35,6 +35,17 @@ class StepTime(NamedTuple):
     step_s: float
     """From its beginning to that of the next one."""
     wait_s: float
+
+
+class Tally(Protocol):
+    """A count of all-reduces."""
+
+    def end_allreduce(self, result: AllReduceResult, elements: int) -> None:
+        """Add a finished all-reduce, in the communicator's thread.
+
+        Args:
+            elements: of the gradients that are averaged with it: 0 for P of matrices, all of them for their Q.
+        """
 
 
 class StepTimes:

@@ -26,10 +26,10 @@ STEPS = 100
 class Site:
     """A replica whose loop survives the loss of another one."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, **options: Any) -> None:
         self.comm, self.model = comm, make_model()
         self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.diloco = DiLoCo(self.model, comm, sync_every=EVERY)
+        self.diloco = DiLoCo(self.model, comm, sync_every=EVERY, **options)
         self.recovery = StateDictRecovery(
             comm,
             load_state_dict=self.diloco.load_shared_state_dict,  # type: ignore[arg-type]
