@@ -133,6 +133,15 @@ def over_udp(rank: int, values: Sequence[int], ip: str = SWITCH_IP, **fields: in
     return header / Aggregation(rank=rank, values=list(values), **fields)
 
 
+SHORTEST_FRAME = 60
+"""The bytes of Ethernet's shortest frame, without its checksum."""
+
+
+def padded(frame: bytes) -> bytes:
+    """Return the frame as a network card sends it: one that is too short is filled with zeros."""
+    return frame.ljust(SHORTEST_FRAME, b"\0")
+
+
 def total(vectors: Sequence[Sequence[int]]) -> list[int]:
     """Return the sum that the switch has to send, value by value, modulo 2**32."""
     return [sum(column) % MODULUS for column in zip(*vectors, strict=True)]

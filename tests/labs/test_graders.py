@@ -21,7 +21,7 @@ from hopsum_labs.packets import differences
 from hopsum_labs.rule_checks import LabError
 
 from ..support.printed import usage_error
-from . import mutants
+from . import edited, mutants
 
 EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.word)
 
@@ -44,6 +44,15 @@ def test_the_solution_keeps_every_rule(level: Level) -> None:
 def test_a_broken_rule_is_found(mutant: mutants.Mutant, tmp_path: Path) -> None:
     verdict = graded(f"{mutant.level}/{mutant.name}", tmp_path, mutant.breaks)[mutant.breaks]
     assert verdict.reason
+    assert verdict.points == 0
+
+
+@pytest.mark.parametrize("program", edited.EDITED, ids=lambda program: f"{program.level}-{program.name}")
+def test_a_broken_rule_is_found_in_edited_programs(program: edited.Edited, tmp_path: Path) -> None:
+    cases = [case for case in LEVELS[program.level].cases() if case.name == program.breaks]
+    (verdict,) = grade(cases, edited.write_edited(program, tmp_path))
+    assert verdict.reason
+    assert "\n" not in verdict.reason
     assert verdict.points == 0
 
 

@@ -15,10 +15,12 @@ from hopsum_labs.packets import (
     BROADCAST,
     CHUNK,
     MODULUS,
+    SHORTEST_FRAME,
     SWITCH_MAC,
     VALUES,
     Aggregation,
     over_ethernet,
+    padded,
     summary,
     total,
     worker_mac,
@@ -29,6 +31,8 @@ from hopsum_labs.workers import Network, Workers, run
 from hopsum_switch.engine import Output
 
 _GROUP = 1
+PADDING = SHORTEST_FRAME - len(over_ethernet(0, [0] * VALUES))
+"""The bytes that a network card adds to a contribution."""
 
 
 def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
@@ -47,9 +51,14 @@ def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a
 
 
 def sum_of_two(switch: Testbed) -> None:
-    """Two workers, one round."""
+    """Two workers, one round; then one whose frames a network card has filled up to Ethernet's 60 bytes."""
     set_up(switch, 2)
     play(switch, vectors(2))
+
+    def contribute(rank: int, values: Sequence[int]) -> list[Output]:
+        return switch.send(worker_port(rank), padded(bytes(over_ethernet(rank, values))))
+
+    play_round(contribute, vectors(2, seed=1), "a round of frames padded to 60 bytes", padding=PADDING)
 
 
 def any_number_of_workers(switch: Testbed) -> None:

@@ -20,11 +20,13 @@ from hopsum_labs.packets import (
     CHUNK,
     CODE_VALUES,
     GRANULARITY,
+    SHORTEST_FRAME,
     SWITCH_MAC,
     TYPE_QUANTISED,
     VALUES,
     Quantised,
     over_ethernet,
+    padded,
     quantised,
     summary,
     worker_mac,
@@ -36,6 +38,8 @@ from hopsum_switch.engine import Output
 
 # Another table than the handout's: a program with the values built in fails.
 _OTHER_VALUES = tuple(value // 3 for value in CODE_VALUES)
+_PADDING = SHORTEST_FRAME - len(quantised(0, [0] * VALUES))
+_MOST_WORKERS = 255
 _STEP = 2 / GRANULARITY
 _GAP = _STEP * max(after - before for before, after in pairwise(CODE_VALUES))
 _CHANCE = 1e-9
@@ -72,14 +76,24 @@ def _sums(codes: Sequence[Sequence[int]], values: Sequence[int] = CODE_VALUES, s
 
 
 def _play(
-    switch: Testbed, codes: Sequence[Sequence[int]], wanted: Sequence[int], when: str, chunk: int = 0
+    switch: Testbed,
+    codes: Sequence[Sequence[int]],
+    wanted: Sequence[int],
+    when: str,
+    chunk: int = 0,
+    *,
+    filled: bool = False,
 ) -> list[Output]:
-    """Play a round of this level's packets, see `play_round`. `wanted` are the sums."""
+    """Play a round of this level's packets, see `play_round`. `wanted` are the sums.
+
+    filled: contributions are padded to Ethernet's 60 bytes.
+    """
 
     def contribute(rank: int, each: Sequence[int]) -> list[Output]:
-        return switch.send(worker_port(rank), bytes(quantised(rank, each, chunk=chunk)))
+        frame = bytes(quantised(rank, each, chunk=chunk))
+        return switch.send(worker_port(rank), padded(frame) if filled else frame)
 
-    return play_round(contribute, codes, when, wanted, Quantised, "sums")
+    return play_round(contribute, codes, when, wanted, Quantised, "sums", padding=_PADDING if filled else 0)
 
 
 def looks_up(switch: Testbed) -> None:
@@ -114,6 +128,17 @@ def adds(switch: Testbed) -> None:
             _play(switch, codes, _sums(codes), f"round {number + 1} of {workers} workers", number)
         codes = [[len(CODE_VALUES) - 1] * VALUES] * workers
         _play(switch, codes, _sums(codes), f"the largest code of {workers} workers")
+    _play(switch, codes, _sums(codes), "a round of frames padded to 60 bytes", filled=True)
+    switch.reload()
+    set_up(switch, 8)
+    # Eight workers' sums need 11 bits. Only a larger job tells sums of 16 bits from shorter ones.
+    switch.set_default("MyIngress.job", "MyIngress.set_job", workers=_MOST_WORKERS)
+    largest, answers = [len(CODE_VALUES) - 1] * VALUES, list[Output]()
+    for number in range(_MOST_WORKERS):
+        expect_nothing(answers, f"only {number} of {_MOST_WORKERS} workers had contributed")
+        answers = switch.send(worker_port(number % 8), bytes(quantised(number, largest)))
+    when = f"the largest code of {_MOST_WORKERS} workers, whose sums need 16 bits"
+    expect_results(answers, range(8), _sums([largest] * _MOST_WORKERS), when, Quantised, "sums")
 
 
 def result_packet(switch: Testbed) -> None:

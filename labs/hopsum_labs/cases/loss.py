@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
+from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
+from scapy.packet import Packet
 
 from hopsum_labs.cases.udp import (
     checksums,
     contribute,
     expect_addresses,
+    expect_sound,
     for_the_switch_only,
     ordinary_traffic,
     play,
@@ -22,9 +26,23 @@ from hopsum_labs.cases.udp import (
     set_up,
 )
 from hopsum_labs.lab_switch import Testbed
-from hopsum_labs.packets import VALUES, Aggregation, over_udp, rank_at, summary, total, worker_port
+from hopsum_labs.packets import (
+    CHUNK,
+    VALUES,
+    Aggregation,
+    Kind,
+    over_udp,
+    rank_at,
+    summary,
+    total,
+    worker_ip,
+    worker_mac,
+    worker_port,
+)
 from hopsum_labs.rule_checks import OTHER_KINDS, Case, Failed, expect, expect_nothing, expect_results, vectors
 from hopsum_labs.workers import Network, Workers, run
+
+_MOST_WORKERS = 8
 
 
 def two_versions(switch: Testbed) -> None:
@@ -47,18 +65,35 @@ def again_before_the_end(switch: Testbed) -> None:
     expect_nothing(contribute(switch, 1, contributions[1], through=2), "rank 2 has not contributed yet")
     answers = contribute(switch, 2, contributions[2])
     expect_results(answers, range(3), total(contributions), "a round in which ranks 0 and 1 sent again")
+    switch.reload()
+    # Every rank has a bit, not only the first ones.
+    set_up(switch, _MOST_WORKERS)
+    contributions = vectors(_MOST_WORKERS)
+    # In both orders: the first rank of one is the last of the other, which never repeats.
+    for version, order in enumerate((range(_MOST_WORKERS), range(_MOST_WORKERS)[::-1])):
+        for come in range(1, _MOST_WORKERS):
+            for rank in order[:come]:
+                answers = contribute(switch, rank, contributions[rank], version=version)
+                expect_nothing(answers, f"only ranks {list(order[:come])} of {_MOST_WORKERS} workers have contributed")
+        answers = contribute(switch, order[-1], contributions[order[-1]], version=version)
+        when = f"a round in which all but rank {order[-1]} sent again"
+        expect_results(answers, range(_MOST_WORKERS), total(contributions), when)
 
 
 def again_after_the_end(switch: Testbed) -> None:
     """A worker whose RESULT was lost sends again: it alone gets the RESULT, as often as it asks."""
-    set_up(switch, 3)
-    contributions = vectors(3)
-    play(switch, contributions)
-    # Twice: the answer to the first request must not use the RESULT up.
-    for _ in range(2):
-        answers = contribute(switch, 1, contributions[1])
-        expect_results(answers, [1], total(contributions), "rank 1 sent again after the end of the round")
-        expect_addresses(answers)
+    for workers in (3, _MOST_WORKERS):
+        switch.reload()
+        set_up(switch, workers)
+        contributions = vectors(workers)
+        play(switch, contributions, chunk=CHUNK)
+        # Twice: the answer to the first request must not use the RESULT up.
+        for rank in (*range(workers), *range(workers)):
+            when = f"rank {rank} of {workers} sent again after the end of the round"
+            answers = contribute(switch, rank, contributions[rank], chunk=CHUNK)
+            expect_results(answers, [rank], total(contributions), when)
+            expect_addresses(answers, CHUNK)
+            expect_sound(answers, when)
     answers = contribute(switch, 1, contributions[1], through=0)
     expect_results(answers, [0], total(contributions), "rank 1 sent again, through the port of rank 0")
 
@@ -77,7 +112,7 @@ def late_worker(switch: Testbed) -> None:
 
 def who_does_not_exist(switch: Testbed) -> None:
     """Ranks and versions that the job does not have are dropped. The rest is as in level 2."""
-    for check in (for_the_switch_only, ordinary_traffic, result_addresses, checksums):
+    for check in (for_the_switch_only, ordinary_traffic, result_addresses, partial(checksums, versions=2)):
         check(switch)
         switch.reload()
     set_up(switch, 2)
@@ -95,11 +130,43 @@ def who_does_not_exist(switch: Testbed) -> None:
         expect_nothing(switch.send(worker_port(1), bytes(packet)), why)
     answers = contribute(switch, 1, contributions[1])
     expect_results(answers, range(2), total(contributions), "a round beside packets of nobody")
+    _strangers_change_nothing(switch)
     switch.reload()
     # A job of one, in which whatever is taken for a contribution is answered.
     set_up(switch, 1)
     for version in (2, 3, 255):
         expect_nothing(contribute(switch, 0, contributions[0], version=version), f"version {version} does not exist")
+
+
+def _strangers_change_nothing(switch: Testbed) -> None:
+    """Packets of nobody leave the bits of both versions as they are."""
+    switch.reload()
+    set_up(switch, 2)
+    first, second = vectors(2), vectors(2, seed=3)
+    play(switch, first)
+    contribute(switch, 0, second[0], version=1)
+    damaged, other = over_udp(0, second[0]), over_udp(1, second[1], ip=worker_ip(1))
+    damaged[IP].chksum, other.dst = 1, worker_mac(1)
+    for packet in (damaged, other):
+        switch.send(worker_port(1), bytes(packet))
+    for version in range(2):
+        for packet in (
+            *(_as_rank(rank, over_udp(1, second[1], version=version)) for rank in (2, 3, 7, 8, 9, 255)),
+            over_udp(1, second[1], version=version + 2),
+            over_udp(1, second[1], version=version, kind=Kind.RESULT),
+        ):
+            why = f"a job of two workers has no such contribution: {summary(packet)}"
+            expect_nothing(switch.send(worker_port(1), bytes(packet)), why)
+    expect_nothing(contribute(switch, 0, second[0], version=1), "rank 0 sent this before, ahead of packets of nobody")
+    answers = contribute(switch, 1, first[1])
+    expect_results(answers, [1], total(first), "rank 1 asks for the round before, after packets of nobody")
+    answers = contribute(switch, 1, second[1], version=1)
+    expect_results(answers, range(2), total(second), "a round in version 1 beside packets of nobody")
+
+
+def _as_rank(rank: int, packet: Packet) -> Packet:
+    packet[Aggregation].rank = rank
+    return packet
 
 
 def random_loss(switch: Testbed) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scapy.layers.l2 import Ether
 
-from hopsum_labs.cases.ethernet import expect_to_everybody, no_contributions
+from hopsum_labs.cases.ethernet import PADDING, expect_to_everybody, no_contributions
 from hopsum_labs.control_plane import ControlPlane
 from hopsum_labs.lab_switch import Testbed
 from hopsum_labs.packets import (
@@ -19,6 +19,7 @@ from hopsum_labs.packets import (
     Aggregation,
     Kind,
     over_ethernet,
+    padded,
     rank_at,
     summary,
     total,
@@ -124,9 +125,13 @@ def leaf_sends_up(switch: Testbed) -> None:
             expect_nothing(answers, f"only {rank} of 3 workers of the rack had contributed")
             answers = switch.send(worker_port(rank), bytes(over_ethernet(rank, values, chunk=CHUNK + number)))
         _expect_up(answers, total(contributions), CHUNK + number, f"round {number + 1} of a rack of three")
+    contributions = vectors(3)
+    for rank, values in enumerate(contributions):
+        answers = switch.send(worker_port(rank), padded(bytes(over_ethernet(rank, values))))
+    _expect_up(answers, total(contributions), 0, "a round of frames padded to 60 bytes", PADDING)
 
 
-def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when: str) -> None:
+def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when: str, padding: int = 0) -> None:
     ports = [answer.port for answer in answers]
     expect(ports == [UPLINK], f"{when}: one packet was expected, at the uplink, port {UPLINK}; packets came at {ports}")
     packet = Ether(answers[0].frame)
@@ -138,6 +143,8 @@ def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when:
     got = (packet.src, part.rank, part.chunk, [int(value) for value in part.values])
     wanted = (SWITCH_MAC, 5, chunk, list(sums))
     expect(got == wanted, f"{when}: source, rank (the rack), chunk and values have to be {wanted}; they are {got}")
+    rest = len(part.payload)
+    expect(rest <= padding, f"{when}: nothing was expected after the values; {rest - padding} bytes more came")
 
 
 def leaf_hands_down(switch: Testbed) -> None:
@@ -148,6 +155,8 @@ def leaf_hands_down(switch: Testbed) -> None:
     result.src, result.dst = SWITCH_MAC, BROADCAST
     answers = switch.send(UPLINK, bytes(result))
     expect_results(answers, range(3), range(8), "a RESULT came from the uplink")
+    filled = switch.send(UPLINK, padded(bytes(result)))
+    expect_results(filled, range(3), range(8), "a RESULT padded to 60 bytes came from the uplink", padding=PADDING)
     changed = [answer.port for answer in answers if answer.frame != bytes(result)]
     expect(not changed, f"a RESULT from the uplink is passed on unchanged; it was changed at ports {changed}")
 
@@ -189,8 +198,10 @@ def two_racks(switch: Testbed) -> None:
 
 
 def unequal_racks(switch: Testbed) -> None:
-    """Three racks with one, three and two workers."""
-    _play(switch, (1, 3, 2), 3)
+    """Three racks with one, three and two workers; a rack of eight; eight racks."""
+    for sizes in ((1, 3, 2), (8, 1), (1,) * 8):
+        switch.reload()
+        _play(switch, sizes, 3)
 
 
 CASES = (
@@ -198,5 +209,5 @@ CASES = (
     Case("leaf_hands_down", "a leaf passes a RESULT from the spine on to its workers (rule 4)", 2, leaf_hands_down),
     Case("only_from_the_right_side", "RESULTs go down, contributions go up (rules 3, 5)", 2, only_from_the_right_side),
     Case("two_racks", "all workers of two racks get the sum; uplinks carry one packet a round (rule 3)", 3, two_racks),
-    Case("unequal_racks", "racks have different numbers of workers (rule 1)", 1, unequal_racks),
+    Case("unequal_racks", "racks, and workers of a rack, are 1 to 8 (rule 1)", 1, unequal_racks),
 )

@@ -37,8 +37,11 @@ def no_such_slot(switch: Testbed) -> None:
     contribute(switch, 0, contributions[0], slot=SLOTS - 1, version=1)
     for slot in (SLOTS, 31, 255):
         for rank in range(2):
-            answers = contribute(switch, rank, contributions[rank], slot=slot)
-            expect_nothing(answers, f"slot {slot} does not exist")
+            for version in range(2):
+                answers = contribute(switch, rank, contributions[rank], slot=slot, version=version)
+                expect_nothing(answers, f"slot {slot} does not exist")
+    answers = contribute(switch, 0, contributions[0], slot=SLOTS - 1, version=1)
+    expect_nothing(answers, "rank 0 sent this before, ahead of packets for slots that do not exist")
     answers = contribute(switch, 1, contributions[1], slot=SLOTS - 1, version=1)
     expect_results(answers, range(2), total(contributions), "a round beside packets for slots that do not exist")
     switch.reload()
@@ -52,12 +55,14 @@ def no_such_slot(switch: Testbed) -> None:
 
 def one_after_the_other(switch: Testbed) -> None:
     """Every slot is used again and again."""
-    set_up(switch, 3)
-    for number in range(4):
-        # The first, one in the middle and the last: an index that is off by one misses an end.
-        for slot in (0, 7, SLOTS - 1):
-            when = f"round {number + 1} in slot {slot}"
-            play(switch, vectors(3, seed=number + slot), when, slot=slot, version=number % 2)
+    for workers in (3, 8):
+        switch.reload()
+        set_up(switch, workers)
+        for number in range(4):
+            # The first, one in the middle and the last: an index that is off by one misses an end.
+            for slot in (0, 7, SLOTS - 1):
+                when = f"round {number + 1} of {workers} workers in slot {slot}"
+                play(switch, vectors(workers, seed=number + slot), when, slot=slot, version=number % 2)
 
 
 CASES = (

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP
-from scapy.layers.l2 import Ether
+from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_NOP
+from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import checksum
 
@@ -24,6 +24,7 @@ from hopsum_labs.packets import (
     Kind,
     differences,
     over_udp,
+    padded,
     rank_at,
     summary,
     total,
@@ -35,6 +36,8 @@ from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, e
 from hopsum_switch.engine import Output
 
 _GROUP = 1
+_RESULT_BYTES = 20 + 8 + 8 + 4 * VALUES
+"""IPv4, UDP, the header and the values."""
 
 
 def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
@@ -98,6 +101,7 @@ def expect_addresses(answers: Sequence[Output], chunk: int = 0, *, mac: str = SW
     for answer in answers:
         packet, rank = Ether(answer.frame), rank_at(answer.port)
         assert rank is not None, "the ports of the answers are checked before"
+        expect(UDP in packet, f"at port {answer.port} UDP was expected; this came: {packet.summary()}")
         addresses = (packet.src, packet.dst, packet[IP].src, packet[IP].dst)
         got = (*addresses, packet[UDP].sport, packet[UDP].dport, packet[Aggregation].chunk)
         wanted = (mac, worker_mac(rank), ip, worker_ip(rank), AGGREGATION_PORT, AGGREGATION_PORT, chunk)
@@ -108,23 +112,49 @@ def expect_addresses(answers: Sequence[Output], chunk: int = 0, *, mac: str = SW
         )
 
 
-def checksums(switch: Testbed) -> None:
-    """A host's network stack takes the RESULT: lengths, time to live, checksums."""
-    set_up(switch, 2)
-    for answer in play(switch, vectors(2)):
+def checksums(switch: Testbed, versions: int = 1) -> None:
+    """A host's network stack takes the RESULT of every round. Rounds use so many versions by turns."""
+    set_up(switch, 3)
+
+    def send(rank: int, values: Sequence[int]) -> list[Output]:
+        packet = over_udp(rank, values, version=number % versions)
+        # Rounds differ in what a RESULT must not keep, so a program that mends one round's packets only fails.
+        packet[IP].ttl, packet[IP].id, packet[UDP].sport = 1 + 60 * number, 0x4FFF * number + rank, 1024 + number
+        return switch.send(worker_port(rank), bytes(packet))
+
+    for number in range(4):
+        when = f"round {number + 1} of 3 workers"
+        expect_sound(play_round(send, vectors(3, seed=number), when), when)
+
+
+def expect_sound(answers: Sequence[Output], when: str) -> None:
+    """Fail unless a host takes each RESULT: lengths, no fragment, fresh time to live, checksums."""
+    for answer in answers:
         packet = Ether(answer.frame)
-        fresh = packet.copy()
+        expect(UDP in packet, f"{when}: at port {answer.port} UDP was expected; this came: {packet.summary()}")
+        ip, udp, fresh = packet[IP], packet[UDP], packet.copy()
         # scapy computes a checksum that is left out: the packet's own one is compared with it.
         del fresh[IP].chksum
         right = Ether(bytes(fresh))[IP].chksum
-        expect(packet[IP].chksum == right, f"the IPv4 checksum must be {right:#06x}; it is {packet[IP].chksum:#06x}")
-        expect(packet[IP].ttl == 64, f"a RESULT starts with a time to live of 64; this one has {packet[IP].ttl}")
-        expect(packet[UDP].chksum == 0, f"the UDP checksum must be 0 (not computed); it is {packet[UDP].chksum:#06x}")
+        for what, wanted, got in (
+            ("IPv4 header length in words", 5, ip.ihl),
+            ("IPv4 length", _RESULT_BYTES, ip.len),
+            ('flag "more fragments"', 0, int(ip.flags.MF)),
+            ("fragment offset", 0, ip.frag),
+            ("time to live", 64, ip.ttl),
+            ("UDP length", _RESULT_BYTES - 20, udp.len),
+            ("UDP checksum (0: not computed)", 0, udp.chksum),
+            ("IPv4 checksum", f"{right:#06x}", f"{ip.chksum:#06x}"),
+        ):
+            expect(got == wanted, f"{when}: at port {answer.port} the {what} must be {wanted}; it is {got}")
 
 
 def ordinary_traffic(switch: Testbed) -> None:
     """Other hosts' packets pass unchanged, also UDP to port 5555 of another host."""
     set_up(switch, 3)
+    contributions = vectors(3)
+    # In the middle of a round, which other traffic must neither begin anew nor carry on.
+    expect_nothing(contribute(switch, 0, contributions[0]), "only 1 of 3 workers had contributed")
     to_a_neighbour = Ether(src=worker_mac(0), dst=worker_mac(1)) / IP(src=worker_ip(0), dst=worker_ip(1))
     traffic: tuple[Packet, ...] = (
         to_a_neighbour / TCP(sport=1000, dport=80) / Raw(b"hello"),
@@ -133,6 +163,15 @@ def ordinary_traffic(switch: Testbed) -> None:
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(rank=0, values=[9] * VALUES),
         to_a_neighbour / UDP(sport=5555, dport=AGGREGATION_PORT) / Aggregation(kind=Kind.RESULT, values=[9] * VALUES),
         Ether(src=worker_mac(0), dst=worker_mac(2), type=0x86DD) / Raw(bytes(60)),
+        Ether(src=worker_mac(0), dst=worker_mac(2)) / ARP(op=2, psrc=worker_ip(0), pdst=worker_ip(2)),
+        Ether(src=worker_mac(0), dst=worker_mac(2)) / Dot1Q(vlan=7) / IP(dst=SWITCH_IP) / UDP(dport=AGGREGATION_PORT),
+        to_a_neighbour / ICMP() / Raw(bytes(1400)),
+        # A network card fills a short frame up to 60 bytes.
+        Ether(padded(bytes(to_a_neighbour / TCP(flags="A")))),
+        *(_with(to_a_neighbour / TCP() / Raw(b"hello"), options=[IPOption_NOP()] * count) for count in (4, 40)),
+        _with(to_a_neighbour / UDP(dport=AGGREGATION_PORT) / Aggregation(), options=[IPOption_NOP()] * 4),
+        _with(to_a_neighbour / UDP(dport=AGGREGATION_PORT) / Raw(bytes(40)), frag=9),
+        _with(to_a_neighbour / UDP(dport=AGGREGATION_PORT) / Aggregation(), src=SWITCH_IP, ttl=1, tos=0xB9, flags="DF"),
     )
     ports = {worker_mac(rank): worker_port(rank) for rank in range(3)}
     for packet in traffic:
@@ -142,6 +181,7 @@ def ordinary_traffic(switch: Testbed) -> None:
             f"this is for another host, and has to leave through port {ports[packet.dst]} unchanged: {summary(packet)}"
             f"; the switch sent {[(frame.port, differences(bytes(packet), frame.frame)) for frame in sent]}",
         )
+    expect_nothing(contribute(switch, 1, contributions[1]), "only 2 of 3 workers had contributed")
     nobody = Ether(src=worker_mac(0), dst="02:00:00:00:00:77") / IP(src=worker_ip(0), dst="10.0.0.119") / UDP()
     damaged = to_a_neighbour.copy()
     damaged[IP].chksum = 1
@@ -152,7 +192,15 @@ def ordinary_traffic(switch: Testbed) -> None:
         ("its IPv4 checksum is wrong", damaged),
     ):
         expect_nothing(switch.send(worker_port(0), bytes(packet)), why)
-    play(switch, vectors(3), "the round after ordinary traffic")
+    answers = contribute(switch, 2, contributions[2])
+    expect_results(answers, range(3), total(contributions), "a round with ordinary traffic in its middle")
+
+
+def _with(packet: Packet, **fields: Any) -> Packet:
+    """Return the packet with other fields of IPv4."""
+    for name, value in fields.items():
+        packet[IP].setfieldval(name, value)
+    return packet
 
 
 def for_the_switch_only(switch: Testbed) -> None:
