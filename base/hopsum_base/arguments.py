@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+from os.path import isfile
 from pathlib import Path
 
 
 def existing_file(text: str) -> Path:
     """Return the path of a file. Raises ArgumentTypeError: there is none."""
     path = Path(text)
-    if not path.is_file():
+    # Unlike `Path.is_file`, false for a name that is too long for the system.
+    if not isfile(path):
         raise argparse.ArgumentTypeError(f"there is no file {text}")
     return path

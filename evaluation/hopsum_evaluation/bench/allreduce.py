@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import Codec, make_codec, parse_codec
-from hopsum.codec.arguments import codec_argument
+from hopsum.codec.arguments import check_codec, codec_argument
 from hopsum.codec.interface import feeds_back
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
@@ -138,6 +138,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.buckets > min(options.elements):
         parser.error(f"--buckets {options.buckets}: no more than elements")
+    for codec in options.codec:
+        check_codec(parser, codec, options.workers)
     if reason := links_unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
     try:

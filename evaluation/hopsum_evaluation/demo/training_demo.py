@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hopsum.codec import job_tables, make_codec
-from hopsum.codec.arguments import switch_codec_argument
+from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_base.owned_folder import OwnedFolder
@@ -132,6 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1
     _check(parser, options)
+    check_codec(parser, options.codec, options.workers)
     console = Console(stderr=options.json)
     report = DemoReport(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,

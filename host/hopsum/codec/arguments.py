@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from hopsum.codec.interface import CodecError, require_switch
-from hopsum.codec.registry import CODECS, parse_codec
+from hopsum.codec.registry import CODECS, make_codec, parse_codec
 
 
 def codec_argument(text: str) -> str:
@@ -25,3 +25,15 @@ def switch_codec_argument(text: str) -> str:
     except CodecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return codec
+
+
+def check_codec(parser: argparse.ArgumentParser, text: str, workers: int) -> None:
+    """End the command as wrong usage where a job of `workers` workers cannot have the codec.
+
+    For after parsing: what a codec's options may be depends on the number of workers, which is an option too.
+    """
+    try:
+        make_codec(text, workers=workers, backend="numpy")
+    except (CodecError, TypeError) as error:
+        # TypeError: the codec's class has no such option.
+        parser.error(f"argument --codec: {error}")
