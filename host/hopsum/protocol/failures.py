@@ -38,6 +38,16 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
     )
 
 
+def double(own: Membership, told: Header) -> ResultLostError:
+    """Return the error of a worker in whose name somebody else sends."""
+    return ResultLostError(
+        f"somebody else sends as rank {own.rank}: {own.switch} has round {told.held} of slot {told.slot} from it, and "
+        f"this process, which still waits for round {told.round}, has sent no later one. Either rank {own.rank} runs "
+        "twice with the same membership, or datagrams are forged with its address, as root on this host or in its "
+        f"network can: what came before may be wrong too. Start from a checkpoint. {NEW_GENERATION}"
+    )
+
+
 def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
     """Return the error of a worker whose missing result no peer keeps any longer."""
     return FellBehindError(

@@ -35,6 +35,8 @@ Positions                                                   Worker
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
     AWAITED   STALE that names it, without          -           OVER: ResultLostError
+    AWAITED   STALE or STATE of a later round       -           OVER: ResultLostError
+              that has this rank
     AWAITED   GONE from all peers                   -           OVER: FellBehindError
     QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
     AWAITED   deadline of its all-reduce            -           OVER: AllReduceTimeoutError
@@ -53,6 +55,7 @@ from hopsum.errors import AllReduceError, GenerationEndedError, name_ranks
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
     address_gone,
+    double,
     fell_behind,
     finished_early,
     held_back,
@@ -307,6 +310,9 @@ class Worker:
         elif header.kind == Kind.STATE:
             # P2: a STATE settles no sum.
             self._prober.take(header)
+            if self._is_of_a_double(header, position):
+                self._fail(double(self.membership, header))
+                return
             self._require_company()
             self._require_long_ones(now)
         else:
@@ -530,11 +536,20 @@ class Worker:
         # A STALE for a position that was never sent answers another generation's or a forged UPDATE.
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
+        elif self._is_of_a_double(header, position):
+            self._fail(double(self.membership, header))
         elif self.repair is not None:
             lacking = self.state.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
+
+    def _is_of_a_double(self, header: Header, position: int) -> bool:
+        """Say whether the switch has a later round of a slot from this rank, which has sent none (W1)."""
+        # W1: a round is sent only when all earlier ones of its slot are held. So no delay explains it.
+        named = header.contributors >> self.membership.rank & 1
+        lacks = self.queue.sent(position) and not self.state.is_held(position, self.state.find(position))
+        return bool(named and header.held > header.round and lacks)
 
     def _require_company(self) -> None:
         """Fail if the oldest open sum waits for workers that have left without it (P4)."""

@@ -57,6 +57,33 @@ def sent(worker: Worker, now: float = 0.0) -> list[tuple[int, int]]:
     return [(header.slot, header.round) for header in headers]
 
 
+@pytest.mark.parametrize("kind", [Kind.STALE, Kind.STATE])
+@pytest.mark.parametrize("held", [2, 1_073_741_844])
+def test_a_later_round_in_its_name_ends_a_worker_at_once(kind: Kind, held: int) -> None:
+    """One forged UPDATE, or a process that was started twice."""
+    worker = make()
+    worker.submit(Op.ADD32, payloads(4), now=0.0)
+    assert sent(worker) == [(0, 1), (1, 1)]
+    told = result(0, 1, kind=kind, held=held, contributors=0b010, length=0)
+    worker.receive_datagram(told, 1.0)
+    message = str(error_of(worker, ResultLostError))
+    assert message.startswith(
+        f"somebody else sends as rank 1: switch 192.0.2.1:24677 has round {held} of slot 0 from it"
+    )
+
+
+def test_a_later_round_of_others_is_no_forgery() -> None:
+    worker = make()
+    worker.submit(Op.ADD32, payloads(4), now=0.0)
+    sent(worker)
+    worker.receive_datagram(result(0, 1, kind=Kind.STATE, held=2, contributors=0b101, length=0), 1.0)
+    worker.receive_datagram(result(0, 1), 1.0)
+    # Held by now: a late answer says nothing.
+    worker.receive_datagram(result(0, 1, kind=Kind.STATE, held=2, contributors=0b111, length=0), 1.0)
+    assert worker.next_event() is None
+    assert worker.runs
+
+
 def test_an_update_on_the_wire() -> None:
     worker = make()
     worker.submit(Op.ADD32, payloads(1, fill=4), now=0.0, counts=[200])
