@@ -115,8 +115,10 @@ def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -
 # TOGETHER  a quarter is lost for SUSPECT_S                   SINGLY
 # SINGLY    many arrived, and less than an eighth is lost     CHECK     together again
 # SINGLY    more is lost                                      TOGETHER  not tried again before many have arrived
-# CHECK     a quarter is lost for SUSPECT_S                   SINGLY    for good, said once
+# CHECK     a quarter is lost for SUSPECT_S                   OVER      said
 # CHECK     many arrived                                      TOGETHER
+# OVER      AGAIN_S, twice as long after each verdict         TOGETHER  chance, or what has been mended, is no longer
+#                                                                       paid for
 
 
 SUSPECT_LOSSES: Final = 16
@@ -124,6 +126,8 @@ SUSPECT_LOSSES: Final = 16
 # A worker that comes late by less must not end the trains of the others: a long vector takes twice as long singly.
 SUSPECT_S: Final = 1.0
 """Seconds for which a quarter is lost before the datagrams' being together may be the reason."""
+AGAIN_S: Final = 600.0
+"""Seconds of a first verdict. It may be wrong: random losses, and a rank that is late at the right times, cause one."""
 # Chance hardly makes a way that loses a quarter of so many look like one that loses an eighth.
 MANY: Final = 256
 # A loss shows a timeout later. By then its slot waits: with an eighth lost all do after some eight windows.
@@ -137,7 +141,9 @@ class SegmentTrial:
         self.together = True
         """Whether datagrams are to be sent together now."""
         self.is_over = False
-        """They are sent one by one for good: sent together they were lost, twice."""
+        """They are sent one by one for `rests_s`: sent together they were lost, twice."""
+        self.rests_s = AGAIN_S / 2
+        self._over_at_s = 0.0
         self._checks = self._rests = False
         self._results = self._again = self._owed = self._window = 0
         self._lossy_since_s: float | None = None
@@ -149,6 +155,9 @@ class SegmentTrial:
         arrived, lost = results - self._results, again - self._again
         is_lossy = lost >= SUSPECT_LOSSES and 4 * lost >= arrived
         if self.is_over:
+            if now - self._over_at_s >= self.rests_s:
+                self.is_over = self._checks = self._rests = False
+                self._begin(results, again, on_the_way, together=True)
             return
         if not is_lossy or self._lossy_since_s is None:
             self._lossy_since_s = now
@@ -164,7 +173,8 @@ class SegmentTrial:
         elif is_lossy and not self._rests:
             if now - self._lossy_since_s < SUSPECT_S:
                 return
-            self.is_over = self._checks
+            if self._checks:
+                self.is_over, self._over_at_s, self.rests_s = True, now, 2 * self.rests_s
             self._begin(results, again, on_the_way, together=False)
         elif arrived >= many + self._owed:
             self._begin(results, again, 0, together=True)

@@ -125,16 +125,17 @@ class UdpLink:
         """Take a worker's counts as `SegmentTrial.look`, and send together or one by one from now on."""
         if self._trial is None:
             return
+        was_over = self._trial.is_over
         self._trial.look(results, again, on_the_way, now)
         if self._trial.together != self.offload.segment:
             self._send_together(self._trial.together)
-        if self._trial.is_over:
-            self._trial = None
+        if self._trial.is_over and not was_over:
             _log.warning(
-                "%s: datagrams sent together (UDP_SEGMENT) are lost, those sent one by one arrive: from now on they "
-                "are sent one by one. A kernel or network card on the way is at fault: see `hopsum doctor`, and set "
-                "gso='off' (HOPSUM_GSO=off) on this host and gso=off at its switch",
+                "%s: datagrams sent together (UDP_SEGMENT) are lost, those sent one by one arrive: for %g s they "
+                "are sent one by one. Where this comes again, a kernel or network card on the way is at fault: see "
+                "`hopsum doctor`, and set gso='off' (HOPSUM_GSO=off) on this host and gso=off at its switch",
                 self.outage.where,
+                self._trial.rests_s,
             )
 
     def send(self, datagram: bytes | memoryview) -> None:

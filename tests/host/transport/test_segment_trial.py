@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.transport.offload import MANY, SegmentTrial, probe_offload
+from hopsum.transport.offload import AGAIN_S, MANY, SegmentTrial, probe_offload
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
@@ -62,6 +62,22 @@ def test_what_is_lost_together_and_arrives_singly_is_sent_singly(lost: float, wi
 def test_other_losses_are_not_blamed_on_sending_together(loss: Loss, window: int) -> None:
     trial, _ = outcome(loss, window)
     assert not trial.is_over
+
+
+def test_a_verdict_ends_by_itself_each_time_later() -> None:
+    """A way that was bad for a minute, by chance, costs speed for ten, and a card that eats trains costs little."""
+    trial, now, results, again, ends = SegmentTrial(), 0.0, 0, 0, []
+    while len(ends) < 3:
+        was_over, now = trial.is_over, now + 0.1
+        arrived = 0 if trial.together else 64
+        results, again = results + arrived, again + 64 - arrived
+        trial.look(results, again, 64 - arrived, now)
+        if trial.is_over and not was_over:
+            began = now
+        elif was_over and not trial.is_over:
+            assert trial.together
+            ends.append(round(now - began))
+    assert ends == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
 
 
 @pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
