@@ -377,7 +377,8 @@ class ClusterController:
         """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.
 
         `unfinished` is why its program ended before the work was done, None if it was: then the generation is over for
-        the others at once, unless a quorum of them is left. Raises UnknownJobError, UnauthenticatedError or StoreError.
+        the others at once, unless a quorum of them is left. The caller has the switches follow: this waits for none,
+        since one may have ended with its rank. Raises UnknownJobError, UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
         with self._cache.changed:
@@ -385,6 +386,9 @@ class ClusterController:
             after = self._cache.apply(job, lambda now: lifecycle.leave(now, rank, why))
         if why is not None:
             self._note_loss(before, after, f"rank {rank} left unfinished: {why}")
+
+    def follow(self, job: str) -> None:
+        """Bring a job's switches to what the job wants after `leave`. It may wait for a switch for seconds."""
         self._reconcilers.follow(job)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:

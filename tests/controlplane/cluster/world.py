@@ -141,6 +141,7 @@ class Worker:
 
     def leave(self, unfinished: str | None = None) -> None:
         self.cluster.controller.leave(self.job, self.rank, self.secret, unfinished=unfinished)
+        self.cluster.controller.follow(self.job)
 
     def disconnect(self) -> None:
         self.cluster.controller.disconnected(self.job, self.rank, self.secret)

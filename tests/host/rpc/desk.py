@@ -164,6 +164,9 @@ class Desk:
             self.unfinished.append(unfinished)
             self._stepped()
 
+    def follow(self, job: str) -> None:
+        self.before("follow")
+
     def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
         self.before("create_job")
         request.check()

@@ -278,6 +278,25 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
     assert len(desk.beats) == 11
 
 
+def test_leaving_waits_for_no_switch() -> None:
+    """A switch of hosts:// ends with its rank, and the controller tries it for seconds."""
+    go_on, follows = threading.Event(), threading.Event()
+
+    def wait(name: str) -> None:
+        if name == "follow":
+            follows.set()
+            go_on.wait(60)
+
+    with desk_service(workers=1) as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
+        desk.before = wait
+        member = MemberClient(channel, "ddp", TOKEN)
+        member.join(("127.0.0.1", 5000), 5.0)
+        member.leave(30.0)
+        assert follows.wait(60)
+        assert not go_on.is_set()
+        go_on.set()
+
+
 def test_a_heartbeat_counts_though_its_answer_is_late(cluster: Cluster, operator: JobsClient, channel: Channel) -> None:
     """A controller that is slow answers when the worker has given the call up, and may not evict that worker."""
     (first, _), (second, _) = _join_all(channel, "train", operator.create("train", 2, 16).token)
