@@ -153,6 +153,26 @@ class Bucket(Protocol):
         """Return whether no other bucket follows in this backward pass."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A vector that is the only bucket of its step."""
+
+    vector: torch.Tensor
+    members: list[torch.Tensor]
+
+    def buffer(self) -> torch.Tensor:
+        return self.vector
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self.members
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+
 Way = Literal["low rank", "codec", "group"]
 """The ways of a parameter's gradient: as factors by the communicator, whole by it, or by torch's process group."""
 _WAYS: tuple[Way, ...] = ("low rank", "codec", "group")
@@ -234,6 +254,40 @@ class Sender:
         if self.drops_unused:
             self._ask_for_use(used, buffer.device, step, portions)
         return portions
+
+    def send_alone(
+        self,
+        vector: torch.Tensor,
+        parameters: Sequence[torch.Tensor],
+        *,
+        number: int,
+        factor: bool,
+        told: Sequence[tuple[str, int]] = (),
+    ) -> tuple[Step, list[Portion]]:
+        """Begin a step of one vector, which no other of this sender overlaps. Return it, and its sums.
+
+        When the step is over without an error, `scatter` of each sum writes the mean into the vector.
+
+        Args:
+            vector: the gradients of these parameters, flat. It is the sender's until the step is over.
+            parameters: as in `names`, in the order of the vector.
+            number, factor, told: as for `send`.
+
+        Raises:
+            ValueError: as `send` does. What a sum raises is in the step.
+        """
+        step, bucket = Step(self.residuals.clear), _Alone(vector, list(parameters))
+        if self.low_rank is not None:
+            self.low_rank.begin_step()
+        self.communicator.group_start()
+        try:
+            portions = self.send(bucket, step, number=number, compress=True, factor=factor, told=told)
+        finally:
+            self.communicator.group_end()
+        if self.low_rank is not None:
+            self.low_rank.complete()
+        step.complete()
+        return step, portions
 
     def _portion(self, buffer: torch.Tensor, layout: Layout, way: Way) -> Portion:
         if self.low_rank is not None and isinstance(layout, MatrixLayout):

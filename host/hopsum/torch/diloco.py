@@ -243,26 +243,6 @@ class _Sent:
     portions: Sequence[Portion] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    """A fragment in the form in which the DDP hook has gradients."""
-
-    vector: torch.Tensor
-    members: list[torch.Tensor]
-
-    def buffer(self) -> torch.Tensor:
-        return self.vector
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self.members
-
-    def index(self) -> int:
-        return 0
-
-    def is_last(self) -> bool:
-        return True
-
-
 class DiLoCo:
     """Rare synchronisation of replicas that train by themselves. All ranks make the same calls in the same order.
 
@@ -437,21 +417,15 @@ class DiLoCo:
         # The names of tensors are compared by the communicator before the sum: a digest among them compares parameters
         # too.
         told = f"global parameters and options with digest {fragment.digest(self._facts)} at step {self.steps}"
-        step, bucket = Step(self._residuals.clear), _Bucket(vector, list(fragment.global_parameters))
-        if self._low_rank is not None:
-            self._low_rank.begin_step()
-        self.comm.group_start()
-        try:
-            portions = self._sender.send(
-                bucket, step, number=self.allreduces, compress=True, factor=self._factors_matrices, told=[(told, 0)]
-            )
-        finally:
-            self.comm.group_end()
+        step, portions = self._sender.send_alone(
+            vector,
+            fragment.global_parameters,
+            number=self.allreduces,
+            factor=self._factors_matrices,
+            told=[(told, 0)],
+        )
         self.allreduces += sum(each.allreduces for each in portions)
         self._sent = _Sent(number, self.steps + self.fragment_sync_delay, vector, step, portions)
-        if self._low_rank is not None:
-            self._low_rank.complete()
-        step.complete()
 
     @property
     def _factors_matrices(self) -> bool:

@@ -12,7 +12,7 @@ of `fully_shard`, every rank has the whole model, and there is one job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +20,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hopsum.agent import Communicator, HostVector, Vector
+from hopsum.agent import Communicator
+from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
+from hopsum.codec.low_rank import load_factor_kernels
 from hopsum.config import CodecOn
 from hopsum.connection import settings_of
+from hopsum.torch.buckets import Sender
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import refuse_low_rank
+from hopsum.torch.low_rank import DENSE_STEPS, LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
-from hopsum.torch.tensors import within_range
+from hopsum.torch.step_times import StepTimes
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
@@ -46,66 +50,130 @@ class ReplicaStateDict(RankStateDict):
     version: int
     shards: int
     """The ranks of one replica. A rank's residuals have as many elements as its shard, padded."""
+    allreduces: int
+    averages: int
+    factors: dict[str, dict[str, torch.Tensor]]
+    """The last Q of each matrix of low rank, float32[rank, columns] on the CPU, by the number of the shard."""
 
 
 class ReplicaState:
     """The error feedback of this rank's shard of each parameter. Made by `register_all_reduce_hook`."""
 
     def __init__(
-        self, comm: Communicator, *, shard: int, shards: int, on_nonfinite: OnNonfinite, codec_on: CodecOn = "auto"
+        self,
+        comm: Communicator,
+        shapes: dict[str, dict[str, torch.Size]],
+        device: torch.device,
+        *,
+        shard: int,
+        shards: int,
+        on_nonfinite: OnNonfinite,
+        codec_on: CodecOn = "auto",
+        low_rank: int | None = None,
+        low_rank_start: int = DENSE_STEPS,
     ) -> None:
+        """Begin without residuals.
+
+        Args:
+            shapes: of the shards as FSDP reduces them, by FSDP module and parameter.
+            device: of the gradients.
+        """
         self.comm, self.shard, self.shards = comm, shard, shards
         self.owner, self.workers = f"{comm.rank}/{shard}", comm.workers
         """This rank's name in states, and the number of replicas."""
-        self._device_codecs = DeviceCodecs(comm, codec_on)
+        self.low_rank, self.low_rank_start = low_rank, low_rank_start
         self.allreduces = 0
-        self._on_nonfinite = on_nonfinite
+        """Numbers of vectors that were handed to the communicator, the same on all ranks."""
+        self.averages = 0
+        """Modules that were averaged, the same on all ranks: each of them once in a step."""
         self._residuals = Residuals()
-        self._sizes: dict[str, int] = {}
+        # In place of the parameters, whose own memory comes and goes. A meta tensor has a shape alone.
+        self._shards = {
+            where: {name: torch.empty(shape, device="meta") for name, shape in found.items()}
+            for where, found in shapes.items()
+        }
+        names = {each: name for found in self._shards.values() for name, each in found.items()}
+        self._sizes = {name: each.numel() for each, name in names.items()}
+        codecs, times = DeviceCodecs(comm, codec_on), StepTimes()
+        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
+        made: LowRank | None = None
+        # Here and not in a backward pass: kernels are compiled and checked.
+        on_device = codecs.at(device) is not None
+        if low_rank:
+            if on_device:
+                require_device_bytes(self._factors.kernels, device)
+            made = LowRank(
+                comm,
+                low_rank,
+                matrices_of(names, frozenset(), low_rank, comm.codec),
+                self._factors,
+                self._residuals,
+                codecs,
+                on_nonfinite=on_nonfinite,
+                keeps_gradients=False,
+                times=times,
+            )
+        self._sender = Sender(
+            communicator=comm,
+            names=names,
+            plain=frozenset(),
+            group=None,
+            drops_unused=False,
+            residuals=self._residuals,
+            error_feedback=True,
+            on_nonfinite=on_nonfinite,
+            times=times,
+            device_codecs=codecs,
+            low_rank=made,
+        )
 
-    def add(self, module: FSDPModule, where: str, sizes: dict[str, int], device: torch.device) -> None:
-        """Average the gradients of one FSDP module, with these parameters and elements of their shards."""
-        self._device_codecs.at(device)  # here and not in a backward pass: kernels are compiled and checked
-        self._sizes.update(sizes)
-        module.set_all_reduce_hook(lambda gradients: self._average(gradients, where, sizes))
+    def add(self, module: FSDPModule, where: str) -> None:
+        """Average the gradients of one FSDP module."""
+        module.set_all_reduce_hook(lambda gradients: self._average(gradients, where))
 
-    def _average(self, gradients: torch.Tensor, where: str, sizes: dict[str, int]) -> None:
+    def _average(self, gradients: torch.Tensor, where: str) -> None:
         """Replace a module's reduced gradients by their mean over the replicas; called by torch in `backward`."""
         if gradients.is_complex():
             gradients = torch.view_as_real(gradients).view(-1)
+        shards = list(self._shards[where].values())
         # FSDP2 packs the gradients of parameters that have one: a missing one would shift all behind it.
-        expected = sum(sizes.values())
+        expected = sum(each.numel() for each in shards)
         if gradients.numel() != expected:
             raise ValueError(
                 f"module {where or '(root)'!r} has gradients of {gradients.numel()} elements here, its parameters have "
                 f"{expected}: some parameter had no gradient in this step, which hopsum cannot tell from the others. "
                 "Use all parameters in every step, or shard the module with the unused ones by itself"
             )
-        device = gradients.device
-        on_device, parts = self._device_codecs.at(device), (list(sizes), list(sizes.values()))
-        # float32 on its place is not copied
-        x = gradients.detach().to("cpu" if on_device is None else device, torch.float32).contiguous()
-        vector: Vector
-        if on_device is None:
-            vector = HostVector(x.numpy(), self._residuals.feedback(*parts), out=x.numpy())
-        else:
-            vector = on_device.vector(x, self._residuals.device_feedback(*parts, device), out=x)
-        tensors = [(f"{name}[{self.shard}/{self.shards}]", size) for name, size in sizes.items()]
-        result = self.comm.allreduce(vector, tensors=tensors, on_nonfinite=self._on_nonfinite)
-        self.allreduces += 1
-        if result.skipped:
+        step, portions = self._sender.send_alone(
+            gradients.detach(),
+            shards,
+            number=self.allreduces,
+            factor=self.factors_matrices,
+            told=[(f"shard {self.shard} of {self.shards}", 0)],
+        )
+        self.allreduces += sum(each.allreduces for each in portions)
+        self.averages += 1
+        if step.over.result():
             gradients.fill_(torch.nan)
-        # float32 was summed in place.
-        elif x.data_ptr() != gradients.data_ptr():
-            gradients.copy_(within_range(x, gradients.dtype))
+            return
+        for each in portions:
+            each.scatter()
+
+    @property
+    def factors_matrices(self) -> bool:
+        """Return whether matrices of low rank travel as factors in the step in progress, or in the next one."""
+        return self.low_rank is not None and self.averages >= self.low_rank_start * len(self._shards)
 
     def state_dict(self) -> ReplicaStateDict:
         """Return a copy of this rank's residuals for a checkpoint."""
-        residuals = self._residuals.as_dict()
+        residuals, factors = self._residuals.as_dict(), self._factors.as_dict()
         return ReplicaStateDict(
             version=_VERSION,
             workers=self.workers,
             shards=self.shards,
+            allreduces=self.allreduces,
+            averages=self.averages,
+            factors={str(self.shard): factors} if factors else {},
             norms={self.owner: norm_of(residuals)},
             residuals={self.owner: residuals},
         )
@@ -120,12 +188,28 @@ class ReplicaState:
         """
         # Not for another number of shards: they have other rows of a parameter.
         facts = {"version": _VERSION, "shards": self.shards}
-        _, residuals = shared_out(saved, self.owner, self.workers, self._sizes, **facts)
+        factors: dict[str, torch.Tensor] = {}
+
+        def noted() -> Iterator[Mapping[str, Any]]:
+            for state in [saved] if isinstance(saved, Mapping) else saved:
+                factors.update(state.get("factors", {}).get(str(self.shard), {}))
+                yield state
+
+        state, residuals = shared_out(noted(), self.owner, self.workers, self._sizes, **facts)
         self._residuals.load(residuals)
+        self._factors.load(factors, self._sizes)
+        # States of before had no counts.
+        self.allreduces, self.averages = state.get("allreduces", 0), state.get("averages", 0)
 
 
 def register_all_reduce_hook(
-    model: nn.Module, comm: Communicator, *, on_nonfinite: OnNonfinite = "raise", codec_on: CodecOn = "auto"
+    model: nn.Module,
+    comm: Communicator,
+    *,
+    on_nonfinite: OnNonfinite = "raise",
+    codec_on: CodecOn = "auto",
+    low_rank: int | None = None,
+    low_rank_start: int = DENSE_STEPS,
 ) -> ReplicaState:
     """Average the gradients of an FSDP2 model over its replicas, and return the state for the checkpoint.
 
@@ -137,17 +221,22 @@ def register_all_reduce_hook(
         comm: of as many workers as replicas, with this replica's number as rank; a job for each shard index.
         on_nonfinite: "raise"; or "skip": the gradients of a module are NaN on all ranks.
         codec_on: as for `HopsumState`.
+        low_rank: as for `HopsumState`. A rank's shard of a parameter is the matrix: its rows, padded, of dimension 0.
+        low_rank_start: with `low_rank`, how many steps at the start are whole.
 
     Raises:
         CodecError: codec_on="device" and the codec has no form for the device.
-        ConfigError: HOPSUM_LOW_RANK is set: shards travel whole.
+        ConfigError: HOPSUM_LOW_RANK is no number.
         TypeError: the model has no FSDP module.
-        ValueError: it is sharded over another mesh, or the communicator is not one of its replicas.
+        ValueError: `low_rank` is no rank, or pays for no shard, or the codec has no error feedback; the model is
+            sharded over another mesh, or the communicator is not one of its replicas.
     """
     from torch.distributed.fsdp import FSDPModule
 
     require_on_nonfinite(on_nonfinite)
-    refuse_low_rank("FSDP2's hook")
+    low_rank = low_rank_here() if low_rank is None else low_rank
+    if low_rank is not None:
+        require_low_rank(low_rank, low_rank_start, error_feedback=True)
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:
         raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh) first")
@@ -168,12 +257,23 @@ def register_all_reduce_hook(
     if shards > 1 and settings_of(comm).url.startswith("hosts:") and comm.workers == dist.get_world_size():
         raise ValueError(f"hosts:// made one job of all {comm.workers} ranks: make one for each shard index, {_HOW}")
     shard = mesh.get_local_rank(mesh.ndim - 1) if shards > 1 else 0
-    state = ReplicaState(comm, shard=shard, shards=shards, on_nonfinite=on_nonfinite, codec_on=codec_on)
-    device = first.to_local().device
-    for where, module in modules.items():
-        sizes = {name: _shard_elements(each) for name, owner, each in owners if owner == where and each.requires_grad}
-        if sizes:
-            state.add(module, where, sizes, device)
+    shapes: dict[str, dict[str, torch.Size]] = {}
+    for name, owner, each in owners:
+        if each.requires_grad:
+            shapes.setdefault(owner, {})[name] = _reduced_shape(each)
+    state = ReplicaState(
+        comm,
+        shapes,
+        first.to_local().device,
+        shard=shard,
+        shards=shards,
+        on_nonfinite=on_nonfinite,
+        codec_on=codec_on,
+        low_rank=low_rank,
+        low_rank_start=low_rank_start,
+    )
+    for where in shapes:
+        state.add(modules[where], where)
     # Last: what is refused before leaves torch its average.
     _take_over(infos)
     return state
@@ -228,10 +328,13 @@ def _shards(parameter: DTensor) -> int:
     return 1 if parameter.placements[-1].is_replicate() else mesh.size(mesh.ndim - 1)
 
 
-def _shard_elements(parameter: DTensor) -> int:
-    """Return the real numbers of a rank's shard as FSDP reduces it: dimension 0 is padded, any other one divides."""
-    shards, numbers = _shards(parameter), 2 if parameter.is_complex() else 1
-    if parameter.placements[-1].is_shard(0):
-        # FSDP2 pads dimension 0 to a multiple of the shards before it reduces.
-        return numbers * -(-parameter.shape[0] // shards) * prod(parameter.shape[1:])
-    return numbers * parameter.numel() // shards
+def _reduced_shape(parameter: DTensor) -> torch.Size:
+    """Return the shape of a rank's shard as FSDP reduces it; of a complex one, the number of its real numbers."""
+    shards, shape = _shards(parameter), list(parameter.shape)
+    placement: Any = parameter.placements[-1]
+    if shape:
+        # FSDP2 pads dimension 0 to a multiple of the shards before it reduces. Any other one divides.
+        dimension = 0 if placement.is_replicate() else placement.dim
+        shape[dimension] = -(-shape[dimension] // shards)
+    # Pairs of real numbers: no matrix.
+    return torch.Size([2 * prod(shape)] if parameter.is_complex() else shape)

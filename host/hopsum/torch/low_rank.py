@@ -68,15 +68,6 @@ def low_rank_here() -> int | None:
     return int(text)
 
 
-def refuse_low_rank(where: str) -> None:
-    """Raise ConfigError where HOPSUM_LOW_RANK is set for a program whose sums have no low rank."""
-    if low_rank_here() is not None:
-        raise ConfigError(
-            f"{LOW_RANK_VARIABLE}={low_rank_here()}: {where} has no low rank, DistributedDataParallel's hook has "
-            f"(register_comm_hook(ddp, comm, low_rank=...)); unset {LOW_RANK_VARIABLE}"
-        )
-
-
 def require_low_rank(low_rank: Any, low_rank_start: int, *, error_feedback: bool) -> None:
     """Raise ValueError unless the options fit each other."""
     if type(low_rank) is not int or low_rank < 1:

@@ -52,7 +52,8 @@ def main() -> None:
                     each += torch.randn(each.shape)
             diloco.step()
         # As if it were a rank of two replicas of two shards.
-        replica = ReplicaState(comm, shard=rank % 2, shards=2, on_nonfinite="raise")
+        shapes = {"": {"0.bias": torch.Size([2])}}
+        replica = ReplicaState(comm, shapes, torch.device("cpu"), shard=rank % 2, shards=2, on_nonfinite="raise")
         replica.owner, replica.workers = f"{rank // 2}/{rank % 2}", 2
         # Only shard 1 has residuals.
         replica._residuals.load({"0.bias": torch.full((2,), rank % 2 * (rank + 1.0))})

@@ -43,6 +43,19 @@ def test_the_example(tmp_path: Path, shards: int, options: tuple[str, ...]) -> N
     assert last < 0.8 * first
 
 
+def test_the_example_with_shards_as_factors(tmp_path: Path) -> None:
+    """Two replicas of two shards: each shard has factors of its own, and its replicas end equal."""
+    where, steps = str(tmp_path / "job{shard}.json"), 20
+    with embedded_jobs(tmp_path, 2, jobs=2):
+        arguments = ("--shards", "2", "--membership", where, "--steps", str(steps))
+        ranks, _ = torchrun(EXAMPLES / "hsdp_digits.py", *arguments, ranks=4, environment={"HOPSUM_LOW_RANK": "2"})
+    for shard in range(2):
+        assert len({rank["shard_sha256"] for rank in ranks if rank["shard"] == shard}) == 1
+    for rank in ranks:
+        # Ten steps are whole. Then matrices have two sums, beside that of the vectors.
+        assert 3 * steps < rank["allreduces"] <= 3 * 10 + 3 * 3 * 10
+
+
 def test_the_example_without_options() -> None:
     ranks, _ = torchrun(EXAMPLES / "hsdp_digits.py", ranks=4)
     for shard in range(2):

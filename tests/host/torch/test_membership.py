@@ -179,9 +179,8 @@ def test_a_distributed_checkpoint_of_four_ranks_on_two_and_on_six(
 
 
 def replica_of_shard_1(comm: Communicator) -> ReplicaState:
-    state = ReplicaState(comm, shard=1, shards=2, on_nonfinite="raise")
-    state._sizes = SIZES
-    return state
+    shapes = {"": {name: torch.Size([size]) for name, size in SIZES.items()}}
+    return ReplicaState(comm, shapes, torch.device("cpu"), shard=1, shards=2, on_nonfinite="raise")
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (3, 2)])
