@@ -27,6 +27,8 @@ class OwnAddress:
         self._received = -1
         self._look_at = 0.0
         self._is_gone = False
+        # A socket may be in another network namespace than this thread, which then knows nothing of its address.
+        self._is_known = is_own(ip)
 
     def is_found_gone(self, received: int, now: float) -> bool:
         """Look if it is time, and say whether the address was found gone just now.
@@ -35,7 +37,7 @@ class OwnAddress:
         """
         if received != self._received:
             self._received, self._look_at = received, now + SILENT_S
-        if now < self._look_at:
+        if not self._is_known or now < self._look_at:
             return False
         self._look_at = now + AGAIN_S
         was_gone, self._is_gone = self._is_gone, not is_own(self.ip)

@@ -18,10 +18,11 @@ def test_the_kernel_says_whose_an_address_is() -> None:
 
 
 def test_it_is_said_once_after_some_silence(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    here = False
+    here = True
     monkeypatch.setattr(own_address, "is_own", lambda _: here)
     caplog.set_level(logging.WARNING)
     own = OwnAddress("192.0.2.1", "rank 1 at the switch")
+    here = False
     assert not own.is_found_gone(7, 100.0)
     assert not own.is_found_gone(7, 100.0 + SILENT_S - 0.1)
     assert own.is_found_gone(7, 100.0 + SILENT_S)
@@ -33,3 +34,10 @@ def test_it_is_said_once_after_some_silence(monkeypatch: pytest.MonkeyPatch, cap
     assert not own.is_found_gone(7, 200.0)
     assert "is an address of this host again" in caplog.messages[-1]
     assert not own.is_found_gone(8, 300.0), "what comes proves the address"
+
+
+def test_an_address_of_another_namespace_is_not_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnAddress("192.0.2.1", "rank 1 at the switch")
+    assert not own.is_found_gone(7, 100.0)
+    assert not own.is_found_gone(7, 100.0 + 2 * SILENT_S)
+    assert not caplog.messages
