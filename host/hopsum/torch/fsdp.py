@@ -283,14 +283,33 @@ def _owners(model: nn.Module, modules: list[str]) -> list[tuple[str, str, DTenso
     """Return each sharded parameter's name, the innermost FSDP module around it, and the parameter."""
     from torch.distributed.tensor import DTensor
 
-    parameters, found = dict(model.named_parameters()), []
-    bare = bare_names(parameters)
-    for name, parameter in parameters.items():
+    names, found = {parameter: name for name, parameter in model.named_parameters()}, []
+    bare = bare_names(names.values())
+    for parameter in _in_fsdp_order(model):
+        name = names[parameter]
         inside = [each for each in modules if not each or name.startswith(f"{each}.")]
         tensor: Any = parameter
         if inside and isinstance(tensor, DTensor):
             found.append((bare[name], max(inside, key=len), tensor))
     return found
+
+
+def _in_fsdp_order(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters in the order in which FSDP reduces those of a module: its children's before its own.
+
+    `named_parameters` has a module's own first.
+    """
+    modules, found = dict[nn.Module, None](), dict[nn.Parameter, None]()
+
+    def visit(module: nn.Module) -> None:
+        if module not in modules:
+            modules[module] = None
+            for child in module.children():
+                visit(child)
+            found.update(dict.fromkeys(module.parameters(recurse=False)))
+
+    visit(model)
+    return list(found)
 
 
 def _replicated(module: FSDPModule) -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 import hopsum
 from hopsum.codec import CodecError
 from hopsum.torch import register_all_reduce_hook
-from hopsum.torch.fsdp import _replicated
+from hopsum.torch.fsdp import _in_fsdp_order, _replicated
 
 from .embedded import EXAMPLES, embedded_jobs, torchrun
 
@@ -107,3 +108,25 @@ def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
         assert max(beside_ddp["apart"], beside_ddp["moved"]) < 1e-4
     for place in range(2):
         assert len({rank["replicate"]["digest"] for rank in ranks if rank["replicate"]["place"] == place}) == 1
+
+
+def test_parameters_are_in_the_order_in_which_fsdp_reduces_them() -> None:
+    """Its own order, which is not that of `named_parameters`, where a module has parameters beside its children's."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_init
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Parameter(torch.ones(6, 9))
+            self.attention = nn.MultiheadAttention(8, 2)
+            self.linear = nn.Linear(9, 7)
+            self.tied = self.linear
+
+    model = Own()
+    try:
+        theirs, _ = _fsdp_init._get_managed_states(_fsdp_init._get_managed_modules((model,)))
+    except (AttributeError, TypeError) as error:
+        pytest.skip(f"this torch tells its order in another way: {error}")
+    ours = _in_fsdp_order(model)
+    assert [id(each) for each in ours] == [id(each) for each in theirs]
+    assert [id(each) for each in ours] != [id(each) for each in model.parameters()]
