@@ -11,6 +11,7 @@ web_server                  the HTTP server of pages and metrics
 interfaces                  the kernel's word on interfaces and routes
 spare_arrays                memory of earlier calls for the next ones
 units, arguments            numbers, rates, times and files as people write them; figures as they read them
+own_random                  chance that no script's seed makes alike on all ranks
 shown                       text of strangers, made safe for a terminal
 
 Importing the package needs the standard library only.

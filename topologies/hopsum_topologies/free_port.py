@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from collections import deque
 from contextlib import suppress
 from typing import Final
 
+from hopsum_base.own_random import OWN_RANDOM
 from hopsum_topologies.errors import TopologyError
 
 candidates = range(12_000, 24_000)
 """The ports to choose from. They are below the ephemeral ports of Linux and macOS, which another socket could take."""
 _ATTEMPTS: Final = 1000
-_random: Final = random.SystemRandom()
 _returned: Final[deque[int]] = deque(maxlen=500)
 """The last ports that were returned. Their callers may not have bound to them yet."""
 
@@ -29,7 +28,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM, host: str = "127.0.0
         TopologyError: all that were tried are taken, or the host is not one of this namespace.
     """
     # SystemRandom: forked processes with a copied generator would all choose the same ports.
-    for port in _random.sample(candidates, _ATTEMPTS):
+    for port in OWN_RANDOM.sample(candidates, _ATTEMPTS):
         if port in _returned:
             continue
         with socket.socket(socket.AF_INET, kind) as probe, suppress(OSError):

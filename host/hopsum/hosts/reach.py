@@ -6,7 +6,6 @@ Datagrams are tried short, as long as a job's, and several sent together (UDP_SE
 
 from __future__ import annotations
 
-import random
 import secrets
 import select
 import socket
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 from hopsum.config import ConfigError
 from hopsum.hosts.host_address import INTERFACE_VARIABLE
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
+from hopsum_base.own_random import OWN_RANDOM
 from hopsum_wire.payload import LONGEST_BYTES
 
 TRY_S: Final = 3.0
@@ -33,8 +33,6 @@ _LEAST_S: Final = 1e-3
 _NUMBER_BYTES: Final = 4
 _TOGETHER: Final = 4
 """Datagrams that are sent together."""
-# Not the random module's own generator: a script seeds it alike on all ranks, and counts on its order.
-_random: Final = random.SystemRandom()
 # A socket has room for some ninety long datagrams by default. All ranks of a large job ask at one time.
 _RANKS_AT_ONCE: Final = 8
 """Ranks that one question goes to, if it is sent several times."""
@@ -132,7 +130,7 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
 def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> bool:
     """Say whether datagrams that this host sends together reach all ranks, which are reachable."""
     # Every rank in an order of its own: else all would ask the same few first.
-    mixed = dict(_random.sample(list(others.items()), len(others)))
+    mixed = dict(OWN_RANDOM.sample(list(others.items()), len(others)))
     trips_s, asked = _ask(own_ip, mixed, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)
     # Any network may lose some.
     return all(4 * len(found) >= 3 * _TOGETHER * asked[rank] for rank, found in trips_s.items())

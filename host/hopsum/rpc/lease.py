@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, ControllerError, ControllerUnreachableError, Replies
 from hopsum.rpc.member_client import MemberClient
+from hopsum_base.own_random import OWN_RANDOM
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
 
@@ -52,8 +52,6 @@ _LEAVE_S: Final = 3.0
 """LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
 _HASTE_S: Final = 0.9
 """The time that a program which ends by an error waits for its LEAVE."""
-# Not the random module's own generator: a script seeds it alike on all ranks, and counts on its order.
-_random: Final = random.SystemRandom()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -242,7 +240,7 @@ class Lease:
     def _opened_news(self, pause_s: float) -> Replies | None:
         """Open the stream after a pause. Return None where the place is given back or another thread reads one."""
         # Jitter: after a restart of the controller its members do not come all at once.
-        if self._stopping.wait(pause_s * _random.uniform(0.5, 1.0)):
+        if self._stopping.wait(pause_s * OWN_RANDOM.uniform(0.5, 1.0)):
             return None
         with self._lock:
             if self._refused or self._unfinished or threading.current_thread() is not self._attending:
@@ -300,7 +298,7 @@ class Lease:
             if reply.lost_ranks and on_without is not None:
                 on_without(list(reply.lost_ranks))
         # Heartbeats of many workers spread over the interval, and none comes late.
-        return interval_s * _random.uniform(0.8, 1.0)
+        return interval_s * OWN_RANDOM.uniform(0.8, 1.0)
 
     def _note_switch(self, why: str) -> None:
         """Note why the controller cannot reach a switch of the generation, which it tells only until its end.
@@ -330,7 +328,7 @@ class Lease:
             # The error before may be the end of a connection only.
             _log.error("rank %d: no heartbeat reaches the controller: %s", self._registration.rank, error)
         silent_s = time.monotonic() - self._silent_since
-        return min(self._registration.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * _random.uniform(0.5, 1.0)
+        return min(self._registration.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * OWN_RANDOM.uniform(0.5, 1.0)
 
     def _note_answer(self) -> None:
         if self._silent_since is not None:

@@ -15,7 +15,6 @@ What a member asks for may be asked again: an answer that was lost does no harm.
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from hopsum.errors import name_ranks
 from hopsum.notice import AFTER_S, WaitNotice
 from hopsum.rpc.channel import CALL_S, Channel, ControllerError, ControllerUnreachableError, Replies
+from hopsum_base.own_random import OWN_RANDOM
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import MEMBERSHIP_SERVICE
@@ -37,8 +37,6 @@ _AGAIN_S: Final = (0.1, 2.0)
 """Pause after the first call without an answer, and the longest."""
 _BUSY: Final = "RESOURCE_EXHAUSTED"
 _NO_PLACE: Final = ("UNAUTHENTICATED", "NOT_FOUND")
-# Not the random module's own generator: a script seeds it alike on all ranks, and counts on its order.
-_random: Final = random.SystemRandom()
 Answer = TypeVar("Answer")
 
 
@@ -329,5 +327,5 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | 
             if notice is not None:
                 notice.say(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
         # Jitter keeps the workers of one job from calling in step.
-        time.sleep(pause_s * _random.uniform(0.5, 1.0))
+        time.sleep(pause_s * OWN_RANDOM.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, longest_s)
