@@ -72,6 +72,11 @@ def test_a_refused_job_leaves_nothing() -> None:
         # Its sockets are closed: pytest makes an error of a ResourceWarning.
 
 
+def test_a_placement_that_is_none() -> None:
+    with pytest.raises(ValueError, match="placement='rack': one of loopback, fabric, server, hosts"):
+        LocalCluster(2, placement="rack")
+
+
 def test_links_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(TopologyError, match="placement hosts: network namespaces"):

@@ -29,7 +29,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from hopsum.agent import Agent
 from hopsum.codec import Codec, job_tables, make_codec
@@ -51,13 +51,14 @@ from hopsum_topologies.star import Star
 from hopsum_wire import HOPSUM_UDP_PORT
 from hopsum_wire.membership import JobMembership
 
-Placement = Literal["loopback", "fabric", "server", "hosts"]
 Address = tuple[str, int]
 SWITCH: Final = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
 """The service of a cluster's first switch."""
 NATIVE_PORT: Final = 1
 """The port of an embedded switch, at which all workers are."""
 SLOTS: Final = 32
+PLACEMENTS: Final = ("fabric", "server", "hosts")
+"""Those with links."""
 _LOOPBACK: Final = "127.0.0.1"
 _NATIVE_MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
 
@@ -142,6 +143,7 @@ class LocalCluster:
         home: bmv2's namespace, in which the calling thread is and stays. None: one is made, and entered.
 
     Raises:
+        ValueError: there is no such placement.
         TopologyError: no root, no iproute2, no bmv2, or a switch that does not start. Nothing is left then.
         ControlPlaneError: a switch does not take the program.
     """
@@ -150,7 +152,7 @@ class LocalCluster:
         self,
         workers: int,
         *,
-        placement: Placement | str = "loopback",
+        placement: str = "loopback",
         round_trip_s: float = 0.0,
         switches: int | None = None,
         target: str = "native",
@@ -198,21 +200,17 @@ class LocalCluster:
         """
         # All shards of a job have one generation: a worker tells from it which job a RESULT is of.
         generation = self._generations.allot(time.time())
-        job = LocalJob(self, [], None, ())
-        try:
+        parts, shards = list[Job](), list[JobMembership]()
+        with ExitStack() as undo:
             for number, switch in enumerate(self.switches):
                 own = (seat.endpoint(sockets[seat.rank][number]) for seat in self.seats)
                 spec = JobSpec(name, tuple(own), slots, quorum=quorum, **tables)
-                job.parts.append(switch.controller.create_job(spec, generation=generation))
-        except BaseException:
-            job.close()
-            raise
-        first, *further = (
-            job_membership(part, {seat.rank: switch.service for seat in self.seats}, sides)
-            for part, switch in zip(job.parts, self.switches, strict=True)
-        )
-        job.membership = replace(first, further_shards=tuple(further)) if further else first
-        return job
+                parts.append(switch.controller.create_job(spec, generation=generation))
+                undo.callback(switch.controller.delete_job, parts[-1])
+                shards.append(job_membership(parts[-1], {seat.rank: switch.service for seat in self.seats}, sides))
+            undo.pop_all()
+        first, *further = shards
+        return LocalJob(self, parts, replace(first, further_shards=tuple(further)))
 
     def open_job(
         self, codec: str | Codec = "thc", *, name: str = "local", slots: int = SLOTS, quorum: int | None = None,
@@ -267,6 +265,8 @@ class LocalCluster:
         workers = self.workers
         seats: list[tuple[str, str | None]] = [(_LOOPBACK, None)] * workers
         homes: list[tuple[Namespace | None, str]] = [(None, _LOOPBACK)]
+        if placement not in ("loopback", *PLACEMENTS):
+            raise ValueError(f"placement={placement!r}: one of loopback, {', '.join(PLACEMENTS)}")
         if placement != "loopback":
             if (reason := links_unavailable()) is not None:
                 raise TopologyError(f"placement {placement}: {reason}")
@@ -341,11 +341,12 @@ class LocalJob:
     cluster: LocalCluster
     parts: list[Job]
     """By switch."""
-    membership: JobMembership | None
-    """What a worker needs to know, for `connect` or for a file. Not None once the job is made."""
-    opened: tuple[OpenSockets, ...]
+    membership: JobMembership
+    """What a worker needs to know, for `connect` or for a file."""
+    codec: Codec | None = None
+    """Of a job of `open_job`."""
+    opened: tuple[OpenSockets, ...] = ()
     """By rank, the sockets of `open_job` that no communicator has."""
-    codec: Codec | str = "thc"
     _comms: tuple[Agent, ...] = ()
 
     def connect(self, **options: Any) -> list[Agent]:
@@ -353,7 +354,7 @@ class LocalJob:
 
         The communicators are the job's, which closes them. Options are those of `Agent`.
         """
-        assert self.membership is not None
+        assert self.codec is not None, "a job of create_job has the sockets of its caller"
         while self.opened:
             rank, (own, *others) = len(self._comms), self.opened
             agent = Agent(self.membership, rank, codec=self.codec, link=own.links, side=own.side, **options)
@@ -362,20 +363,20 @@ class LocalJob:
 
     def write(self, path: Path) -> Path:
         """Write the membership into a file, for workers in other processes. Raises ControlPlaneError."""
-        assert self.membership is not None
         write_file(self.membership, path)
         return path
 
     def counters(self) -> dict[str, int]:
         """Read what the programs of all switches did with the job's packets, by event. Raises ControlPlaneError."""
         total = Counter[str]()
-        for part, switch in zip(self.parts, self.cluster.switches, strict=False):
+        for part, switch in zip(self.parts, self.cluster.switches, strict=True):
             total.update(switch.controller.job_counters(part))
         return dict(total)
 
     def close(self) -> None:
         """Close the communicators and sockets, and remove the job. Raises ControlPlaneError."""
         with ExitStack() as stack:
+            # None of them once it is closed.
             for part, switch in zip(self.parts, self.cluster.switches, strict=False):
                 stack.callback(switch.controller.delete_job, part)
             self.parts = []

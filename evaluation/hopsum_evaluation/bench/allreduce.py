@@ -42,12 +42,12 @@ from hopsum_base.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Measured, Turn, gradient_of, work
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
-from hopsum_evaluation.bench.placements import PLACEMENTS, make_job, window_of
+from hopsum_evaluation.bench.placements import make_job, window_of
 from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.local_cluster import LocalCluster, links_unavailable, switches_of
+from hopsum_topologies.local_cluster import PLACEMENTS, LocalCluster, links_unavailable, switches_of
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 ELEMENTS = 4_000_000

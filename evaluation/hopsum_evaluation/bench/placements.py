@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hopsum.codec import Codec, job_tables
 from hopsum_evaluation.bench.allreduce_worker import Bound
 from hopsum_topologies.local_cluster import LocalCluster, LocalJob
 from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import MAX_SLOTS
-
-PLACEMENTS: Final = ("fabric", "server", "hosts")
-"""The placements of LocalCluster with links."""
 
 
 def window_of(wanted: int, jobs: int) -> int:

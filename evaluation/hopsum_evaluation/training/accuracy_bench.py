@@ -25,14 +25,13 @@ from rich.table import Table
 from hopsum.codec.arguments import switch_codec_argument
 from hopsum_base.units import list_of, one_of, rate_bits_per_s, said_rate, whole
 from hopsum_evaluation.bench.dilation import add_dilate_option
-from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, UNSHAPED, Course, codec_of, low_rank_of
 from hopsum_evaluation.training.time_to_target import BEST, Ratio, reached_s, time_ratios
-from hopsum_topologies.local_cluster import switches_of
+from hopsum_topologies.local_cluster import PLACEMENTS, switches_of
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
 SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "thc-ps")

@@ -21,7 +21,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from hopsum_base.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
-from hopsum_evaluation.bench.placements import PLACEMENTS
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.training.accuracy import Trainings
@@ -36,6 +35,7 @@ from hopsum_evaluation.training.accuracy_bench import (
 )
 from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, TIMED, Course
 from hopsum_evaluation.training.time_to_target import is_ours
+from hopsum_topologies.local_cluster import PLACEMENTS
 
 TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=3", "thc:bits=2")
 
