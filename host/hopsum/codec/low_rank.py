@@ -72,7 +72,8 @@ def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> Orthonorma
     columns[:, :length] = factor
     weights = np.empty((rank, rank))
     gram = kernels.gram(columns)
-    norms = np.sqrt(np.diag(gram)).astype(np.float32)
+    # A norm may be too large for float32 though no element is. Divided by infinity a factor would be NaN.
+    norms = np.minimum(np.sqrt(np.diag(gram)), np.finfo(np.float32).max).astype(np.float32)
     if kernels.triangle(gram, weights):
         # The weights of such columns are zero.
         for column in np.flatnonzero(np.diag(weights) == 0):

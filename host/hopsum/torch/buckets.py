@@ -23,7 +23,7 @@ from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec.interface import OnNonfinite
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import LowRank
+from hopsum.torch.low_rank import LowRank, Matrices
 from hopsum.torch.low_rank_factors import LowRankPortion, MatrixLayout
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
@@ -198,10 +198,25 @@ class Sender:
     times: Tally = field(default_factory=StepTimes)
     device_codecs: DeviceCodecs | None = None
     """The codecs of the devices of gradients; None: all are encoded on the host."""
-    low_rank: LowRank | None = None
+    matrices: Matrices | None = None
     """The matrices that travel as factors; None: there are none."""
+    low_rank: LowRank | None = field(init=False, default=None)
+    """The sums of their factors."""
     _layouts: dict[tuple[bool, bool, tuple[int, ...]], list[tuple[Layout, Way]]] = field(default_factory=dict)
     """Layouts of a bucket and their ways; by `compress`, `factor`, and the ids of the bucket's parameters."""
+
+    def __post_init__(self) -> None:
+        if self.matrices is not None:
+            made = LowRank(
+                self.communicator,
+                self.matrices,
+                self.residuals,
+                self.device_codecs or DeviceCodecs(self.communicator, "host"),
+                on_nonfinite=self.on_nonfinite,
+                keeps_gradients=self.keeps_gradients,
+                times=self.times,
+            )
+            object.__setattr__(self, "low_rank", made)
 
     def send(
         self,
@@ -331,7 +346,7 @@ class Sender:
         """Return the way of a parameter's gradient."""
         if not compress or name in self.plain:
             return "group"
-        return "low rank" if factor and self.low_rank is not None and name in self.low_rank.matrices else "codec"
+        return "low rank" if factor and self.low_rank is not None and name in self.low_rank.matrices.shapes else "codec"
 
     def _to_switch(self, portion: Portion, step: Step, number: int) -> None:
         layout, device = portion.layout, portion.buffer.device

@@ -41,12 +41,9 @@ import torch
 from torch import nn
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
-from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import Floats, feeds_back
-from hopsum.codec.low_rank import load_factor_kernels
 from hopsum.torch.buckets import Sender
-from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.step import Portion, Step
@@ -309,11 +306,14 @@ class DiLoCo:
         self._residuals = Residuals()
         self._sent: _Sent | None = None
         self._counts = _Counts(sum(fragment.elements for fragment in self.fragments), comm.rank)
-        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
-        self._low_rank = self._make_low_rank(low_rank) if low_rank else None
+        self._factors = Factors(low_rank)
+        names, matrices = self._names, None
+        if low_rank is not None:
+            pairs = frozenset(name for fragment in self.fragments for name in fragment.complex_names)
+            matrices = matrices_of(names, pairs, low_rank, comm.codec, self._factors)
         self._sender = Sender(
             communicator=comm,
-            names=self._names,
+            names=names,
             plain=frozenset(),
             group=None,
             drops_unused=False,
@@ -321,21 +321,7 @@ class DiLoCo:
             error_feedback=self.error_feedback,
             on_nonfinite="raise",
             times=self._counts,
-            low_rank=self._low_rank,
-        )
-
-    def _make_low_rank(self, rank: int) -> LowRank:
-        pairs = frozenset(name for fragment in self.fragments for name in fragment.complex_names)
-        return LowRank(
-            self.comm,
-            rank,
-            matrices_of(self._names, pairs, rank, self.comm.codec),
-            self._factors,
-            self._residuals,
-            DeviceCodecs(self.comm, "host"),
-            on_nonfinite="raise",
-            keeps_gradients=False,
-            times=self._counts,
+            matrices=matrices,
         )
 
     @property
@@ -430,7 +416,7 @@ class DiLoCo:
     @property
     def _factors_matrices(self) -> bool:
         """Return whether matrices travel as factors in the period in progress: each fragment has a turn in each."""
-        return self._low_rank is not None and self.steps > self.low_rank_start * self.sync_every
+        return self.low_rank is not None and self.steps > self.low_rank_start * self.sync_every
 
     @property
     def _facts(self) -> str:
@@ -567,8 +553,8 @@ class DiLoCo:
         self.outer_optimizer.load_state_dict(outer)
         # What is on its way belongs to what is replaced here.
         self._sent = None
-        if self._low_rank is not None:
-            self._low_rank.begin_step()
+        if self._sender.low_rank is not None:
+            self._sender.low_rank.begin_step()
         self._factors.load(state.get("factors", {}), here)
         with torch.no_grad():
             for fragment, synced_at in zip(self.fragments, state["synced_at"], strict=True):

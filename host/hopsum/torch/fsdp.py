@@ -21,17 +21,14 @@ import torch.distributed as dist
 from torch import nn
 
 from hopsum.agent import Communicator
-from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import OnNonfinite, require_on_nonfinite
-from hopsum.codec.low_rank import load_factor_kernels
 from hopsum.config import CodecOn
 from hopsum.connection import settings_of
 from hopsum.torch.buckets import Sender
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import DENSE_STEPS, LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
-from hopsum.torch.step_times import StepTimes
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
@@ -94,25 +91,15 @@ class ReplicaState:
         }
         names = {each: name for found in self._shards.values() for name, each in found.items()}
         self._sizes = {name: each.numel() for each, name in names.items()}
-        codecs, times = DeviceCodecs(comm, codec_on), StepTimes()
-        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
-        made: LowRank | None = None
+        codecs = DeviceCodecs(comm, codec_on)
+        self._factors = Factors(low_rank)
+        matrices = None
         # Here and not in a backward pass: kernels are compiled and checked.
         on_device = codecs.at(device) is not None
-        if low_rank:
+        if low_rank is not None:
             if on_device:
                 require_device_bytes(self._factors.kernels, device)
-            made = LowRank(
-                comm,
-                low_rank,
-                matrices_of(names, frozenset(), low_rank, comm.codec),
-                self._factors,
-                self._residuals,
-                codecs,
-                on_nonfinite=on_nonfinite,
-                keeps_gradients=False,
-                times=times,
-            )
+            matrices = matrices_of(names, frozenset(), low_rank, comm.codec, self._factors)
         self._sender = Sender(
             communicator=comm,
             names=names,
@@ -122,9 +109,8 @@ class ReplicaState:
             residuals=self._residuals,
             error_feedback=True,
             on_nonfinite=on_nonfinite,
-            times=times,
             device_codecs=codecs,
-            low_rank=made,
+            matrices=matrices,
         )
 
     def add(self, module: FSDPModule, where: str) -> None:

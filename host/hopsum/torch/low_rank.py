@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -81,10 +81,25 @@ def require_low_rank(low_rank: Any, low_rank_start: int, *, error_feedback: bool
         )
 
 
+class Matrices(NamedTuple):
+    """The matrices of one state."""
+
+    rank: int
+    """Of their factors."""
+    shapes: Mapping[str, MatrixShape]
+    """Of the parameters that travel as factors, by name."""
+    factors: Factors
+
+
 def matrices_of(
-    names: Mapping[torch.Tensor, str], plain: frozenset[str], low_rank: int, codec: Any
-) -> dict[str, MatrixShape]:
-    """Return the parameters that travel as factors, by name: where these have half of the elements, or less.
+    names: Mapping[torch.Tensor, str], plain: frozenset[str], low_rank: int, codec: Any, factors: Factors
+) -> Matrices:
+    """Return the parameters that travel as factors: where these have half of the elements, or less.
+
+    Args:
+        names: of all parameters.
+        plain: parameters that travel whole.
+        factors: of the state.
 
     Raises:
         ValueError: there is none; or the codec has no error feedback.
@@ -97,7 +112,7 @@ def matrices_of(
     shapes = {name: shape for each, name in names.items() if name not in plain and (shape := shape_of(each))}
     found = {name: shape for name, shape in shapes.items() if low_rank <= largest_rank(shape)}
     if found:
-        return found
+        return Matrices(low_rank, found, factors)
     if not shapes:
         raise ValueError(
             f"low_rank={low_rank}: no parameter that is compressed has two or more dimensions; leave low_rank out"
@@ -151,9 +166,7 @@ class LowRank:
 
     Args:
         communicator: sums factors.
-        rank: of the factors.
-        matrices: the parameters that travel as factors.
-        factors: of the state.
+        matrices: of the state.
         residuals: of the state.
         device_codecs: of the communicator.
         on_nonfinite: as the state's.
@@ -164,9 +177,7 @@ class LowRank:
     def __init__(
         self,
         communicator: Communicator,
-        rank: int,
-        matrices: Mapping[str, MatrixShape],
-        factors: Factors,
+        matrices: Matrices,
         residuals: Residuals,
         device_codecs: DeviceCodecs,
         *,
@@ -174,7 +185,7 @@ class LowRank:
         keeps_gradients: bool,
         times: Tally,
     ) -> None:
-        self.rank, self.matrices, self.factors = rank, dict(matrices), factors
+        self.matrices = matrices
         self._communicator, self._residuals, self._device_codecs = communicator, residuals, device_codecs
         self._on_nonfinite, self._keeps_gradients, self._times = on_nonfinite, keeps_gradients, times
         self.spared_elements = 0
@@ -191,12 +202,13 @@ class LowRank:
 
     def layout(self, names: list[str], places: list[slice], elements: int) -> MatrixLayout:
         """Return the layout of matrices of a bucket."""
-        return MatrixLayout(names, places, elements, [self.matrices[each] for each in names], self.rank)
+        shapes = [self.matrices.shapes[each] for each in names]
+        return MatrixLayout(names, places, elements, shapes, self.matrices.rank)
 
     def portion(self, buffer: torch.Tensor, layout: MatrixLayout) -> LowRankPortion:
         """Return a bucket's portion. `send` begins its sums."""
         place = self._device_codecs.at(buffer.device)
-        given, copies = (buffer, layout, self.factors, self._residuals), self._keeps_gradients
+        given, copies = (buffer, layout, self.matrices.factors, self._residuals), self._keeps_gradients
         if place is None:
             return HostPortion(*given, copies=copies, device=_CPU)
         return DevicePortion(*given, copies=copies, place=place)

@@ -31,7 +31,7 @@ from hopsum.agent import AllReduceResult, Communicator
 from hopsum.codec import CodecError, ErrorFeedback
 from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import Floats
-from hopsum.codec.low_rank import orthonormal, random_columns
+from hopsum.codec.low_rank import load_factor_kernels, orthonormal, random_columns
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals, own_names
@@ -111,8 +111,13 @@ class Factors:
     A matrix without one, or with one of another shape, begins with random columns that follow from its name.
     """
 
-    def __init__(self, kernels: FactorKernels) -> None:
-        self.kernels = kernels
+    def __init__(self, low_rank: int | None) -> None:
+        """Begin without any.
+
+        Args:
+            low_rank: of the factors; None: there are none, and no kernel is compiled.
+        """
+        self.kernels = FactorKernels() if low_rank is None else load_factor_kernels()
         self._decoded: dict[str, Floats] = {}
         self._starts: dict[str, Start] = {}
 

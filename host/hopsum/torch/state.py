@@ -25,14 +25,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
-from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
-from hopsum.codec.low_rank import load_factor_kernels
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import DENSE_STEPS, LowRank, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.residuals import (
     RankStateDict,
@@ -190,7 +188,7 @@ class HopsumState:
         self.rank, self.workers = comm.rank, comm.workers
         self._scale = 1.0
         self._calls = _Calls(comm.rank)
-        self._factors = Factors(load_factor_kernels() if low_rank else FactorKernels())
+        self._factors = Factors(low_rank)
         self._start(Residuals())
         self.attach(comm, module, process_group=process_group, scaler=scaler)
         # At the state's end, also that of the program: by then a hook that was registered has been called.
@@ -204,7 +202,6 @@ class HopsumState:
         self._grouping: Communicator | None = None
         """The communicator on which the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
-        self._low_rank: LowRank | None = None
         self._scaler: Scaler | None = None
         self.trial: MethodTrial | None = None
         """The trial of both ways, with method="auto" or HOPSUM_COMPARE. It begins anew with `attach`."""
@@ -250,7 +247,9 @@ class HopsumState:
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
             )
-        matrices = matrices_of(names, plain, self.low_rank, comm.codec) if self.low_rank else {}
+        matrices = None
+        if self.low_rank is not None:
+            matrices = matrices_of(names, plain, self.low_rank, comm.codec, self._factors)
         codecs = DeviceCodecs(comm, self.codec_on)
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
         for device in {parameter.device for parameter in names}:
@@ -265,19 +264,6 @@ class HopsumState:
         self.rank, self.workers = comm.rank, comm.workers
         self._start(self._residuals)
         self._scaler = scaler
-        keeps_gradients = self.on_switch_lost == "fall_back"
-        if self.low_rank:
-            self._low_rank = LowRank(
-                comm,
-                self.low_rank,
-                matrices,
-                self._factors,
-                self._residuals,
-                codecs,
-                on_nonfinite=self.on_nonfinite,
-                keeps_gradients=keeps_gradients,
-                times=self._times,
-            )
         self._sender = Sender(
             communicator=comm,
             names=names,
@@ -287,10 +273,10 @@ class HopsumState:
             residuals=self._residuals,
             error_feedback=self.error_feedback and feeds_back(comm.codec),
             on_nonfinite=self.on_nonfinite,
-            keeps_gradients=keeps_gradients,
+            keeps_gradients=self.on_switch_lost == "fall_back",
             times=self._times,
             device_codecs=codecs,
-            low_rank=self._low_rank,
+            matrices=matrices,
         )
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
@@ -323,7 +309,7 @@ class HopsumState:
     @property
     def factors_matrices(self) -> bool:
         """Return whether matrices of low rank travel as factors in the step in progress, or the last one."""
-        return self._low_rank is not None and self.steps >= self._first_factored and self.compresses
+        return self.low_rank is not None and self.steps >= self._first_factored and self.compresses
 
     @property
     def _first_factored(self) -> int:
@@ -356,8 +342,8 @@ class HopsumState:
         if bucket.is_last():
             # Before `complete`: the communicator may wait for more buckets of the group until then.
             self._end_group()
-            if self._low_rank is not None:
-                self._low_rank.complete()
+            if self._sender is not None and self._sender.low_rank is not None:
+                self._sender.low_rank.complete()
             self.steps += 1
             self._times.hand_over()
             step.over.add_done_callback(self._end_step)
@@ -404,8 +390,8 @@ class HopsumState:
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
-        if self._low_rank is not None:
-            self._low_rank.begin_step()
+        if self._sender is not None and self._sender.low_rank is not None:
+            self._sender.low_rank.begin_step()
         # Where the end of a step may still change the means, no bucket gets one before.
         drops_unused = self._sender is not None and self._sender.drops_unused
         together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
@@ -453,7 +439,7 @@ class HopsumState:
         """
         sender = self._require_sender()
         statistics, plain, codecs = sender.communicator.statistics, sender.group, sender.device_codecs
-        elements = statistics.elements + (0 if self._low_rank is None else self._low_rank.spared_elements)
+        elements = statistics.elements + (0 if sender.low_rank is None else sender.low_rank.spared_elements)
         traffic, fp32_bytes = statistics.traffic, 4 * elements
         up, down = traffic.interface_bytes_sent, traffic.interface_bytes_received
         return {
@@ -528,7 +514,7 @@ class HopsumState:
         self.workers, self.steps, self.allreduces = state["workers"], state["steps"], state["allreduces"]
         self._scale = state["scale"]
         self._calls = _Calls(self.rank)
-        self._factors = Factors(load_factor_kernels() if self.low_rank else FactorKernels())
+        self._factors = Factors(self.low_rank)
         self._factors.load(state["factors"])
         self._start(Residuals())
         self._residuals.load(state["residuals"][self.owner])

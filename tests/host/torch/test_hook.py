@@ -116,6 +116,7 @@ def test_without_error_feedback_nothing_is_kept(stack: ExitStack) -> None:
 
 def test_a_result_is_freed_without_a_collection(stack: ExitStack) -> None:
     """With large gradients, those of some steps more would be most of a worker's memory."""
+
     def results() -> int:
         return sum(type(each) is AllReduceResult for each in gc.get_objects())
 

@@ -30,7 +30,7 @@ from hopsum.config import ConfigError
 from hopsum.connection import connect
 from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.torch import DiLoCo, HopsumState, load_checkpoint
-from hopsum.torch.low_rank_factors import MatrixShape, largest_rank, shape_of
+from hopsum.torch.low_rank_factors import Factors, MatrixShape, largest_rank, shape_of
 
 from ..agent.cluster import EAGER, Cluster
 from .low_rank_world import WHOLE, Books, ScriptedNetwork, World, require_same
@@ -180,7 +180,9 @@ def test_a_rank_that_some_chunks_lack(stack: ExitStack) -> None:
     world = scripted(stack, network, buckets=[["2.weight"]], low_rank=4)
     gradients = world.draw(0)
     world.step(gradients)
-    portion: Any = world.states[0]._low_rank._sums.entries[0].portion  # type: ignore[union-attr]
+    sender = world.states[0]._sender
+    assert sender is not None
+    portion: Any = sender.low_rank._sums.entries[0].portion  # type: ignore[union-attr]
     counts = np.array([int(each).bit_count() for each in network.contributors[1]])
     assert counts.tolist() == [2, 2]
     delivered = np.repeat(counts, 1024)[: 4 * 300].reshape(4, 300) * world.factors()[0]["2.weight"].numpy()
@@ -528,7 +530,7 @@ def test_what_is_not_compressed_is_no_matrix(stack: ExitStack) -> None:
         state.attach(world.comms[0], world.modules[0])
     assert state._sender is not None
     assert state._sender.low_rank is not None
-    assert set(state._sender.low_rank.matrices) == set(MATRICES)
+    assert set(state._sender.low_rank.matrices.shapes) == set(MATRICES)
     sender = replace(state._sender, plain=frozenset(["2.weight", "1.weight"]), group=group)
     ways = {name: sender._way(name, True, True) for name, _ in world.modules[0].named_parameters()}
     assert ways == {
@@ -536,3 +538,13 @@ def test_what_is_not_compressed_is_no_matrix(stack: ExitStack) -> None:
     }  # fmt: skip
     assert sender._way("0.weight", True, False) == "codec"
     assert sender._way("0.weight", False, True) == "group"
+
+
+def test_a_norm_that_float32_has_not_is_no_infinite_divisor() -> None:
+    """Elements of 1e38 are finite. The norm of 1,000 of them is not."""
+    factors = Factors(2)
+    factors.put("w", np.stack((np.full(1000, 1e38), np.ones(1000))).astype(np.float32))
+    start = factors.start("w", 2, 1000)
+    assert np.isfinite(start.scale).all()
+    assert start.scale.min() > 0
+    assert np.isfinite(start.basis).all()
