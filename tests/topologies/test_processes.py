@@ -32,9 +32,9 @@ def test_taken_ports_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         for port in taken[:2]:
             stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
         monkeypatch.setattr(module, "_returned", [])
-        monkeypatch.setattr(module._random, "sample", lambda ports, count: taken)
+        monkeypatch.setattr(module.OWN_RANDOM, "sample", lambda ports, count: taken)
         assert free_port(socket.SOCK_DGRAM) == taken[2]
-        monkeypatch.setattr(module._random, "sample", lambda ports, count: taken[:2])
+        monkeypatch.setattr(module.OWN_RANDOM, "sample", lambda ports, count: taken[:2])
         with pytest.raises(TopologyError, match=r"none of 1000 ports of 127\.0\.0\.1 between 120.. and 24000"):
             free_port(socket.SOCK_DGRAM)
 
