@@ -26,7 +26,7 @@ CLIENTS_MAX: Final = 32
 REQUEST_S: Final = 10.0
 """Seconds from the connection to the last byte of its answer."""
 _ALWAYS: Final = (
-    ("Server", "hopsum"), ("Allow", "GET"), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"),
+    ("Server", "hopsum"), ("Allow", "GET, HEAD"), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"),
     ("X-Content-Type-Options", "nosniff"),
 )  # fmt: skip
 """Headers of every answer, refusals among them."""
@@ -95,8 +95,8 @@ def _application(
     """Make the WSGI application. `local_only` refuses requests by another name than loopback's."""
 
     def respond(environ: Mapping[str, Any]) -> tuple[HTTPStatus, HttpAnswer | None, bytes]:
-        if environ["REQUEST_METHOD"] != "GET":
-            return HTTPStatus.METHOD_NOT_ALLOWED, None, b"only GET: nothing can be changed here\n"
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return HTTPStatus.METHOD_NOT_ALLOWED, None, b"only GET and HEAD: nothing can be changed here\n"
         if local_only and not _is_local(environ.get("HTTP_HOST", "localhost")):
             told = b"this is 127.0.0.1 or localhost, and has no other name\n"
             return HTTPStatus.MISDIRECTED_REQUEST, None, told
@@ -116,7 +116,7 @@ def _application(
         kind, _, headers = answer or HttpAnswer("text/plain; charset=utf-8", bytes)
         length = ("Content-Length", str(len(body)))
         start_response(f"{status.value} {status.phrase}", [("Content-Type", kind), length, *_ALWAYS, *headers])
-        return [body]
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     return serve
 
@@ -238,6 +238,25 @@ class _Handler(WSGIRequestHandler):
         """Note that the request has come, and describe it to the application."""
         self.server.clients.answer(self.connection)
         return super().get_environ()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse a request that is none, or too long, before the application sees it, with the headers of all answers.
+
+        The standard library's answer would name Python's version, and repeat the request.
+        """
+        status = HTTPStatus(code)
+        body = f"{status.phrase}\n".encode()
+        # The request may be none of HTTP at all: what it asked for is not looked at.
+        self.request_version = "HTTP/1.0"
+        self.send_response_only(status)
+        for name, value in (
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            *_ALWAYS,
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep requests out of the log."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -86,8 +87,7 @@ def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: 
         assert "the page is at /, its values at /api/state, metrics at /metrics" in refused.body.decode()
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
         refused = ask(server, "/api/state", method)
-        assert (refused.status, refused.headers["Allow"]) == (405, "GET")
-    assert ask(server, "/api/state", "HEAD").status == 405
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
     for answer in (scrape, ask(server, "/"), ask(server, "/api/state"), ask(server, "/none")):
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Cache-Control"] == "no-store"
@@ -99,6 +99,44 @@ def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: 
             answer = ask(server, path)
             assert (answer.status, answer.body) == (500, b"the log of this process has the reason\n")
     assert ask(server, "/metrics").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/state", "/none"])
+def test_head_is_get_without_a_body(server: WebServer, path: str) -> None:
+    whole, head = ask(server, path), ask(server, path, "HEAD")
+    assert head.body == b""
+    assert (head.status, head.headers["Content-Type"]) == (whole.status, whole.headers["Content-Type"])
+    assert int(head.headers["Content-Length"]) > 0
+    if path == "/":
+        assert int(head.headers["Content-Length"]) == len(whole.body)
+
+
+LONG = b"x" * (1 << 16)
+NO_REQUESTS = [
+    (b"GET /" + LONG + b" HTTP/1.1\r\n\r\n", 414),
+    (b"GET / HTTP/1.1\r\nX: " + LONG + b"\r\n\r\n", 431),
+    (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
+    (b"<script> \x1b / HTTP/1.1\r\n\r\n", 400),
+    (b"GET / HTTP/2.0\r\n\r\n", 505),
+    (b"nothing\r\n\r\n", 400),
+]
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), NO_REQUESTS)
+def test_what_is_no_request_is_refused_as_others_are(server: WebServer, request_bytes: bytes, status: int) -> None:
+    """These never reach the application. The standard library would name its version and repeat the request."""
+    host, port = server.address.rsplit(":", 1)
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=DEADLINE_S))
+        # More than the server reads: it may close the connection before it has all of it.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request_bytes)
+        answer = stack.enter_context(http.client.HTTPResponse(connection))
+        answer.begin()
+        assert (answer.status, answer.headers["Server"]) == (status, "hopsum")
+        for name in ("Allow", "Cache-Control", "Referrer-Policy", "X-Content-Type-Options"):
+            assert answer.headers[name] == ask(server, "/none").headers[name]
+        assert answer.read() == f"{http.HTTPStatus(status).phrase}\n".encode()
 
 
 HERE = ("127.0.0.1", "localhost:4701", "LOCALHOST", "[::1]:80", "127.0.0.2:1")
