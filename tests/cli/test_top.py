@@ -17,9 +17,10 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
-from hopsum_cli.top.top_command import _forget, main
+from hopsum_cli.top.top_command import _asked_for, _forget, main
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.web.page_state import PageState
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
@@ -196,8 +197,34 @@ def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: p
     assert [job["name"] for job in found["jobs"]] == ["train"]
     assert [switch["reachable"] for switch in found["switches"]] == [True]
     assert found["seconds"] >= 0.05
-    assert main(once) == 0
-    assert "train" in capsys.readouterr().out
+    assert main([*once, "IDLE"]) == 0
+    out = capsys.readouterr().out
+    assert "train" not in out
+    assert "1 more, not asked for" in out
+
+
+def test_jobs_that_need_somebody_come_first(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A controller gives its jobs by their names: among many idle ones nobody would see what is wrong."""
+    degraded = cluster.run("e-degraded", 3, quorum=2)
+    cluster.run("d-failed")
+    time_passes(cluster, LEASE_S + 0.1, *degraded[1:])
+    cluster.run("c-runs")
+    cluster.make("b-waits")[0].join()
+    cluster.make("a-idle")
+    expected = ["e-degraded", "d-failed", "c-runs", "b-waits", "a-idle"]
+    assert [job["name"] for job in PageState(cluster.controller).document()["jobs"]] == expected
+    now = look(cluster, address)
+    for words, left in (
+        ([], expected),
+        (["running"], ["e-degraded", "c-runs"]),
+        (["RUNNING", "c"], ["c-runs"]),
+        (["failed"], ["d-failed"]),
+        (["idle"], ["a-idle"]),
+        (["running", "idle"], []),
+    ):
+        asked, left_out = _asked_for(document(now, now), words)
+        assert [job["name"] for job in asked["jobs"]] == left, words
+        assert left_out == len(expected) - len(left)
 
 
 def test_no_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,10 +41,12 @@ _LEFT_OUT = {
 """Columns that a terminal lacks that is too narrow for all, the first one first."""
 
 
-def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
+def screen(document: Mapping[str, Any], width: int = _WIDE, *, left_out: int = 0) -> Group:
     """Make the screen of a document of `rates`: two tables, and a line for each thing that is wrong.
 
-    `width` is that of the terminal: a narrow one has fewer columns.
+    Args:
+        width: that of the terminal; a narrow one has fewer columns.
+        left_out: number of the controller's jobs that are not in the document.
     """
     notes = [
         *(f"[red]controller:[/] {escape(each)}" for each in document["notices"]),
@@ -58,6 +60,7 @@ def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
     return Group(
         _table("switches", [_switch(each) for each in document["switches"]], width),
         _table("jobs", [_job(each) for each in document["jobs"]], width),
+        *([f"[dim]{left_out} more, not asked for[/]"] if left_out else []),
         *notes,
     )
 

@@ -22,7 +22,7 @@ from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator, take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_wire.watch.rates import document
-from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
+from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, has_words
 
 _AGAIN_S = 0.25
 """The time between the snapshots of --once that wait for heartbeats."""
@@ -37,6 +37,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="hopsum top",
         description="Show a controller's switches and jobs, rates, and which ranks a job waits for. What agents say is "
         "of their heartbeats: a rate is - before there are two of each rank.",
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="show only jobs with each of these words in their name, state or status, such as running or failed",
     )
     add_operator_arguments(parser)
     parser.add_argument(
@@ -82,38 +88,44 @@ def _once(client: JobsClient, options: argparse.Namespace) -> None:
     # Rates need two heartbeats of each rank. Their interval is the controller's, and may exceed --interval.
     while not all_told(before, after := take_snapshot(client)) and after.at_s - before.at_s < _LONGEST_S:
         time.sleep(_AGAIN_S)
-    shown = document(before, after)
+    shown, left_out = _asked_for(document(before, after), options.words)
     if options.json:
         print(json.dumps(shown))
     else:
         console = Console()
-        console.print(screen(shown, console.width))
+        console.print(screen(shown, console.width, left_out=left_out))
 
 
 def _watch(client: JobsClient, options: argparse.Namespace) -> None:
     if options.json:
-        for shown in _documents(client, options):
+        for shown, _ in _documents(client, options):
             print(json.dumps(shown), flush=True)
         return
     with Live(auto_refresh=False, screen=True) as live:
         while True:
             try:
-                for shown in _documents(client, options):
-                    live.update(screen(shown, live.console.width), refresh=True)
+                for shown, left_out in _documents(client, options):
+                    live.update(screen(shown, live.console.width, left_out=left_out), refresh=True)
             except ControllerUnreachableError as error:
                 # A controller that is started again comes back by itself.
                 live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(options.interval)
 
 
-def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], int]]:
     snapshots = deque([take_snapshot(client)])
     while True:
         time.sleep(options.interval)
         snapshots.append(take_snapshot(client))
         # A window in place of two snapshots: a rate over one interval would jump with each heartbeat.
         _forget(snapshots, RATE_WINDOW_S)
-        yield document(snapshots[0], snapshots[-1])
+        yield _asked_for(document(snapshots[0], snapshots[-1]), options.words)
+
+
+def _asked_for(shown: dict[str, Any], words: Sequence[str]) -> tuple[dict[str, Any], int]:
+    """Return a document with the jobs only that have these words, and how many others it had."""
+    jobs = [job for job in shown["jobs"] if has_words(job, words)]
+    return {**shown, "jobs": jobs}, len(shown["jobs"]) - len(jobs)
 
 
 def _forget(snapshots: deque[ControllerSnapshot], window_s: float) -> None:

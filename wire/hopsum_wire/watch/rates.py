@@ -14,6 +14,7 @@ from hopsum_wire.watch.snapshots import (
     Values,
     find_stragglers,
     grown,
+    in_order,
     stall,
     stat_deltas,
     told_over_s,
@@ -26,8 +27,9 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
     """Return switches, jobs and notices of the later snapshot, with `rates` a second since the earlier one, for JSON.
 
-    A switch's counters are of the snapshots. What ranks tell is of their heartbeats, and so is the time of their rates.
-    A rate that nobody can know yet is not there: no heartbeat came between the snapshots.
+    Jobs that need somebody come first (`in_order`). A switch's counters are of the snapshots. What ranks tell is of
+    their heartbeats, and so is the time of their rates. A rate that nobody can know yet is not there: no heartbeat came
+    between the snapshots.
 
     A job also has `behind`, the ranks that it waits for if it stands still. `late`, those that come last to its
     all-reduces; `codes`, lanes a second by op. `latency_s`, the mean time of an all-reduce. `nmse` (see
@@ -45,7 +47,7 @@ def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str,
         "seconds": seconds,
         "notices": list(after.notices),
         "switches": [_switch(before.switch(switch["name"]), switch, seconds) for switch in after.switches],
-        "jobs": [_job(before.job(job["name"]), job, seconds) for job in after.jobs],
+        "jobs": in_order(_job(before.job(job["name"]), job, seconds) for job in after.jobs),
     }
 
 

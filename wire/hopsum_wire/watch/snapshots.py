@@ -8,7 +8,7 @@ heartbeat of everybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -157,6 +157,7 @@ def find_stragglers(before: Values, after: Values) -> tuple[int, ...]:
 
 TONES: Final = {"healthy": "good", "idle": "quiet", "waiting": "wait", "failed": "wait", "degraded": "bad"}
 """The tone of each health. `stalled` is bad, and so is a word that this version does not know."""
+_FIRST: Final = ("stalled", "degraded", "failed", "healthy", "waiting", "idle")
 _UNITS: Final = ((86400, "days"), (3600, "h"), (60, "min"))
 _TWO: Final = 2
 
@@ -169,6 +170,22 @@ def ago(seconds: float | None) -> str:
         if seconds >= _TWO * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+def in_order(jobs: Iterable[Values]) -> list[Values]:
+    """Return jobs with those first that need somebody: what is wrong, what runs, what waits, what is idle; by name."""
+
+    def place(job: Values) -> tuple[int, str]:
+        # A word that this version does not know may be something wrong.
+        return _FIRST.index(job["health"]) if job["health"] in _FIRST else -1, job["name"]
+
+    return sorted(jobs, key=place)
+
+
+def has_words(job: Values, words: Iterable[str]) -> bool:
+    """Say whether each of some words is in a job's name, state or health, in capitals or not."""
+    text = f"{job['name']} {job['state']} {job['health']}".lower()
+    return all(word.lower() in text for word in words)
 
 
 def tone(job: Mapping[str, Any]) -> str:
