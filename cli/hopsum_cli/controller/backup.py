@@ -39,20 +39,11 @@ def main(arguments: Sequence[str]) -> int:
         with operator(options) as client:
             content = client.backup()
         jobs: list[int] = []
-        # A controller of another version may have sent it: opening it finds that before the old file is lost.
-        write_atomically(options.file, content, lambda written: jobs.append(_jobs_in(written)))
+        # A controller of a later version may have sent it: that is found before the old file is lost. One of an
+        # earlier version needs the file as it is, to go back to.
+        write_atomically(options.file, content, lambda written: jobs.append(StateStore.check(written)))
     except (HopsumError, ControlPlaneError, OSError) as error:
         print(f"hopsum controller backup: error: {error}", file=sys.stderr)
         return 1
     print(f"{options.file}: {jobs[0]} jobs, {len(content)} bytes")
     return 0
-
-
-def _jobs_in(path: Path) -> int:
-    """Return how many jobs a database has, which leaves one file and none beside it. Raises StoreError."""
-    store = StateStore(path)
-    try:
-        return len(store.load().records)
-    finally:
-        # Closing folds SQLite's log into the file, which is then complete without the two beside it.
-        store.close()

@@ -6,6 +6,7 @@
 - One process at a time has the database: the database stays locked while it is open.
 - A generation is counted by the transaction that writes it, and never goes back.
 - A job has a checksum: SQLite does not notice a changed bit in the middle of a value.
+- A database of an older version is copied to a file beside it before it is changed.
 - A copy of the file has another owner number: a switch never takes two controllers that run for one.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
@@ -41,6 +42,7 @@ from hopsum_controlplane.cluster.records import (
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
 from hopsum_controlplane.job_spec import ALL_OPS, Job, WorkerEndpoint
+from hopsum_controlplane.membership_file import write_atomically
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
 
@@ -143,6 +145,8 @@ class StateStore:
     def __init__(self, path: Path, *, trial: bool = False) -> None:
         self.path = path
         self._removed: dict[str, str] = {}
+        self._found = 0
+        """The jobs that a trial has read: what a start makes of them is taken back with it."""
         # A link may lead to a database that is to be made.
         is_new = not trial and _keep_private(path.resolve())
         try:
@@ -157,13 +161,19 @@ class StateStore:
             raise
 
     @classmethod
-    def check(cls, path: Path) -> None:
-        """Raise the StoreError that a start would. Everything that the start would write is taken back."""
+    def check(cls, path: Path) -> int:
+        """Return how many jobs a start would find. Everything that the start would write is taken back.
+
+        Raises the StoreError that the start would.
+        """
         try:
             if path.exists():
-                return cls(path, trial=True).close()
+                store = cls(path, trial=True)
+                store.close()
+                return store._found
             with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
                 cls(Path(folder, path.name)).close()
+                return 0
         except OSError as error:
             raise StoreError(f"{path} cannot be made: {error}", hint="make its folder, for the controller") from error
 
@@ -221,6 +231,21 @@ class StateStore:
             copy.execute("DELETE FROM owner")
             return copy.serialize()
 
+    def _keep_older(self, version: int) -> Path:
+        """Copy the database, of an older version, to a file beside it, in place of an earlier such copy."""
+        path = self.path.resolve()
+        kept = path.with_name(f"{path.name}.version-{version}")
+        try:
+            # Not `backup`, which would wait for the end of this transaction.
+            write_atomically(kept, self._database.serialize())
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} has version {version}, and cannot be copied to {kept} before it becomes "
+                f"{SCHEMA_VERSION}: {error}",
+                hint="make room and the folder writable for the controller; nothing was changed",
+            ) from error
+        return kept
+
     def close(self) -> None:
         """Give the database back. Harmless when done before."""
         with contextlib.suppress(sqlite3.Error, AttributeError):
@@ -237,6 +262,7 @@ class StateStore:
         ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         ended: list[str] = []
+        kept: Path | None = None
         # The first write takes the file lock, and the exclusive mode keeps it until `close`.
         with self._transaction(keep=not trial):
             ((application,),) = database.execute("PRAGMA application_id")
@@ -249,6 +275,9 @@ class StateStore:
             elif application != _APPLICATION_ID:
                 raise StoreError(f"{self.path} is another program's database", hint="choose another file")
             else:
+                self._require_known(version)
+                if version < SCHEMA_VERSION and not trial:
+                    kept = self._keep_older(version)
                 ended = self._migrate(version)
             self.owner = self._owner()
             ((told,),) = database.execute("PRAGMA quick_check(1)")
@@ -256,7 +285,12 @@ class StateStore:
                 # SQLite's text has two lines.
                 raise StoreError(f"{self.path} is damaged: {' '.join(told.split())}", hint=_DAMAGED)
             if trial:
-                self.load()
+                self._found = len(self.load().records)
+        if kept is not None:
+            _log.info(
+                "database %s is brought from version %d to %d; %s has it as it was, for the hopsum that wrote it",
+                *(self.path, version, SCHEMA_VERSION, kept),
+            )
         for name in [] if trial else ended:
             _log.warning("job %s ended: %s; make it again to use it", name, _WHY_ENDED, extra={"job": name})
         if journal != "wal":
@@ -279,14 +313,16 @@ class StateStore:
         ((number,),) = execute("SELECT number FROM owner")
         return int(number)
 
-    def _migrate(self, version: int) -> list[str]:
-        """Bring a database of an older version to this one. Return the names of the jobs that end with that."""
+    def _require_known(self, version: int) -> None:
         # An older program must not write a newer database: it would lose columns that it does not know.
         if not min(_MIGRATIONS) <= version <= SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} has version {version}, this program knows {min(_MIGRATIONS)} .. {SCHEMA_VERSION}",
                 hint="use the hopsum that wrote it",
             )
+
+    def _migrate(self, version: int) -> list[str]:
+        """Bring a database of an older version to this one. Return the names of the jobs that end with that."""
         for older in range(version, SCHEMA_VERSION):
             for statement in _MIGRATIONS[older].split(";\n"):
                 self._database.execute(statement)

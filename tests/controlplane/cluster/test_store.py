@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import random
@@ -251,12 +253,26 @@ def of_before(record: JobRecord) -> JobRecord:
     return record if record.job is None else replace(record, job=replace(record.job, ops=tuple(map(Op, range(1, 8)))))
 
 
+def content(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return [str(database.execute("PRAGMA user_version").fetchone()), *database.iterdump()]
+
+
 @pytest.mark.parametrize("version", [10, 11, 12, 13])
-def test_older_databases_are_brought_up(store: StateStore, version: int) -> None:
+def test_older_databases_are_brought_up(store: StateStore, version: int, caplog: pytest.LogCaptureFixture) -> None:
     for each in many():
         store.put(each)
     make_old(store, version)
-    brought = reopened(store)
+    store.close()
+    before = content(store.path)
+    caplog.set_level(logging.INFO)
+    brought = StateStore(store.path)
+    kept = store.path.with_name(f"state.sqlite.version-{version}")
+    assert caplog.messages == [
+        f"database {store.path} is brought from version {version} to 14; {kept} has it as it was, "
+        "for the hopsum that wrote it"
+    ]
+    assert (kept.stat().st_mode & 0o777, content(kept)) == (0o600, before)
     assert brought.load() == StoredState(tuple(map(of_before, many())), 9)
     assert brought._database.execute("SELECT * FROM sqlite_master WHERE name = 'switches'").fetchall() == []
     brought.close()
@@ -310,6 +326,7 @@ def test_a_check_ends_no_job(store: StateStore, path: Path, caplog: pytest.LogCa
     before = path.read_bytes()
     StateStore.check(path)
     assert (path.read_bytes(), caplog.messages) == (before, [])
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_request_that_makes_no_sense_is_damage(store: StateStore) -> None:
@@ -443,6 +460,39 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypa
     again = StateStore(store.path)
     assert again.load().records == (of_before(running()),)
     again.close()
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_database_that_cannot_be_copied_is_not_brought_up(
+    store: StateStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Going back to the program before needs the copy."""
+    store.put(running())
+    make_old(store, 13)
+    store.close()
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(
+            StoreError,
+            match=r"has version 13, and cannot be copied to .*state\.sqlite\.version-13 .*"
+            r"No space left on device; make room .*nothing was changed",
+        ):
+            StateStore(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    again = StateStore(path)
+    assert again.load().records == (of_before(running()),)
+    again.close()
+    # The copy is what the program before can go back to, and then forward again.
+    kept = path.with_name("state.sqlite.version-13")
+    kept.replace(path)
+    assert content(path)[0] == "(13,)"
+    StateStore(path).close()
+    assert content(kept)[0] == "(13,)"
 
 
 @pytest.mark.parametrize("version", [9, 15])

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import logging
 import re
+import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -176,6 +178,24 @@ def test_a_large_backup_comes_in_parts(cluster: Cluster, monkeypatch: pytest.Mon
         Channel(ControllerAddress.of(service.address)) as channel,
     ):
         assert JobsClient(channel).backup() == cluster.controller.backup()
+
+
+def test_a_backup_of_an_older_controller_stays_as_it_is(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Newer commands take the backup before an upgrade, and the older controller is to start with it again."""
+    cluster.make("train")
+    content, older, path = cluster.controller.backup(), tmp_path / "older.sqlite", tmp_path / "backup.sqlite"
+    older.write_bytes(content)
+    with contextlib.closing(sqlite3.connect(older)) as database:
+        database.execute("PRAGMA user_version = 13")
+    monkeypatch.setattr(cluster.controller, "backup", older.read_bytes)
+    with Service(cluster.controller, "127.0.0.1:0") as service:
+        assert main([str(path), "--controller", service.address]) == 0
+    assert capsys.readouterr().out == f"{path}: 1 jobs, {older.stat().st_size} bytes\n"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (13,)
+    assert [each.name for each in tmp_path.iterdir() if "backup" in each.name] == ["backup.sqlite"]
 
 
 def test_a_backup_that_fails_leaves_the_last_one(
