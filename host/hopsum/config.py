@@ -22,6 +22,7 @@ from hopsum.codec import CODECS
 from hopsum.codec.interface import ON_NONFINITE, CodecError, OnNonfinite
 from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
+from hopsum.protocol.peer_messages import PEER_VERSION
 
 _PREFIX: Final = "HOPSUM_"
 # Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
@@ -325,13 +326,15 @@ MAX_TEXT: Final = 200
 
 
 def shared_settings(config: Config) -> dict[str, str]:
-    """Return the settings that have to be the same on all ranks, and this hopsum's version, as ASCII texts by name."""
+    """Return what has to be the same on all ranks, as ASCII texts by name: settings, and versions of this hopsum."""
     options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
     return {
         "codec": _told(f"{config.codec}({options})"),
         "seed": str(config.seed),
         "on_nonfinite": config.on_nonfinite,
         "overlap": str(config.overlap).lower(),
+        # Two source trees may have the same version of hopsum.
+        "side_channel_version": str(PEER_VERSION),
         "version": _told(hopsum_version()),
     }
 

@@ -15,6 +15,8 @@ from hopsum_wire import MAX_WORKERS
 from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.payload import SHAPES
 
+PEER_VERSION: Final = 3
+"""Of all that workers say to each other: these messages, their payloads, and the proofs on their connections."""
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
 """kind, op, sender, generation, slot, shard, round, value."""
 HEADER_BYTES: Final = _HEADER.size

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
-from hopsum.protocol.peer_messages import PeerMessageError
+from hopsum.protocol.peer_messages import PEER_VERSION, PeerMessageError
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 16
@@ -24,7 +24,7 @@ MAC_BYTES: Final = 16
 """The bytes of a message's authentication code."""
 _HELLO: Final = struct.Struct(f">4sB3xHHI{NONCE_BYTES}s")
 """magic, version, the dialler's rank, the listener's, generation, random bytes."""
-_MAGIC, _VERSION = b"hops", 2
+_MAGIC: Final = b"hops"
 HELLO_BYTES: Final = _HELLO.size
 REPLY_BYTES: Final = NONCE_BYTES + KEY_BYTES
 
@@ -70,7 +70,7 @@ class Seal:
 
 def make_hello(rank: int, peer: int, key: GenerationKey) -> bytes:
     """Return the HELLO of a worker that dials a peer."""
-    return _HELLO.pack(_MAGIC, _VERSION, rank, peer, key.generation, secrets.token_bytes(NONCE_BYTES))
+    return _HELLO.pack(_MAGIC, PEER_VERSION, rank, peer, key.generation, secrets.token_bytes(NONCE_BYTES))
 
 
 def check_hello(hello: bytes, rank: int, key: GenerationKey) -> int:
@@ -79,7 +79,7 @@ def check_hello(hello: bytes, rank: int, key: GenerationKey) -> int:
     Raises PeerMessageError: no HELLO, or to another rank ("hello"), or of another generation ("generation").
     """
     magic, version, peer, to, generation, _ = _HELLO.unpack(hello)
-    if (magic, version, to) != (_MAGIC, _VERSION, rank):
+    if (magic, version, to) != (_MAGIC, PEER_VERSION, rank):
         raise PeerMessageError("hello", f"{hello[:8]!r} is no HELLO to rank {rank}")
     if generation != key.generation:
         raise PeerMessageError("generation", f"HELLO of generation {generation} in generation {key.generation}")

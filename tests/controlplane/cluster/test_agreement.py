@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopsum.config import Config, shared_settings
+from hopsum.protocol.peer_messages import PEER_VERSION
 from hopsum_controlplane.cluster import JobState, MemberPhase
 from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
@@ -44,6 +46,19 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
         worker.join(settings=SEED_0)
     assert not any(isinstance(worker.membership(), Pending) for worker in crew)
     cluster.check()
+
+
+def test_side_channels_that_differ_are_refused_by_name(cluster: Cluster) -> None:
+    """Two source trees may have one version of hopsum. An older worker does not tell that of its side channels."""
+    crew, newer = cluster.make(), shared_settings(Config())
+    older = {name: value for name, value in newer.items() if name != "side_channel_version"}
+    assert older["version"] == newer["version"]
+    crew[0].join(settings=older)
+    why = (
+        rf"rank 0 has side_channel_version \(not told\); rank 1 has side_channel_version {PEER_VERSION}: all ranks need"
+    )
+    with pytest.raises(InvalidRequestError, match=why):
+        crew[1].join(settings=newer)
 
 
 def test_a_late_rank_is_not_told_of_what_is_long_over(cluster: Cluster) -> None:

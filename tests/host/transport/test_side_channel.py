@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import queue
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -14,10 +16,18 @@ from functools import partial
 
 import pytest
 
-from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerKind, PeerMessage, PeerMessageError
+from hopsum.protocol.peer_messages import (
+    HEADER_BYTES,
+    MESSAGE_BYTES_MAX,
+    PEER_VERSION,
+    PeerKind,
+    PeerMessage,
+    PeerMessageError,
+)
+from hopsum.protocol.state_transfer import StateOffers
 from hopsum.transport import side_channel
 from hopsum.transport.side_channel import Address, GenerationKey, SideChannel
-from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, REPLY_BYTES, Seal, check_reply, make_hello
+from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, REPLY_BYTES, Seal, check_reply, make_hello, make_reply
 from hopsum_wire import Op
 
 from ...support.processes import await_that
@@ -26,6 +36,30 @@ LOCAL = ("127.0.0.1", 0)
 GENERATION = 7
 KEY, NEXT = GenerationKey(GENERATION, bytes(range(32))), GenerationKey(8, bytes(range(1, 33)))
 WAIT_S = 60.0
+
+
+SAID = "78c9522774b04ca46c55d5b818a2b31790e50521fb1a47376ebc203909c4b784"
+"""SHA-256 of what a worker of PEER_VERSION 3 says, where all that is random is zero."""
+
+
+def test_other_bytes_need_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller admits workers of one job whose versions agree: these bytes must not change without it."""
+    monkeypatch.setattr(secrets, "token_bytes", bytes)
+    hello = make_hello(1, 0, KEY)
+    reply, seal = make_reply(hello, KEY)
+    messages = [
+        PeerMessage(kind, 1, GENERATION, 2, 3, Op.ADD32 if kind is PeerKind.FOUND else 0, 5, shard=6)
+        for kind in PeerKind
+    ]
+    offers = StateOffers(1)
+    offers.offer(b"state", hashlib.sha256(b"state").digest(), GENERATION, {0: GENERATION})
+    messages += offers.answer(PeerMessage(PeerKind.STATE_ASK, 0, GENERATION, round=GENERATION), GENERATION)
+    said = [
+        hello,
+        reply,
+        *(part for each in messages for part in (each.kind.name.encode(), each.pack(), seal.mac(each.pack()))),
+    ]
+    assert (PEER_VERSION, hashlib.sha256(b"".join(said)).hexdigest()) == (3, SAID)
 
 
 class Ends:
