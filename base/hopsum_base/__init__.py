@@ -16,3 +16,6 @@ shown                       text of strangers, made safe for a terminal
 
 Importing the package needs the standard library only.
 """
+
+__version__ = "0.1.0"
+"""The version of all of hopsum's packages. The build reads it here."""

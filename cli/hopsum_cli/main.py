@@ -13,9 +13,9 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import NamedTuple
 
+from hopsum_base import __version__
 from hopsum_base.internal_error import internal_error
 
 
@@ -137,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     lists = [_list(heading, {word: summaries[word] for word in words}) for heading, words in SECTIONS.items()]
     summaries = {word: summaries[word] for words in SECTIONS.values() for word in words}
     parser = _parser("", "In-network aggregation of compressed gradients.", lists, summaries)
-    parser.add_argument("--version", action="version", version=f"hopsum {version('hopsum')}")
+    parser.add_argument("--version", action="version", version=f"hopsum {__version__}")
     return parser
 
 

@@ -10,7 +10,6 @@ switches, and every other value once, so that a sum over the switches counts not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hopsum_base import __version__
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
@@ -68,7 +68,6 @@ FAMILIES: Final[Sequence[_Declared]] = (
 PREFIX: Final = "hopsum_controller_"
 
 _KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-_VERSION: Final = version("hopsum")
 _encode, CONTENT_TYPE = choose_encoder("")
 
 
@@ -104,7 +103,7 @@ def collect(
     made: dict[str, Metric] = {
         name: _KINDS[kind](PREFIX + name, text, labels=labels) for name, kind, text, labels in FAMILIES
     }
-    _add(made["build_info"], 1, _VERSION)
+    _add(made["build_info"], 1, __version__)
     _add(made["database_writable"], int(not controller.database_condition))
     if certificate_ends_at_s is not None:
         _add(made["certificate_expiry_timestamp_seconds"], certificate_ends_at_s)

@@ -13,11 +13,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from hopsum_base import __version__
+
 if TYPE_CHECKING:
     from hopsum.api import allreduce, disconnect
     from hopsum.connection import connect
 
-__all__ = ["allreduce", "connect", "disconnect"]
+__all__ = ["__version__", "allreduce", "connect", "disconnect"]
 
 _HOMES: Final = {"allreduce": "hopsum.api", "connect": "hopsum.connection", "disconnect": "hopsum.api"}
 

@@ -7,7 +7,6 @@ says it. Every setting is a field of `Config`, and whatever is refused is named 
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import os
@@ -15,7 +14,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, NamedTuple
 
 from hopsum.codec import CODECS
@@ -23,6 +21,7 @@ from hopsum.codec.interface import ON_NONFINITE, CodecError, OnNonfinite
 from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import PEER_VERSION
+from hopsum_base import __version__
 
 _PREFIX: Final = "HOPSUM_"
 # Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
@@ -335,20 +334,13 @@ def shared_settings(config: Config) -> dict[str, str]:
         "overlap": str(config.overlap).lower(),
         # Two source trees may have the same version of hopsum.
         "side_channel_version": str(PEER_VERSION),
-        "version": _told(hopsum_version()),
+        "version": __version__,
     }
 
 
 def facts_of(settings: dict[str, str]) -> str:
     """Say in one line what has to be the same on all ranks."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())
-
-
-def hopsum_version() -> str:
-    """Return the version of the installed hopsum, "unknown" for one that is not installed."""
-    with contextlib.suppress(PackageNotFoundError):
-        return version("hopsum")
-    return "unknown"
 
 
 def _told(text: str) -> str:

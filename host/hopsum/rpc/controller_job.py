@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 
 from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecName
-from hopsum.config import DEFAULT_CODEC, Config, ConfigError, hopsum_version, shared_settings
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError, shared_settings
 from hopsum.errors import why_unfinished
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.job_agent import JobAgent
@@ -34,6 +34,7 @@ from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient, ShardSource
 from hopsum.transport.offload import Gso
 from hopsum.transport.udp_link import UdpLink
+from hopsum_base import __version__
 from hopsum_base.interfaces import mac_of
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -68,7 +69,7 @@ def open_job(
         if kept is not None:
             stack.callback(kept.close)
         channel = stack.enter_context(Channel(address))
-        member = MemberClient(channel, job, token, version=hopsum_version())
+        member = MemberClient(channel, job, token, version=__version__)
         # Addresses first: the socket has to be bound towards the switch before the controller learns its address.
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 
+from hopsum_base import __version__
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -38,7 +38,7 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     cluster.clock.sleep(4)
     crew[1].beat()
     values = values_of(cluster.controller)
-    assert values[f'build_info{{version="{version("hopsum")}"}}'] == values["database_writable"] == 1
+    assert values[f'build_info{{version="{__version__}"}}'] == values["database_writable"] == 1
     assert values['switch_up{switch="s1"}'] == 1
     assert values['switch_condition{switch="s1",reason="unreachable"}'] == 0
     assert values['switch_slots_used{switch="s1"}'] == 24

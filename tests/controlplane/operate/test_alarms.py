@@ -10,12 +10,12 @@ import subprocess
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopsum_base import __version__
 from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
@@ -110,6 +110,6 @@ def test_a_prometheus_scrapes_a_controller_and_an_alert_fires(tmp_path: Path, st
     for alert in ("Watchdog", "HopsumSwitchLost", "HopsumCertificateEnds"):
         prometheus.wait_for(lambda alert=alert: fires(alert), alert, START_S)
     (build,) = ask(at, "query", query=f"{PREFIX}build_info")["result"]
-    assert build["metric"]["version"] == version("hopsum")
+    assert build["metric"]["version"] == __version__
     assert not fires("HopsumDatabaseNotWritable")
     assert not fires("HopsumControllerDown")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from hopsum_base import __version__
 from hopsum_base.service_manager import ServiceManager
 from hopsum_cli.controller.controller_command import build_parser as controller_parser
 from hopsum_controlplane.cluster import StateStore, load_config
@@ -220,7 +221,7 @@ def test_the_image_is_made_of_what_there_is() -> None:
     (extras,) = re.findall(r"'\.\[([\w,]+)\]'", text)
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert all(f"COPY {package.split('/')[0]} " in text for package in packages)
-    assert f"hopsum:{project['version']}" in text
+    assert f"hopsum:{__version__}" in text
 
 
 def test_the_commands_on_the_page(tmp_path: Path, stack: ExitStack) -> None:
