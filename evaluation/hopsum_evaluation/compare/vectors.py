@@ -2,7 +2,7 @@
 """The vectors that methods are compared on: one per worker, or one that all workers have.
 
 Gradients were recorded from the demo's model: 32 minibatches at the same parameters, one per worker, early and late in
-a training. The file says from which seed. The tag `full-0.1` has the command that recorded them.
+a training. The file says from which seed. Commit 16b5ed28 has the command that recorded them.
 Random vectors are drawn anew for each worker, so that their mean is smaller than they are. The same seed draws the
 same ones, and fewer workers have the first of those that more have.
 """
