@@ -10,6 +10,7 @@ quiet_grpc, p4runtime       gRPC and P4Runtime's bindings, on whatever protobuf 
 web_server                  the HTTP server of pages and metrics
 interfaces                  the kernel's word on interfaces and routes
 spare_arrays                memory of earlier calls for the next ones
+linux                       the reason why other systems are refused
 units, arguments            numbers, rates, times and files as people write them; figures as they read them
 own_random                  chance that no script's seed makes alike on all ranks
 shown                       text of strangers, made safe for a terminal

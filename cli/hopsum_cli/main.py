@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from hopsum_base import __version__
 from hopsum_base.internal_error import internal_error
+from hopsum_base.linux import why_not_here
 
 
 class Command(NamedTuple):
@@ -168,7 +169,10 @@ def _parser(prefix: str, description: str, lists: Sequence[str], words: Iterable
 
 
 def load(command: Command) -> Callable[[Sequence[str]], int]:
-    """Import a command. Raises SystemExit naming the extra to install when a dependency is missing."""
+    """Import a command. Raises SystemExit naming the extra to install when a dependency is missing, or the system."""
+    # Elsewhere a module of Python's own would be missing, for which no extra is the remedy.
+    if reason := why_not_here():
+        raise SystemExit(f"hopsum: {reason}")
     try:
         main: Callable[[Sequence[str]], int] = import_module(command.module).main
     except ModuleNotFoundError as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from hopsum.config import Config, ConfigError, nearest
+from hopsum_base.linux import why_not_here
 
 SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 
@@ -17,7 +18,7 @@ class UrlError(ConfigError):
 
 
 def split_url(config: Config) -> SplitResult:
-    """Return the parts of the URL, its scheme one that there is. Raises UrlError."""
+    """Return the parts of the URL, its scheme one that there is and that works on this system. Raises UrlError."""
     if not config.url:
         raise UrlError(f"no URL: pass one, or set HOPSUM_URL; {EXAMPLES}")
     try:
@@ -28,6 +29,8 @@ def split_url(config: Config) -> SplitResult:
     if parts.scheme not in SCHEMES:
         told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
         raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, SCHEMES)}. {EXAMPLES}")
+    if parts.scheme != "memory" and (reason := why_not_here()):
+        raise UrlError(f"URL {config.url!r}: {reason}")
     if parts.scheme != "hopsum" and port is not None:
         raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
     return parts

@@ -22,7 +22,8 @@ SEGMENTS_MAX: Final = 64
 """Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
 GSO_BYTES_MAX: Final = 65507
 """Payload of one send: 65535 less the headers of IPv4 and UDP."""
-ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
+ANCILLARY_BYTES: Final = 24
+"""Room for one control message of a number: CMSG_SPACE(4), which Windows does not have."""
 REFUSES_SEGMENTS: Final = frozenset((errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP))
 """No checksum offload on the way, an MTU below the datagram, or a kernel with other limits."""
 

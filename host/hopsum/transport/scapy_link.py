@@ -9,7 +9,6 @@ a link is made. `hopsum_wire.frames` builds the same bytes without scapy, and a 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import socket
@@ -258,6 +257,8 @@ def inspect_interface(sock: socket.socket) -> tuple[int, int]:
     interface, _, _, kind, mac = sock.getsockname()
     if kind != _ARPHRD_ETHER:
         raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")
+    import fcntl  # which Windows does not have
+
     answer = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
     return int.from_bytes(mac, "big"), int(struct.unpack_from("=i", answer, 16)[0])
 

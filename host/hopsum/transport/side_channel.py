@@ -79,7 +79,7 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 11_000),
+    (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 11_000),  # which Linux alone has
 )
 """A peer that vanished without a word is noticed after 11 s, by who reads and by who writes."""
 

@@ -19,7 +19,8 @@ MIN_THREAD_BYTES: Final = 256 << 10
 """Less input than this is not worth waking a thread for."""
 _pools: Final[dict[int, SimpleQueue[_Call]]] = {}
 _pools_lock: Final = Lock()
-os.register_at_fork(after_in_child=_pools.clear)  # a pool's threads stay behind in the parent
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_pools.clear)  # a pool's threads stay behind in the parent
 
 
 def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
