@@ -21,3 +21,5 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "hopsum"
+html_static_path = ["_static"]
+html_css_files = ["code.css"]

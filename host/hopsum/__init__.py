@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sum compressed gradients in the network.
 
-    with hopsum.connect("file:///run/job.json", rank=0) as job:
-        mean = hopsum.allreduce(gradient, job)
+    with hopsum.connect("hosts://") as comm:  # under torchrun
+        mean = hopsum.allreduce(gradient, comm)
 
 Subpackages are imported by name. This module loads none of them, so that a training process pays only for what it
 uses. `connect`, `allreduce` and `disconnect` are loaded when they are first asked for.

@@ -71,8 +71,8 @@ class Model:
 
 
 def test_the_first_sum_of_the_guide() -> None:
-    (code,) = blocks("docs/host", "python", "what the controller wrote")
-    code = code.replace("file:///run/job.json", "memory://guide-first?workers=2").replace("rank=0", "rank=rank")
+    (code,) = blocks("docs/host", "python", "the ranks' own hosts sum")
+    code = code.replace('"hosts://"', '"memory://guide-first?workers=2", rank=rank')
     gradient = np.linspace(-1, 1, 1000, dtype=np.float32)
     for names in on_two_ranks(lambda rank: run(code, {"rank": rank, "gradient": gradient, "other": -gradient})):
         assert np.mean((names["mean"] + gradient) ** 2) < 0.05 * np.mean(gradient**2)

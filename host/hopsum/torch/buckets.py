@@ -68,13 +68,11 @@ class GroupSums:
         return future
 
 
-def group_of(
-    module: nn.Module, agent: Communicator, given: dist.ProcessGroup | None = None
-) -> dist.ProcessGroup | None:
+def group_of(module: nn.Module, comm: Communicator, given: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
     """Return the process group that is given, or DistributedDataParallel's, or the default one if that fits, else None.
 
     Raises:
-        ValueError: what is given, or DistributedDataParallel, disagrees with the agent about who takes part.
+        ValueError: what is given, or DistributedDataParallel, disagrees with the communicator about who takes part.
     """
     if not dist.is_available() or not dist.is_initialized():
         return None
@@ -82,13 +80,13 @@ def group_of(
     own: dist.ProcessGroup | None = module.process_group if isinstance(module, DistributedDataParallel) else None
     group = given or own or dist.group.WORLD
     rank, workers = dist.get_rank(group), dist.get_world_size(group)
-    if (rank, workers) == (agent.rank, agent.workers):
+    if (rank, workers) == (comm.rank, comm.workers):
         return group
     if not given and not own:
         return None
     raise ValueError(
-        f"rank {rank} of {workers} in torch's process group, but the agent is rank {agent.rank} of {agent.workers}: "
-        "make the agent with the rank of the process group, and the job for as many workers"
+        f"rank {rank} of {workers} in torch's process group, but the communicator is rank {comm.rank} of "
+        f"{comm.workers}: make the communicator with the rank of the process group, and the job for as many workers"
     )
 
 

@@ -159,7 +159,7 @@ def test_what_wrap_refuses(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
         plain, foreign, again, late, named = rank["refuse"]["texts"]
         assert "not Linear: ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)" in plain
-        assert f"rank 0 of 1 in torch's process group, but the agent is rank {number} of 2" in foreign
+        assert f"rank 0 of 1 in torch's process group, but the communicator is rank {number} of 2" in foreign
         # No communicator was given, and none is made: hosts:// would need all ranks.
         assert (
             again == "RuntimeError: register_comm_hook: this DistributedDataParallel has a communication hook already"
