@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from hopsum_controlplane.audit import (
     Adoption,
@@ -57,6 +57,7 @@ from hopsum_controlplane.tables import address, admit
 from hopsum_controlplane.tables.lookup import without_half_words
 from hopsum_controlplane.tables.loss import Direction, loss
 from hopsum_wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+from hopsum_wire.payload import SHAPES
 
 
 class DropStats(NamedTuple):
@@ -474,13 +475,13 @@ class SwitchController:
         self._allocator.free(Allocation(installed.job.job_index, installed.job.region))
 
 
-_INSTEAD: Final = {
-    Op.LOOKUP_ADD8: "use a codec without a lookup table",
-    Op.LOOKUP_ADD16: "leave table16 out",
-    Op.LOOKUP_ADD_LOOKUP4: "leave table4 out: take the codec with result_bits=8",
-    Op.LOOKUP_ADD_LOOKUP3: "leave table3 out: take the codec with bits=4 and result_bits=8",
-    Op.LOOKUP_ADD_LOOKUP2: "leave table2 out: take the codec with bits=4 and result_bits=8",
-}
+def _instead(op: Op) -> str:
+    """Return the remedy for a job whose operation, one with a table, a switch does not have."""
+    shape = SHAPES[op]
+    if shape.down_codes:
+        bits = "" if shape.code_bits == 4 else "bits=4 and "
+        return f"leave {shape.table} out: take the codec with {bits}result_bits=8"
+    return "use a codec without a lookup table" if shape.lane_bits == 8 else f"leave {shape.table} out"
 
 
 def validate_capabilities(device: Device, spec: JobSpec) -> None:
@@ -488,7 +489,7 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
     target = device.capabilities.target
     for op in spec.ops:
         if op not in device.capabilities.ops:
-            raise _wrong(device, spec, f"the program of {target} has no {op.name}", _INSTEAD[op])
+            raise _wrong(device, spec, f"the program of {target} has no {op.name}", _instead(op))
     if (spec.leaves or spec.parent is not None) and not device.program.trees:
         hint = "make a job of one switch, or use another target"
         raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)

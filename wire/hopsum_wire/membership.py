@@ -297,6 +297,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {size - 1}, {each}")
     slots = root.integer("slots", *_LIMITS["slots"])
     shards = root.objects("further_shards", MAX_SHARDS - 1) if sharded and "further_shards" in root.value else []
+    of_codes: dict[str, Any] = {name: _table_of_codes(root, name) for name in _CODE_BITS}
     made = JobMembership(
         job=root.text("job"),
         generation=root.integer("generation", *_LIMITS["generation"]),
@@ -305,9 +306,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         quorum=root.integer("quorum", 1, len(workers)),
         table=_table(root, "table", 8),
         table16=_table(root, "table16", 16, None),
-        table4=_table_of_codes(root, "table4"),
-        table3=_table_of_codes(root, "table3"),
-        table2=_table_of_codes(root, "table2"),
+        **of_codes,
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, size),

@@ -40,7 +40,10 @@ from hopsum_wire.errors import WireError
 
 
 class Shape(NamedTuple):
-    """The payload of an op of the switch program: bytes and elements of a full chunk."""
+    """An op of the switch program: bytes and elements of a full chunk, and the name of its table.
+
+    What programs know of ops follows from these rows: messages, memberships, entries, checks of what a switch can do.
+    """
 
     up_bytes: int
     down_bytes: int
@@ -51,6 +54,8 @@ class Shape(NamedTuple):
     """Bits of a code where an UPDATE carries codes in place of lanes, else 0."""
     down_codes: bool = False
     """True where a RESULT carries codes in place of lanes: the switch looks sums up again."""
+    table: str = ""
+    """The job's lookup table of the op, by its name in memberships, specifications and requests, or empty."""
 
     @property
     def has_codes(self) -> bool:
@@ -69,26 +74,20 @@ class Shape(NamedTuple):
 
 
 SHAPES: Final[dict[int, Shape]] = {
-    Op.LOOKUP_ADD8: Shape(CODES8_BYTES, LANES_BYTES, 1024, ">u1", 4),
-    Op.LOOKUP_ADD16: Shape(CODES16_BYTES, LANES_BYTES, 512, ">u2", 4),
+    Op.LOOKUP_ADD8: Shape(CODES8_BYTES, LANES_BYTES, 1024, ">u1", 4, table="table"),
+    Op.LOOKUP_ADD16: Shape(CODES16_BYTES, LANES_BYTES, 512, ">u2", 4, table="table16"),
     Op.ADD8: Shape(LANES_BYTES, LANES_BYTES, 1024, ">u1"),
     Op.ADD16: Shape(LANES_BYTES, LANES_BYTES, 512, ">u2"),
     Op.ADD32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
     Op.OR: Shape(LANES_BYTES, LANES_BYTES, 8192, ">u1"),
     Op.MAX32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
-    Op.LOOKUP_ADD_LOOKUP4: Shape(CODES8_BYTES, CODES8_BYTES, 1024, ">u1", 4, down_codes=True),
-    Op.LOOKUP_ADD_LOOKUP3: Shape(CODES3_BYTES, CODES3_BYTES, 1024, ">u1", 3, down_codes=True),
-    Op.LOOKUP_ADD_LOOKUP2: Shape(CODES2_BYTES, CODES2_BYTES, 1024, ">u1", 2, down_codes=True),
+    Op.LOOKUP_ADD_LOOKUP4: Shape(CODES8_BYTES, CODES8_BYTES, 1024, ">u1", 4, down_codes=True, table="table4"),
+    Op.LOOKUP_ADD_LOOKUP3: Shape(CODES3_BYTES, CODES3_BYTES, 1024, ">u1", 3, down_codes=True, table="table3"),
+    Op.LOOKUP_ADD_LOOKUP2: Shape(CODES2_BYTES, CODES2_BYTES, 1024, ">u1", 2, down_codes=True, table="table2"),
 }
 """The ops of the switch program. An element of OR is one bit. Its lanes are bytes, the first bit the highest."""
-TABLE_NAMES: Final = {
-    Op.LOOKUP_ADD8: "table",
-    Op.LOOKUP_ADD16: "table16",
-    Op.LOOKUP_ADD_LOOKUP4: "table4",
-    Op.LOOKUP_ADD_LOOKUP3: "table3",
-    Op.LOOKUP_ADD_LOOKUP2: "table2",
-}
-"""The job's lookup table of an operation, by name: of a membership, a specification, `hopsum job create`."""
+TABLE_NAMES: Final = {Op(op): shape.table for op, shape in SHAPES.items() if shape.table}
+"""The names of the lookup tables, by operation."""
 LONGEST_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
 """The longest datagram of any op, up or down."""
 PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + LONGEST_BYTES

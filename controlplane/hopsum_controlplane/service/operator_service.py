@@ -17,6 +17,7 @@ from hopsum_controlplane.service.audit_log import AuditLog
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
+from hopsum_wire.payload import TABLE_NAMES
 
 _CALLS_MAX: Final = 64
 PART_BYTES: Final = 1 << 18
@@ -165,15 +166,12 @@ def _from(call: Call, identity: str) -> dict[str, str]:
 
 def job_request(message: Any) -> JobRequest:
     """Make the value of an operator's request. Values out of range are for the cluster to refuse."""
+    tables: dict[str, Any] = {name: tuple(getattr(message, name)) or None for name in TABLE_NAMES.values()}
     return JobRequest(
         name=message.name,
         workers=message.workers,
         slots=message.slots,
-        table=tuple(message.table) or None,
-        table16=tuple(message.table16) or None,
-        table4=tuple(message.table4) or None,
-        table3=tuple(message.table3) or None,
-        table2=tuple(message.table2) or None,
+        **tables,
         quorum=given(message, "quorum"),
         min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
         switch=given(message, "switch"),

@@ -21,14 +21,6 @@ from hopsum_wire.payload import SHAPES
 LOOKUP = "lookup"
 
 VECTOR_BITS: Final = 2048
-_ACTIONS: Final = {
-    Op.LOOKUP_ADD8: "load_table8",
-    Op.LOOKUP_ADD16: "load_table16",
-    Op.LOOKUP_ADD_LOOKUP4: "load_table8",
-    Op.LOOKUP_ADD_LOOKUP3: "load_table3",
-    Op.LOOKUP_ADD_LOOKUP2: "load_table2",
-}
-"""The actions by operation. 4-bit codes in lanes of 8 bits have the same action, whatever becomes of their sums."""
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
@@ -42,9 +34,15 @@ def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
     if not job.spec.workers:
         return []
     return [
-        TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _ACTIONS[op], _values(op, table))
+        TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _action(op), _values(op, table))
         for op, table in job.spec.tables.items()
     ]
+
+
+def _action(op: Op) -> str:
+    """Return the action of an operation. 4-bit codes in lanes of 8 bits have one, whatever becomes of their sums."""
+    shape = SHAPES[op]
+    return f"load_table{shape.lane_bits if shape.code_bits == 4 else shape.code_bits}"
 
 
 def _values(op: Op, table: Sequence[int]) -> dict[str, int]:

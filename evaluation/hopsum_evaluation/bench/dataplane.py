@@ -49,6 +49,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_cluster import LocalCluster
 from hopsum_topologies.netns import Namespace
 from hopsum_wire import MAX_SLOTS, Op
+from hopsum_wire.payload import SHAPES
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
@@ -141,7 +142,7 @@ def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
         return Findings(rates, effort, busy, memory, samples)
 
 
-AGAIN = {"lookup4": Op.LOOKUP_ADD_LOOKUP4, "lookup3": Op.LOOKUP_ADD_LOOKUP3, "lookup2": Op.LOOKUP_ADD_LOOKUP2}
+AGAIN = {f"lookup{shape.code_bits}": Op(op) for op, shape in SHAPES.items() if shape.down_codes}
 """The operations that look sums up again, by what the names of their subjects end with."""
 _CODES_KEYS = {
     "native": "native.pipeline_codes_per_s",

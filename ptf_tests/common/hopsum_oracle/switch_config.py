@@ -15,7 +15,7 @@ from typing import Final
 
 from hopsum_wire import CODE_GROUPS, HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum_wire._layout import TABLE_ENTRIES
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 TREE_OPS: Final = frozenset(Op) - {Op.LOOKUP_ADD_LOOKUP3, Op.LOOKUP_ADD_LOOKUP2}
 """The operations of trees of switches. With others a leaf's PARTIAL would be longer than its worker's UPDATE by more
@@ -149,13 +149,7 @@ class JobConfig:
 
     @property
     def _tables(self) -> dict[int, tuple[int, ...] | None]:
-        return {
-            Op.LOOKUP_ADD8: self.table,
-            Op.LOOKUP_ADD16: self.table16,
-            Op.LOOKUP_ADD_LOOKUP4: self.table4,
-            Op.LOOKUP_ADD_LOOKUP3: self.table3,
-            Op.LOOKUP_ADD_LOOKUP2: self.table2,
-        }
+        return {op: getattr(self, name) for op, name in TABLE_NAMES.items()}
 
 
 def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:
