@@ -6,8 +6,8 @@ thc's dither these levels are even, and a receiver adds the distance of the send
 
 Results: where the switch looks sums up again, a code stands for the sums between two thresholds. A receiver takes the
 value of a code from the class of the block. A class is known by the block's energy, the sum of (2 code - 2^BITS + 1)^2
-over its codes. It stands for a mean whose root mean square is this share of the range, 1 for equal vectors and
-1/sqrt(N) for independent ones.
+over its codes. It stands for a mean whose root mean square is this share of the range, 1 for equal vectors,
+1/sqrt(N) for independent ones, and less for vectors of unlike norms.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _result_table(report: dict[str, Any]) -> Table:
-    # The mean is smaller than that of independent vectors only where vectors cancel each other.
+    # Only where norms differ, or vectors cancel each other, the mean is smaller than that of independent vectors.
     least = report["contributors"] ** -0.5 * (1 - 1e-9)
     shown = [each for each in report["classes"] if each["share"] >= least]
     grid = Table(padding=0)

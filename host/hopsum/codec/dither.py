@@ -27,8 +27,10 @@ between 1/sqrt(n) (independent vectors) and 1 (equal vectors) for the largest ra
   of mean zero from one all-reduce to the next.
 
 Means and gain follow from the distribution of the sums of clipped and rounded coordinates, for workers whose
-coordinates are jointly normal. With error feedback the sum in question is that of what the workers sent, because a
-worker keeps what was clipped. Without error feedback it is that of the coordinates themselves.
+coordinates are jointly normal: of one norm and with a correlation where s is at least 1/sqrt(n), else independent,
+with one worker of norm r and the others of one norm below it. With error feedback the sum in question is that of what
+the workers sent, because a worker keeps what was clipped. Without error feedback it is that of the coordinates
+themselves.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ _REACH: Final = 5.0
 """Standard deviations of the workers' common part that are counted."""
 _LEAST_SPREAD: Final = 0.1
 """Least standard deviation of what workers do not have in common, in distances of levels."""
+_LEAST_NORM: Final = 0.1
+"""Least norm of the other workers over the largest one: of narrower sums 2 bits show the signs alone."""
 _HALF_LANES: Final = 128
 """Sums that the second lookup tells apart: it takes the upper 7 bits of a lane."""
 
@@ -217,24 +221,20 @@ class _Sums(NamedTuple):
 def _sums(count: int, granularity: int, width: float, error_feedback: bool) -> _Sums:
     """Return the sums of `count` workers where the mean has the root mean square `width` of a worker's vector."""
     scale = granularity / (2 * even_levels(granularity).bound)
-    common, alone = 0.0, width * math.sqrt(count)
-    if count > 1 and width * width * count >= 1:
-        # Workers' coordinates have this correlation if their mean is so wide.
-        common = (width * width * count - 1) / (count - 1)
-        alone = math.sqrt(max(1 - common, 0.0))
+    common, alone = _spreads(count, width)
     middle = granularity / 2
     # Equal coordinates differ by their dithers alone: a spread of 0 would need a sum over too many common parts.
-    spread = max(scale * alone, _LEAST_SPREAD)
-    steps = math.ceil(2 * _REACH * max(2.0, scale * math.sqrt(common) / spread)) if common else 0
+    spreads = np.maximum(scale * alone, _LEAST_SPREAD)
+    steps = math.ceil(2 * _REACH * max(2.0, scale * math.sqrt(common) / spreads[0])) if common else 0
     parts = np.linspace(-_REACH, _REACH, steps + 1) if common else np.zeros(1)
     chances = np.exp(-parts * parts / 2)
     chances /= chances.sum()
     mean = middle + scale * math.sqrt(common) * parts
-    # Of the shared bits those that change more than which rank has which dither.
-    shared = np.arange(-(-SHARES // count))
+    # Where workers are alike, of the shared bits those that change more than which rank has which dither.
+    shared = np.arange(SHARES if spreads[0] != spreads[-1] else -(-SHARES // count))
     shape = (len(parts), len(shared), 1)
     weight, first, dithers = np.ones(shape), np.zeros(shape), np.zeros(len(shared))
-    for shift in stagger(count):
+    for shift, spread in zip(stagger(count), spreads, strict=True):
         dither = ((shared + shift) % SHARES + 0.5) / SHARES
         dithers += dither - 0.5
         # A code is z where v + dither lies in [z, z + 1): of the ends also what is clipped.
@@ -255,9 +255,27 @@ def _sums(count: int, granularity: int, width: float, error_feedback: bool) -> _
         squares = ((totals[None, :] - dithers[:, None])[None, :, :] ** 2 * weight).sum(axis=2).mean(axis=1)
         square = float((squares * chances).sum())
     else:
-        square = (scale * width * count) ** 2
+        square = scale**2 * (count**2 * common + float((alone**2).sum()))
     over = chances[:, None]
     return _Sums((weight.mean(axis=1) * over).sum(axis=0), (first.mean(axis=1) * over).sum(axis=0), square)
+
+
+def _spreads(count: int, width: float) -> tuple[float, Doubles]:
+    """Return the variance that workers' coordinates have in common, and the standard deviation of each one's rest.
+
+    Both are of vectors over the range, which is the largest norm of a worker. So a mean that is narrower than that of
+    independent vectors of one norm is of unlike norms: one worker has the range, and the others have one norm below it.
+    """
+    energy = (width * count) ** 2
+    if count == 1:
+        # Another worker has the range, and is not in.
+        return 0.0, np.array([width])
+    if energy >= count:
+        # Workers' coordinates have this correlation if their mean is so wide.
+        common = (energy / count - 1) / (count - 1)
+        return common, np.full(count, math.sqrt(max(1 - common, 0.0)))
+    others = max((energy - 1) / (count - 1), _LEAST_NORM**2)
+    return 0.0, np.sqrt(np.array([1.0, *[others] * (count - 1)]))
 
 
 def _convolved(a: Doubles, b: Doubles) -> Doubles:

@@ -119,6 +119,25 @@ def test_forms_equal_numpy(backend: str, form: dict[str, object], workers: int, 
     compare_phases(numpy, tensors, vector(elements), context, 1.7, drawn_bitmaps(workers, -(-elements // 1024)))
 
 
+@pytest.mark.parametrize("bits", [4, 3, 2])
+def test_means_of_unlike_norms_equal_numpy(backend: str, bits: int) -> None:
+    """Their blocks are of the narrow classes, whose values are for one large worker."""
+    workers, elements = 4, 16 * 1024
+    numpy, tensors = pair(workers, backend, bits=bits, error_feedback=False)
+    drawn = np.random.default_rng(bits).standard_normal((workers, elements)).astype(np.float32)
+    drawn[-1] *= np.linspace(1, 8, elements, dtype=np.float32)
+    shared = SharedRanges(np.max([numpy.ranges(x).view(np.float32) for x in drawn], axis=0))
+    contexts = [ReductionContext(5, bits, rank) for rank in range(workers)]
+    payloads = [numpy.encode(x, numpy.ranges(x), shared, each) for x, each in zip(drawn, contexts, strict=True)]
+    results, bitmaps = simulate_switch(numpy.op, payloads, numpy.lookup)
+    mean = numpy.decode(results, bitmaps, shared, elements, contexts[0])
+    ranges = torch.from_numpy(shared.values)
+    decoded = decode(tensors, torch.from_numpy(results), bitmaps, ranges, contexts[0], elements)
+    assert decoded.numpy().tobytes() == mean.tobytes()
+    true = drawn.mean(axis=0, dtype=np.float64)
+    assert abs(float(mean @ true / (true @ true)) - 1) < 0.05
+
+
 @pytest.mark.parametrize("form", [{"error_feedback": False}, {"bits": 2, "error_feedback": True}], ids=str)
 def test_values_are_those_of_the_hosts_codec(backend: str, form: dict[str, object]) -> None:
     """Results have other values with error feedback and without, and both sides of a job have the same ones."""
