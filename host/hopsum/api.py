@@ -66,6 +66,7 @@ class _HostCall:
     def vector(self, feedback: ErrorFeedback | None) -> Vector:
         return HostVector(self._x, feedback, self._out)
 
+    @np.errstate(all="ignore")
     def restore(self, mean: Floats, factor: int) -> Any:
         if self._is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
             mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
@@ -280,7 +281,7 @@ def _read(tensor: Any, out: Any) -> _Call:
     if out is not None and (not isinstance(out, np.ndarray) or (out.shape, out.dtype) != (array.shape, array.dtype)):
         shown = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
         raise TypeError(f"out is {shown}, but the array {array.dtype}{list(array.shape)}")
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):  # whatever the program has set: what does not fit float32 is judged by the codec
         x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
     plain = out is not None and out.dtype == np.float32 and out.flags.carray
     place = out.reshape(-1) if plain and out is not None else None
@@ -288,7 +289,7 @@ def _read(tensor: Any, out: Any) -> _Call:
 
 
 def _write(mean: Floats, like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         made = mean.reshape(like.shape).astype(like.dtype, copy=False)
     if out is None:
         return made

@@ -7,12 +7,12 @@ says it. Every setting is a field of `Config`, and whatever is refused is named 
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import PEER_VERSION
 from hopsum_base import __version__
+from hopsum_base.shown import nearest
 
 _PREFIX: Final = "HOPSUM_"
 # Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
@@ -78,14 +79,10 @@ def _seconds(low: float, high: float) -> _Kind:
     return _Kind(f"number of {low:g} to {high:g}", float, fits)
 
 
-def _names_codec(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(parse_codec(value))
-    except CodecError:
-        return False
-
-
-_CODEC: Final = _Kind(f'{_text(*CODECS).name}, with options as in "thc:bits=2"', str, _names_codec)
+_CODEC: Final = _Kind(
+    f'{_text(*CODECS).name}, with options as in "thc:bits=2"', str, lambda value: isinstance(value, str)
+)
+"""What a text names is checked by `parse_codec`, whose message says what is wrong."""
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _FLAG: Final = _Kind("true or false", lambda text: BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
@@ -255,13 +252,6 @@ def _take_options(settings: dict[str, Any]) -> None:
         settings["codec_options"] = options
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Word a hint after an unknown name: the nearest of `names`, or all of them."""
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-
-
 def _kind(found: _Found) -> _Kind:
     kinds = {each.name: each.metadata["kind"] for each in fields(Config)}
     if found.name not in kinds:
@@ -301,6 +291,11 @@ def _parsed(name: str, variable: str, text: str) -> _Found:
 
 def _require_fit(found: _Found) -> None:
     kind = _kind(found)
+    if kind is _CODEC and isinstance(found.value, str):
+        try:
+            parse_codec(found.value)
+        except CodecError as error:
+            raise ConfigError(f"{found.origin}: {error}") from None
     if not kind.fits(found.value):
         raise _unfit(found, kind)
 

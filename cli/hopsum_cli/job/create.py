@@ -188,7 +188,7 @@ def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     try:
         # numpy: only the tables are wanted, and the other back ends compile for seconds.
         codec = make_codec(options.codec, workers=options.workers.most, backend="numpy")
-    except (CodecError, TypeError) as error:
+    except CodecError as error:
         options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
     return job_tables(codec)
 

@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the codec, print its table, and return 0."""
     try:
         report = describe(options.codec, options.workers, options.contributors or options.workers)
-    except (CodecError, TypeError) as error:
-        # A TypeError names an option that the codec lacks.
+    except CodecError as error:
         options.parser.error(str(error))
     if options.json:
         print(json.dumps(report))

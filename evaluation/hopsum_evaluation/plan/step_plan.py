@@ -210,8 +210,7 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
     for name in options.codec or CODECS:
         try:
             codec = make_codec(name, workers=options.workers)
-        except (CodecError, TypeError) as error:
-            # A TypeError names an option that the codec lacks.
+        except CodecError as error:
             costs.refused[name] = str(error)
             continue
         costs.ops[name] = codec.op.name

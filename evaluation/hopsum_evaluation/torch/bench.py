@@ -137,8 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(host, Thc):
             parser.error(f"--codec {options.codec}: thc, with options")
         codec = TorchThc(host, device=options.device, backend=options.codec_backend)
-    except (CodecError, TypeError) as error:
-        # A TypeError names an option that the codec lacks.
+    except CodecError as error:
         parser.error(str(error))
     inputs = Inputs.make(codec, elements, options.seed)
     # On the CPU the tensors' own operations are measured: numpy's codec judges them.

@@ -34,6 +34,5 @@ def check_codec(parser: argparse.ArgumentParser, text: str, workers: int) -> Non
     """
     try:
         make_codec(text, workers=workers, backend="numpy")
-    except (CodecError, TypeError) as error:
-        # TypeError: the codec's class has no such option.
+    except CodecError as error:
         parser.error(f"argument --codec: {error}")

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Iterator
+import numbers
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any, Final, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,7 @@ from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import Thc, Uhc
 from hopsum.codec.two_shot import TwoShot
+from hopsum_base.shown import nearest
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
@@ -28,7 +32,17 @@ CODECS: Final[dict[str, Callable[..., Codec]]] = {
 
 WITH_CODES: Final = ("thc", "uhc")
 """Those that take `code_group`: what the job's switch wants."""
-
+_GIVEN: Final = ("workers", "kernels")
+"""Arguments of codecs that are no options."""
+_OF_SWITCH: Final = ("code_group",)
+"""Options that follow from the job's switch: no message offers them."""
+_KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
+    bool: ((bool, np.bool_), "true or false"),
+    int: ((numbers.Integral,), "an integer"),
+    float: ((numbers.Real,), "a number"),
+    str: ((str,), "text"),
+}
+"""What is taken for a type, and its name in messages."""
 
 ENTRY_POINTS: Final = "hopsum.codecs"
 """Group of entry points by which an installed package offers codecs: the codec's name is the entry point's name."""
@@ -80,12 +94,12 @@ def parse_codec(text: str) -> CodecName:
     """Read `NAME` or `NAME:OPTION=VALUE,...`. Values are numbers, true, false, or text.
 
     Raises:
-        CodecError: an unknown codec, an option without a value, or one that is there twice. Whether the codec has the
-            options is found when it is made.
+        CodecError: an unknown codec or option, an option without a value or with one of another type, or one that is
+            there twice. Whether options fit each other and the job is found when the codec is made.
     """
     name, colon, rest = text.partition(":")
     if not is_codec(name):
-        raise CodecError(f"codec {name!r}: one of {', '.join(codec_names())}")
+        raise CodecError(f"codec {name!r:.80}: {nearest(name, codec_names())}")
     options: dict[str, Any] = {}
     for each in rest.split(",") if colon else ():
         key, equals, value = each.partition("=")
@@ -95,11 +109,57 @@ def parse_codec(text: str) -> CodecName:
             raise CodecError(f"codec {text!r}: option {key} is there twice")
         try:
             options[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             options[key] = value
+    require_options(name, options)
     return CodecName(name, options)
 
 
+def _parameters(name: str) -> Mapping[str, inspect.Parameter] | None:
+    """Return what a codec takes by name, without what is no option; None where it takes any name, or is unknown."""
+    if not is_codec(name):
+        return None
+    make = CODECS[name]
+    try:
+        found = inspect.signature(make, eval_str=True).parameters.values()
+    except NameError:
+        found = inspect.signature(make).parameters.values()  # types that are not there at run time
+    except (TypeError, ValueError):
+        return None  # made by something that does not say what it takes
+    if any(each.kind == each.VAR_KEYWORD for each in found):
+        return None
+    return {each.name: each for each in found if each.kind != each.POSITIONAL_ONLY and each.name not in _GIVEN}
+
+
+def require_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise CodecError for an option that a codec does not have, or a value of another type than it has."""
+    known = _parameters(name)
+    if known is None:
+        return
+    offered = [each for each in known if each not in _OF_SWITCH]
+    for option, value in options.items():
+        if option not in known:
+            there = f"its options are {', '.join(offered)}" if offered else "it has no options"
+            near = nearest(option, offered) if offered else ""
+            hint = f"; {near}" if near.startswith("did you mean") else ""
+            raise CodecError(f"codec {name} has no option {option!r:.80}: {there}{hint}")
+        annotation = known[option].annotation
+        kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        if all(isinstance(kind, type) for kind in kinds) and not any(_is_a(value, kind) for kind in kinds):
+            said = [_KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}" for kind in kinds if kind != NoneType]
+            raise CodecError(f"codec {name}: {option}={value!r:.80} is not {' or '.join(said)}")
+
+
+def _is_a(value: object, kind: type) -> bool:
+    if kind is inspect.Parameter.empty:
+        return True
+    taken = _KINDS[kind][0] if kind in _KINDS else (kind,)
+    # True and False are integers in Python.
+    return isinstance(value, taken) and (kind is bool or not isinstance(value, bool))
+
+
+# A program may have made numpy raise for an underflow, which tables have many of.
+@np.errstate(all="ignore")
 def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
     """Make a codec for a job of `workers` workers, and check it.
 
@@ -118,6 +178,7 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     if twice := spelled.keys() & options:
         raise CodecError(f"codec {name}: option {', '.join(sorted(twice))} is there twice")
     options = spelled | options
+    require_options(name, options)
     # Made and checked before it is handed out: a worker that joined with wrong kernels would split the replicas.
     codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":

@@ -401,8 +401,6 @@ class Thc(LookupTableCodec):
         if rounding not in ROUNDINGS:
             raise CodecError(f"thc with rounding={rounding}: {' or '.join(ROUNDINGS)}")
         # Without feedback few bits do better where an optimiser divides by the root of the gradients' mean square.
-        if error_feedback not in (None, True, False):
-            raise CodecError(f"error_feedback={error_feedback}: true or false, as in thc:bits=2,error_feedback=true")
         kept = (rounding == "dither" and bits > min(RESULT_BITS)) if error_feedback is None else error_feedback
         dither = None
         if rounding == "dither":

@@ -12,11 +12,12 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
 from hopsum.agent import Communicator
-from hopsum.config import Config, nearest
+from hopsum.config import Config
 from hopsum.connection.open_agent import Hooks, open_agent
 from hopsum.connection.url import UrlError, query_of, split_url
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
+from hopsum_base.shown import nearest
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
 
 _RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "via": IPv4Address}

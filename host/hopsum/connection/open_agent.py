@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import Codec, make_codec
+from hopsum.codec.registry import require_options
 from hopsum.config import Config, ConfigError
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
@@ -47,18 +48,17 @@ def has_settings(comm: Communicator) -> bool:
 
 
 def codec_of(config: Config, workers: int) -> Codec:
-    """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
+    """Make the codec of the settings. Raises CodecError for options that it does not have."""
     slow = (
         f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes some 10 s of a "
         "processor, once on a machine"
     )
-    try:
-        with telling(slow):
-            return make_codec(
-                config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
-            )
-    except TypeError as error:
-        raise ConfigError(f"codec_options {config.codec_options} of codec {config.codec}: {error}") from error
+    # Its own arguments are no options: `make_codec` would take them for those.
+    require_options(config.codec, config.codec_options)
+    with telling(slow):
+        return make_codec(
+            config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
+        )
 
 
 def codec_for_job(config: Config, workers: int) -> Codec:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from hopsum.config import Config, ConfigError, nearest
+from hopsum.config import Config, ConfigError
 from hopsum_base.linux import why_not_here
+from hopsum_base.shown import nearest
 
 SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 

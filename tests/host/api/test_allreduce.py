@@ -13,8 +13,9 @@ import pytest
 
 import hopsum
 from hopsum.agent import Communicator
-from hopsum.api import ReduceOp
+from hopsum.api import ReduceOp, _read
 from hopsum.codec import NonFiniteError
+from hopsum.codec.dither import _sums, job_dither
 from hopsum.config import Config, ConfigError, resolve
 from hopsum.connection.url import UrlError
 from hopsum.errors import GenerationEndedError, HopsumError
@@ -48,6 +49,30 @@ def test_arrays_of_any_layout(job: Communicator) -> None:
     readonly = whole.copy()
     readonly.flags.writeable = False
     assert hopsum.allreduce(readonly, job).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("spelled", ["thc", "thc:bits=2", "thc:rounding=stochastic", "uhc", "fixed", "lossless"])
+def test_a_program_that_lets_numpy_raise_sums_all_the_same(spelled: str, backend: str) -> None:
+    """What rounds to 0 or to infinity is no error of the program. What is beyond float32 is that of all ranks."""
+    small = np.concatenate([np.full(1500, 1e-300), np.full(1500, 1e-42), [1e-30, 1.0]])
+    mixed = (small, small.astype(np.float32), np.full(1500, 6e-8, np.float16), np.full(9, 60000, np.float16))
+    job_dither.cache_clear()
+    _sums.cache_clear()
+    old = np.seterr(all="raise")
+    try:
+        with hopsum.connect("memory://strict?workers=1", codec=spelled, backend=backend, rank=0) as job:
+            for x in mixed:
+                for _ in range(2):
+                    assert np.isfinite(hopsum.allreduce(x, job, name=f"{x.dtype} {x.size}")).all()
+            with pytest.raises(NonFiniteError):
+                hopsum.allreduce(np.array([1.0, 1e300]), job)
+        twice = np.full(2000, 60000, np.float16)
+        call = _read(twice, None)
+        assert np.isinf(call.restore(twice.astype(np.float32), 2)).all()
+        assert np.isinf(_read(np.ones(1, np.float32), None).restore(np.full(1, 3e38, np.float32), 2)).all()
+    finally:
+        np.seterr(**old)
 
 
 def test_out_takes_the_result_also_in_place(job: Communicator) -> None:
@@ -276,10 +301,23 @@ def test_options_in_two_places_are_refused() -> None:
         resolve({"codec": "thc:bits=2", "codec_options": {"bits": 4}}, environment={})
 
 
-@pytest.mark.parametrize("spelled", ["thc:", "thc:bits", "thc:bits=", "thc:2=bits", "thc:bits=2,bits=2", "thcs:bits=2"])
-def test_a_codec_that_is_spelled_wrong_is_refused(spelled: str) -> None:
-    with pytest.raises(ConfigError, match=r"argument codec is .*with options as in"):
-        resolve({"codec": spelled}, environment={})
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("thc:", "'' is no OPTION=VALUE, as in thc:bits=2"),
+        ("thc:bits=", "'bits=' is no OPTION=VALUE"),
+        ("thc:2=bits", "'2=bits' is no OPTION=VALUE"),
+        ("thc:bits=2,bits=2", "option bits is there twice"),
+        ("thcs:bits=2", r"'thcs': did you mean thc\?"),
+    ],
+)
+def test_a_codec_that_is_spelled_wrong_is_refused(spelled: str, message: str) -> None:
+    for origin, given, environment in (
+        ("argument codec", {"codec": spelled}, {}),
+        ("environment variable HOPSUM_CODEC", {}, {"HOPSUM_CODEC": spelled}),
+    ):
+        with pytest.raises(ConfigError, match=f"{origin}: codec .*{message}"):
+            resolve(given, environment=environment)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +354,7 @@ def test_environment_variables_are_text(name: str, text: str, value: Any) -> Non
         ({"HOPSUM_DEADLINE_S": "nan"}, "environment variable HOPSUM_DEADLINE_S is nan: deadline_s is a number of"),
         ({"HOPSUM_ERROR_FEEDBACK": "maybe"}, "is 'maybe': error_feedback is true or false"),
         ({"HOPSUM_CODEC_OPTIONS": "bits=8"}, "is 'bits=8': codec_options is a table"),
-        ({"HOPSUM_CODEC": "tch"}, 'is \'tch\': codec is "thc" or "uhc" or "fixed" or "lossless"'),
+        ({"HOPSUM_CODEC": "tch"}, "environment variable HOPSUM_CODEC: codec 'tch': did you mean thc?"),
     ],
 )
 def test_what_does_not_fit_in_the_environment(environment: dict[str, str], message: str) -> None:

@@ -242,7 +242,7 @@ def test_self_check_finds_a_wrong_code() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(CodecError, match="one of thc, uhc, fixed"):
+    with pytest.raises(CodecError, match="there are thc, uhc, fixed"):
         make_codec("nothing", workers=2)
     with pytest.raises(CodecError, match="one of auto, numpy, numba"):
         make_codec("thc", workers=2, backend="nothing")

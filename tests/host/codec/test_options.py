@@ -194,7 +194,7 @@ def test_the_best_truncation_beats_others_and_the_published_one(bits: int, worke
         ("thc", 2, {"rounding": "up"}, "thc with rounding=up: dither or stochastic"),
         ("thc", 2, {"lane_bits": 16}, "lanes of 16 bits, are for stochastic rounding: give rounding=stochastic"),
         ("thc", 2, {"table": PUBLISHED}, "a table, .* for stochastic rounding: give rounding=stochastic"),
-        ("thc", 2, {"error_feedback": "False"}, "error_feedback=False: true or false, as in thc:bits=2"),
+        ("thc", 2, {"error_feedback": "False"}, "error_feedback='False' is not true or false"),
         ("thc", 2, {"result_bits": 6}, "result_bits=6 with bits=4: .* as many bits as codes, or 8 with bits=4"),
         ("thc", 2, {"bits": 3, "result_bits": 8}, "result_bits=8 with bits=3: results have as many bits as codes"),
         ("thc", 2, {"bits": 2, "result_bits": 4}, "result_bits=4 with bits=2"),

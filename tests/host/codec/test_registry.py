@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+
 import pytest
 
-from hopsum.codec import CODECS, CodecError, make_codec, parse_codec, register_codec
+import hopsum
+from hopsum.codec import CODECS, CodecError, codec_names, make_codec, parse_codec, register_codec
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.thc import Thc
 from hopsum.config import ConfigError, resolve
+from hopsum.connection.open_agent import codec_of
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +50,76 @@ def test_a_name_with_options_makes_the_same_codec() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nosuch:bits=2", "codec 'nosuch': one of thc, uhc"),
+        ("nosuch:bits=2", "codec 'nosuch': there are thc, uhc"),
+        ("lossles", "codec 'lossles': did you mean lossless?"),
         ("thc:bits", "'bits' is no OPTION=VALUE, as in thc:bits=2"),
         ("thc:bits=2,", "'' is no OPTION=VALUE"),
         ("thc:bits=2,bits=4", "option bits is there twice"),
+        ("thc:bits=" + 10_000 * "[", "codec thc: bits='.* is not an integer"),
     ],
 )
 def test_a_wrong_spelling_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(CodecError, match=message):
         parse_codec(text)
+
+
+UNKNOWN = [
+    ("thc", "result", "its options are bits, result_bits, rounding, .*; did you mean result_bits?"),
+    ("uhc", "bitss", "its options are bits, lane_bits; did you mean bits?"),
+    ("fixed", "bits", "it has no options$"),
+    ("lossless", "gama", "its options are gamma, index, repeats; did you mean gamma?"),
+    ("two-shot", "workers", "its options are bits$"),
+    ("mine", "kernels", "it has no options$"),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "message"), UNKNOWN)
+def test_an_option_that_a_codec_lacks_is_refused_by_name(name: str, option: str, message: str) -> None:
+    """With the options that there are, in every place that reads a codec."""
+    register_codec("mine", Mine)
+    told = rf"codec {name} has no option '{option}': {message}"
+    with pytest.raises(CodecError, match=told):
+        parse_codec(f"{name}:{option}=4")
+    with pytest.raises(ConfigError, match=rf"argument codec: {told}"):
+        resolve({"codec": f"{name}:{option}=4"}, environment={})
+    with pytest.raises(CodecError, match=told):
+        hopsum.connect("memory://unknown?workers=1", codec=name, codec_options={option: 4})
+    if option not in ("workers", "kernels"):  # arguments of make_codec, or of what it calls
+        with pytest.raises(CodecError, match=told):
+            make_codec(name, workers=1, **{option: 4})
+
+
+def test_every_option_refuses_values_of_other_types() -> None:
+    """Not one exception but CodecError, whatever a value is."""
+    values = ("x", -1, 0, 2.5, float("nan"), float("inf"), 10**40, True, None, [], {}, [1, "x"], b"x")
+    for name in codec_names():
+        for option in inspect.signature(CODECS[name]).parameters:
+            for value in values:
+                with contextlib.suppress(CodecError):
+                    resolved = resolve({"codec": name, "codec_options": {option: value}}, environment={})
+                    codec_of(resolved, 2)
+    for text, message in [
+        ("thc:bits=4.0", "codec thc: bits=4.0 is not an integer"),
+        ("thc:result_bits=true", "result_bits=True is not an integer"),
+        ("thc:rounding=1", "rounding=1 is not text"),
+        ("thc:table=1", "table=1 is not a LookupTable"),
+        ("thc:error_feedback=False", "error_feedback='False' is not true or false"),
+        ("lossless:gamma=x", "codec lossless: gamma='x' is not a number"),
+    ]:
+        with pytest.raises(CodecError, match=message):
+            parse_codec(text)
+
+
+def test_a_codec_that_takes_any_option_is_given_them() -> None:
+    given: list[object] = []
+
+    def make(workers: int, *, kernels: object = None, **options: object) -> Fixed:
+        given.append(options)
+        return Fixed(workers)
+
+    register_codec("mine", make)
+    make_codec("mine:any=1", workers=1, backend="numpy")
+    assert {"any": 1} in given
 
 
 def test_an_option_is_given_once() -> None:
