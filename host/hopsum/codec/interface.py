@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
+from hopsum_base.records import Record
 from hopsum_base.spare_arrays import keep_spare_arrays, spare_array
 from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES, TABLE_NAMES
@@ -120,7 +121,7 @@ class MachineCode(Protocol):
 class ChunkStream:
     """The codes of one vector: how many of its chunks are encoded, and of how many the sums are decoded.
 
-    With `memory`, machine code may encode and decode the next chunks in the place of the reduction that has the stream.
+    With `run`, machine code may encode and decode the next chunks in the place of the reduction that has the stream.
     """
 
     payloads: Bytes
@@ -131,8 +132,8 @@ class ChunkStream:
     """Chunks from the first on whose payloads are made."""
     taken: int = 0
     """Chunks from the first on whose sums are in the mean, and settled."""
-    memory: NDArray[np.int64] | None = None
-    """int64[stream_kernels.WORDS]. None: there is no machine code, or the reduction was aborted."""
+    run: Record | None = None
+    """A stream_kernels.ChunkRun. None: there is no machine code, or the reduction was aborted."""
     begun: bool = False
     """`scales` are there, so chunks may be encoded."""
     beginner: MachineCode | None = None
@@ -140,11 +141,11 @@ class ChunkStream:
     scales: tuple[NDArray[Any], ...] = ()
     """By block, what follows from the shared ranges."""
     encoder: MachineCode | None = None
-    """stream_kernels.encode, which `memory` is for."""
+    """stream_kernels.encode, which `run` is for."""
     decoder: MachineCode | None = None
     """stream_kernels.decode. None: sums are not decoded before the last one is here."""
     kept: tuple[NDArray[Any], ...] = ()
-    """The arrays to which addresses in `memory` point."""
+    """The arrays to which addresses in `run` point."""
 
 
 def address_of(array: NDArray[Any]) -> int:

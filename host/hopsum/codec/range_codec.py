@@ -344,7 +344,7 @@ class RangeReduction(BlockReduction):
         elif not self._stream.begun:
             self.codec.begin(self._stream, self._own, shared)
         stream = self._stream
-        if not stream.encoded and stream.memory is None:
+        if not stream.encoded and stream.run is None:
             # Nothing is sent before the first part is made.
             self.encode_part()
         self.phase = CollectivePhase(self.codec.op, stream.payloads, self._lanes, last=True)
@@ -371,7 +371,7 @@ class RangeReduction(BlockReduction):
     def _stop_machine(self) -> None:
         # The network may still have the stream. The vector is the feedback's or the caller's again.
         if self.stream is not None:
-            self.stream.memory = None
+            self.stream.run = None
             self.stream = None
 
     def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:

@@ -22,6 +22,7 @@ from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import Thc, Uhc
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.shown import nearest
+from hopsum_base.records import record_address
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
@@ -224,16 +225,16 @@ def _trace(codec: Codec, x: Floats, *, compiled: bool = False) -> Iterator[tuple
     while (phase := last.phase) is not None:
         number += 1
         stream = last.stream
-        if stream is not None and stream.memory is not None and stream.encoder is not None:
+        if stream is not None and stream.run is not None and stream.encoder is not None:
             stream.encoded = len(stream.payloads)
-            stream.encoder(address_of(stream.memory), 0, stream.encoded)
+            stream.encoder(record_address(stream.run), 0, stream.encoded)
         yield f"phase {number} ({phase.op.name})", phase.payloads
         results, _ = simulate_phase(codec, [rank.phase for rank in ranks if rank.phase is not None])
         contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
-        if stream is not None and stream.memory is not None and stream.decoder is not None:
+        if stream is not None and stream.run is not None and stream.decoder is not None:
             stream.taken = len(results)
             places = (address_of(results), address_of(contributors))
-            stream.decoder(address_of(stream.memory), 0, stream.taken, *places)
+            stream.decoder(record_address(stream.run), 0, stream.taken, *places)
         if compiled:
             last.encode_in_parts(_CHECKED_ELEMENTS, compiled=True)
         for rank in ranks:

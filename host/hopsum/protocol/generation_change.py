@@ -135,7 +135,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
         # W2 holds again from here on.
         reduce.datagrams.flags.writeable = False
-        reduce.lent = ()
+        reduce.addresses = ()
 
 
 def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:

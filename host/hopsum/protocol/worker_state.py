@@ -195,8 +195,8 @@ class AllReduce:
     """The arrays that the results are put into."""
     discarded: bool = False
     """A change of generation has discarded results: whoever read some of them early reads them again."""
-    lent: tuple[int, ...] = ()
-    """What the compiled loop has to know of `datagrams` and `places`, from the first time on that it got them."""
+    addresses: tuple[int, ...] = ()
+    """Of `datagrams` and of the arrays of `places`, once the compiled loop has asked for them."""
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: NDArray[np.bool_] = field(init=False)

@@ -294,7 +294,7 @@ class Transport:
             emptied = [not some for some in arrived]
         with self._lock:
             if loop is not None and not is_plain and rest_is_here:
-                loop.take_rest(self._workers, time.monotonic())
+                loop.receive_rest(self._workers, time.monotonic())
             self._hand_over(arrived, emptied)
 
     def _hand_over(self, arrived: Sequence[Sequence[bytes | memoryview]], emptied: Sequence[bool]) -> None:

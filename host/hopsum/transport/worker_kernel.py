@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's loop for numba: receive RESULTs of all shards, take plain ones, send, without the interpreter lock.
 
-`worker_loop` fills the memory of `worker_layout` and calls `serve`; nothing else imports this module. The Python worker
-(`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not plain ends
-the call, and the Python worker goes on from there.
+`worker_loop` fills the records of `worker_layout` and calls `serve`; nothing else imports this module. The Python
+worker (`hopsum.protocol`) is the reference: each part below names the function whose effect it has. Whatever is not
+plain ends the call, and the Python worker continues from there.
 
 A RESULT is plain if it is for this worker, of an all-reduce in progress and with its operation, and the result that its
 slot waits for.
@@ -17,18 +17,52 @@ from __future__ import annotations
 import errno
 import select
 from math import inf
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from hopsum.codec.backends.jit import call_at, filled, inner, kernel, pointer, types
-from hopsum.transport import worker_layout as at
-
-i64, u64 = np.int64, np.uint64
+from hopsum.codec.backends.jit import (
+    Cells,
+    bits_at,
+    call_at,
+    doubles_at,
+    i16,
+    i32,
+    i64,
+    inner,
+    integers_at,
+    kernel,
+    octets_at,
+    record_at,
+    types,
+    u64,
+)
+from hopsum.codec.backends.stream_kernels import ChunkRun
+from hopsum.transport.worker_layout import (
+    FINGERPRINT,
+    GSO_BYTES_MAX,
+    HEADER_WORDS,
+    HOPSUM_BYTES,
+    NO_POSITION,
+    NO_ROW,
+    SEGMENTS_MAX,
+    STOP_DONE,
+    STOP_RECEIVE,
+    STOP_REST,
+    STOP_SEND,
+    STOP_STALE,
+    STOP_TIME,
+    STOP_WOKEN,
+    IoVector,
+    LoopState,
+    ReduceState,
+    ShardPolls,
+    ShardState,
+    VectorState,
+)
+from hopsum_base.records import record_bytes
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _EAGAIN, _EINTR = errno.EAGAIN, errno.EINTR
 _POLLIN, _POLLOUT = select.POLLIN, select.POLLOUT
+_CONTROL_BYTES = 24
 
 _recvmsg = types.ExternalFunction("recvmsg", types.intp(types.intc, types.intp, types.intc))
 _sendmsg = types.ExternalFunction("sendmsg", types.intp(types.intc, types.intp, types.intc))
@@ -37,60 +71,51 @@ _memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, ty
 _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, types.intp))
 _errno = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
-
-class WorkerMemory(NamedTuple):
-    """Pointers to the arrays of a call. Those from `open` to `open_position` are the worker's own, [slots] each.
-
-    Pointers, since numba counts the references of every array at every call of a part: that takes longer than the part.
-    """
-
-    job: Any
-    streams: Any
-    rows: Any
-    """int64[REDUCES_MAX, shards]: for each of `streams`, its row in each shard's `reduces`, or NO_ROW."""
-    words: Any
-    clocks: Any
-    reduces: Any
-    patterns: Any
-    """uint64[REDUCES_MAX, 2 * HEADER_WORDS]: for each of `reduces`, its RESULTs' header and which bits of it count."""
-    everybody: Any
-    """uint64[1]: the bitmap of all workers."""
-    open: Any
-    sent: Any
-    first_sent_at: Any
-    timeout_at: Any
-    due_at: Any
-    open_position: Any
-    fresh: Any
-    """int64[at least slots, and the datagrams of a train]"""
-    pending: Any
-    """int64[2 * slots]"""
-    headers: Any
-    """uint64, the same memory as the receive buffer"""
-    socket: Any
-    vectors: Any
-    """int64[2 * SEGMENTS_MAX]: an iovec for each datagram of a send"""
-
-
-_integers, _bits, _seconds = pointer(types.int64), pointer(types.uint64), pointer(types.float64)
-_octets = pointer(types.uint8)
+# Records and pointers, not arrays: numba counts the references of an array at each call of a part, which takes longer
+# than the part.
+loop_at = record_at(LoopState)
+_shard_at, _reduce_at, _vector_at = record_at(ShardState), record_at(ReduceState), record_at(VectorState)
+_polls_at, _iovector_at, _run_at = record_at(ShardPolls), record_at(IoVector), record_at(ChunkRun)
+_SHARD_BYTES, _REDUCE_BYTES, _VECTOR_BYTES = (
+    record_bytes(ShardState),
+    record_bytes(ReduceState),
+    record_bytes(VectorState),
+)
+_POLLS_BYTES, _IOVECTOR_BYTES = record_bytes(ShardPolls), record_bytes(IoVector)
 
 
 @inner
-def memory(a: Any, shard: Any) -> Any:
-    """Return the pointers of a shard; `a` has the addresses, for each shard in the order of `WorkerMemory`."""
-    i = shard * at.ADDRESSES
-    return WorkerMemory(
-        _integers(a[i]), _integers(a[i + 1]), _integers(a[i + 2]),
-        _integers(a[i + 3]), _seconds(a[i + 4]), _integers(a[i + 5]), _bits(a[i + 6]), _bits(a[i + 7]),
-        _integers(a[i + 8]), _integers(a[i + 9]), _seconds(a[i + 10]), _seconds(a[i + 11]), _seconds(a[i + 12]),
-        _integers(a[i + 13]), _integers(a[i + 14]), _integers(a[i + 15]), _bits(a[i + 16]), _integers(a[i + 17]),
-        _integers(a[i + 18]),
-    )  # fmt: skip
+def shard_of(loop: LoopState, index: int) -> ShardState:
+    """Return a shard's state."""
+    return _shard_at(loop.shards + index * _SHARD_BYTES)
 
 
 @inner
-def _swapped32(value: Any) -> Any:
+def _reduce_of(shard: ShardState, row: int) -> ReduceState:
+    """Return an all-reduce in progress at a shard."""
+    return _reduce_at(shard.reduces + row * _REDUCE_BYTES)
+
+
+@inner
+def _vector_of(loop: LoopState, row: int) -> VectorState:
+    """Return a vector in progress."""
+    return _vector_at(loop.vectors + row * _VECTOR_BYTES)
+
+
+@inner
+def _polls_of(loop: LoopState, index: int) -> ShardPolls:
+    """Return what a shard waits for."""
+    return _polls_at(loop.polls + index * _POLLS_BYTES)
+
+
+@inner
+def _iovector_of(shard: ShardState, number: int) -> IoVector:
+    """Return one of the vectors of a send."""
+    return _iovector_at(shard.vectors + number * _IOVECTOR_BYTES)
+
+
+@inner
+def _swapped32(value: int) -> int:
     """Return 32 bits in the other order of bytes."""
     # LLVM recognises the pattern and emits one bswap.
     low = ((value & u64(0xFF)) << u64(24)) | ((value & u64(0xFF00)) << u64(8))
@@ -98,131 +123,136 @@ def _swapped32(value: Any) -> Any:
 
 
 @inner
-def _find(m: Any, position: Any) -> Any:
+def _find(shard: ShardState, position: int) -> int:
     """Return the row of the all-reduce that has a position, -1 if none has (`StreamState.find`)."""
-    for row in range(m.words[at.REDUCES]):
-        if m.reduces[row * at.REDUCE_WORDS + at.FIRST] <= position < m.reduces[row * at.REDUCE_WORDS + at.END]:
+    for row in range(shard.reduce_count):
+        reduce = _reduce_of(shard, row)
+        if reduce.first <= position < reduce.end:
             return row
     return -1
 
 
 @inner
-def _is_held(m: Any, position: Any) -> Any:
+def _is_held(loop: LoopState, shard: ShardState, position: int) -> bool:
     """Say whether a result is here (`StreamState.is_held`, nothing being early)."""
-    row = _find(m, position)
+    row = _find(shard, position)
     if row < 0:
-        return position < m.words[at.STREAM_END]
-    reduce = row * at.REDUCE_WORDS
-    place = (position - m.reduces[reduce + at.FIRST]) * m.job[at.SHARDS]
-    return _octets(m.reduces[reduce + at.HELD_AT])[place] != 0
+        return position < shard.stream_end
+    reduce = _reduce_of(shard, row)
+    return octets_at(reduce.held)[(position - reduce.first) * loop.shard_count] != 0
 
 
 @inner
-def _measure(m: Any, round_trip_s: Any) -> None:
-    """Take a round trip (`RttEstimator.update`)."""
-    clocks = m.clocks
+def _update_rtt(shard: ShardState, round_trip_s: float) -> None:
+    """Update the estimates by a round trip (`RttEstimator.update`)."""
     # Same operations in the same order as in Python, so that both leave equal bits.
-    if m.words[at.MEASURES] == 0:
-        m.words[at.MEASURES] = 1
-        clocks[at.SRTT], clocks[at.RTTVAR] = round_trip_s, round_trip_s / 2
+    if not shard.has_srtt:
+        shard.has_srtt = True
+        shard.srtt_s, shard.rttvar_s = round_trip_s, round_trip_s / 2
     else:
-        clocks[at.RTTVAR] += 0.25 * (abs(clocks[at.SRTT] - round_trip_s) - clocks[at.RTTVAR])
-        clocks[at.SRTT] += 0.125 * (round_trip_s - clocks[at.SRTT])
-    clocks[at.RTO] = min(max(clocks[at.SRTT] + 4 * clocks[at.RTTVAR], clocks[at.RTO_MIN]), clocks[at.RTO_MAX])
+        shard.rttvar_s += 0.25 * (abs(shard.srtt_s - round_trip_s) - shard.rttvar_s)
+        shard.srtt_s += 0.125 * (round_trip_s - shard.srtt_s)
+    shard.rto_s = min(max(shard.srtt_s + 4 * shard.rttvar_s, shard.rto_min_s), shard.rto_max_s)
 
 
 @inner
-def _widen(m: Any, once: Any, first_sent_at: Any) -> None:
+def _on_ack(shard: ShardState, once: bool, first_sent_at: float) -> None:
     """Let the window know of one result (`CongestionWindow.on_ack`)."""
-    words = m.words
-    if once and first_sent_at >= m.clocks[at.HALVED_AT]:
-        m.clocks[at.HALVED_AT] = inf
-    words[at.WINDOW_RESULTS] += 1
-    if words[at.WINDOW_RESULTS] >= words[at.WINDOW]:
-        words[at.WINDOW_RESULTS] -= words[at.WINDOW]
-        if words[at.WINDOW] == words[at.SLOTS]:
-            words[at.WINDOW_RESULTS] %= words[at.WINDOW]
+    if once and first_sent_at >= shard.halved_at:
+        shard.halved_at = inf
+    shard.window_results += 1
+    if shard.window_results >= shard.window:
+        shard.window_results -= shard.window
+        if shard.window == shard.slots:
+            shard.window_results %= shard.window
         else:
-            words[at.WINDOW] += 1
+            shard.window += 1
 
 
 @inner
-def _settle(m: Any, slot: Any, position: Any) -> None:
+def _settle(shard: ShardState, slot: int, position: int) -> None:
     """Forget an open position that has its result (`RetransmitQueue.settle`)."""
-    if m.open[slot] != position:
+    if integers_at(shard.open)[slot] != position:
         return
-    m.open[slot], m.due_at[slot] = at.NO_POSITION, inf
-    sent = m.sent[slot]
+    integers_at(shard.open)[slot] = NO_POSITION
+    doubles_at(shard.due_at)[slot] = inf
+    sent = integers_at(shard.sent)[slot]
     if sent == 0:
         return
-    m.words[at.ON_THE_WAY] -= 1
-    once, first_sent_at, now = sent == 1, m.first_sent_at[slot], m.clocks[at.NOW]
-    # `instant`: one measurement for all results of a train.
-    if once and now != m.clocks[at.MEASURED_AT]:
-        m.clocks[at.MEASURED_AT] = now
-        _measure(m, now - first_sent_at)
-    _widen(m, once, first_sent_at)
+    shard.on_the_way -= 1
+    once, first_sent_at = sent == 1, doubles_at(shard.first_sent_at)[slot]
+    # One measurement for all results of a batch.
+    if once and shard.now != shard.measured_at:
+        shard.measured_at = shard.now
+        _update_rtt(shard, shard.now - first_sent_at)
+    _on_ack(shard, once, first_sent_at)
 
 
 @inner
-def _open_next(m: Any, slot: Any, position: Any) -> None:
+def _open(shard: ShardState, slot: int, position: int) -> None:
+    """Let a position be sent (`RetransmitQueue.open`)."""
+    integers_at(shard.open)[slot] = position
+    integers_at(shard.sent)[slot] = 0
+    doubles_at(shard.due_at)[slot] = inf
+    integers_at(shard.fresh)[shard.fresh_count] = position
+    shard.fresh_count += 1
+
+
+@inner
+def _open_next(loop: LoopState, shard: ShardState, slot: int, position: int) -> None:
     """Open what a slot may send after a position (`StreamState.next_open`)."""
-    words = m.words
-    position += words[at.SLOTS]
-    while _is_held(m, position):
-        position += words[at.SLOTS]
-    m.open_position[slot] = position
-    if position < words[at.OPEN_END] and m.open[slot] != position:
-        m.open[slot], m.sent[slot], m.due_at[slot] = position, 0, inf
-        m.fresh[words[at.NEW]] = position
-        words[at.NEW] += 1
+    position += shard.slots
+    while _is_held(loop, shard, position):
+        position += shard.slots
+    integers_at(shard.open_position)[slot] = position
+    if position < shard.open_end and integers_at(shard.open)[slot] != position:
+        _open(shard, slot, position)
 
 
 @inner
-def _take(m: Any, offset: Any, size: Any) -> Any:
+def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) -> int:
     """Take the datagram at an offset of the buffer if it is plain; return its all-reduce's row, or -1."""
-    first, words = offset >> 3, m.words
-    w0, w1, w2, w3 = m.headers[first], m.headers[first + 1], m.headers[first + 2], m.headers[first + 3]
+    headers = bits_at(shard.buffer + offset)
+    w0, w1, w2, w3 = headers[0], headers[1], headers[2], headers[3]
     # Numbers on the wire are big-endian, the words were loaded little-endian: the slot is the last two bytes of the
     # first word.
     slot = i64(((w0 >> u64(40)) & u64(0xFF00)) | (w0 >> u64(56)))
     round_ = i64(_swapped32(w1 >> u64(32)))
-    if slot >= words[at.SLOTS] or round_ < 1:
+    if slot >= shard.slots or round_ < 1:
         return -1
-    position = words[at.BASE] + (round_ - 1) * words[at.SLOTS] + slot
-    row = _find(m, position)
+    position = shard.base + (round_ - 1) * shard.slots + slot
+    row = _find(shard, position)
     # Only the result that its slot waits for is plain. Early ones and copies go to the Python worker.
-    if row < 0 or m.open_position[slot] != position:
+    if row < 0 or integers_at(shard.open_position)[slot] != position:
         return -1
-    reduce, pattern = row * at.REDUCE_WORDS, row * 2 * at.HEADER_WORDS
-    result_bytes = m.reduces[reduce + at.RESULT_BYTES]
-    if size != result_bytes + at.HOPSUM_BYTES:
+    reduce = _reduce_of(shard, row)
+    if size != reduce.result_bytes + HOPSUM_BYTES:
         return -1
-    for word in range(at.HEADER_WORDS):
+    pattern = bits_at(shard.patterns + row * 16 * HEADER_WORDS)
+    for word in range(HEADER_WORDS):
         # One exclusive-or per word compares all header fields that a RESULT of this all-reduce has fixed.
-        differing = m.headers[first + word] ^ m.patterns[pattern + word]
-        if differing & m.patterns[pattern + at.HEADER_WORDS + word] != u64(0):
+        if (headers[word] ^ pattern[word]) & pattern[HEADER_WORDS + word] != u64(0):
             return -1
     contributors = (_swapped32(w2 >> u64(32)) << u64(32)) | _swapped32(w3 & u64(0xFFFFFFFF))
-    if contributors == u64(0) or contributors > m.everybody[0]:
+    if contributors == u64(0) or contributors > shard.everybody:
         return -1
-    # The arrays have the results of all shards: the chunks of one lie `shards` apart.
-    index = (position - m.reduces[reduce + at.FIRST]) * m.job[at.SHARDS]
-    result_at = m.reduces[reduce + at.RESULTS_AT] + index * result_bytes
+    # The arrays have the results of all shards: the chunks of one lie `shard_count` apart.
+    index = (position - reduce.first) * loop.shard_count
     # Straight from the receive buffer into the caller's results: the only copy in user space.
-    _memcpy(result_at, words[at.BUFFER_AT] + offset + at.HOPSUM_BYTES, result_bytes)
-    _bits(m.reduces[reduce + at.CONTRIBUTORS_AT])[index] = contributors
-    _octets(m.reduces[reduce + at.HELD_AT])[index] = 1
-    m.reduces[reduce + at.MISSING] -= 1
-    m.streams[m.reduces[reduce + at.STREAM] * at.STREAM_WORDS + at.LEFT] -= 1
-    words[at.RESULTS] += 1
-    _settle(m, slot, position)
-    _open_next(m, slot, position)
+    source = shard.buffer + offset + HOPSUM_BYTES
+    _memcpy(reduce.results + index * reduce.result_bytes, source, reduce.result_bytes)
+    bits_at(reduce.contributors)[index] = contributors
+    octets_at(reduce.held)[index] = 1
+    reduce.missing -= 1
+    _vector_of(loop, reduce.vector).missing -= 1
+    shard.results += 1
+    _settle(shard, slot, position)
+    _open_next(loop, shard, slot, position)
     return row
 
 
 @inner
-def _sort(positions: Any, count: Any) -> None:
+def _sort(positions: Cells[int], count: int) -> None:
     """Sort positions, which are nearly in order."""
     # Insertion sort: RESULTs come nearly in order, so it is linear, and it needs no memory.
     for number in range(1, count):
@@ -234,417 +264,419 @@ def _sort(positions: Any, count: Any) -> None:
 
 
 @inner
-def _gather(m: Any) -> Any:
+def _gather(shard: ShardState) -> int:
     """Fill `fresh` with all that waits to be sent for the first time; return the room that the window has for it."""
-    words, oldest = m.words, i64(at.NO_POSITION)
-    for slot in range(words[at.SLOTS]):
-        oldest = min(oldest, m.open[slot])
-    words[at.NEW] = 0
+    opened, sent, fresh = integers_at(shard.open), integers_at(shard.sent), integers_at(shard.fresh)
+    slots, oldest, count = shard.slots, i64(NO_POSITION), i64(0)
+    for slot in range(slots):
+        oldest = min(oldest, opened[slot])
     # From the slot of the oldest on, the open positions are almost sorted already.
-    start = oldest % words[at.SLOTS]
-    for step in range(words[at.SLOTS]):
-        slot = start + step if start + step < words[at.SLOTS] else start + step - words[at.SLOTS]
-        if m.sent[slot] == 0 and m.open[slot] != at.NO_POSITION:
-            m.fresh[words[at.NEW]] = m.open[slot]
-            words[at.NEW] += 1
-    _sort(m.fresh, words[at.NEW])
-    room = words[at.WINDOW] - words[at.ON_THE_WAY]
-    if room <= 0 and words[at.NEW] > 0 and m.fresh[0] == oldest:
+    start = oldest % slots
+    for step in range(slots):
+        slot = start + step if start + step < slots else start + step - slots
+        if sent[slot] == 0 and opened[slot] != NO_POSITION:
+            fresh[count] = opened[slot]
+            count += 1
+    _sort(fresh, count)
+    shard.fresh_count = count
+    room = shard.window - shard.on_the_way
+    if room <= 0 and count > 0 and fresh[0] == oldest:
         return 1
     return max(room, 0)
 
 
 @inner
-def _choose(m: Any) -> None:
+def choose(shard: ShardState) -> None:
     """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.take`)."""
-    words, clocks = m.words, m.clocks
+    opened, fresh, pending = integers_at(shard.open), integers_at(shard.fresh), integers_at(shard.pending)
     # With a full window all that was opened may go: no pass over all slots is needed.
-    if words[at.WINDOW] < words[at.SLOTS] or words[at.NARROW] == 1:
-        room = _gather(m)
-        words[at.NARROW] = 1 if words[at.NEW] > room else 0
-        words[at.NEW] = min(words[at.NEW], room)
+    if shard.window < shard.slots or shard.window_held:
+        room = _gather(shard)
+        shard.window_held = shard.fresh_count > room
+        shard.fresh_count = min(shard.fresh_count, room)
     else:
-        _sort(m.fresh, words[at.NEW])
+        _sort(fresh, shard.fresh_count)
     left = 0
-    for number in range(words[at.PENDING], words[at.PENDING_END]):
-        position = m.pending[number]
-        if m.open[position % words[at.SLOTS]] == position:  # else its result came first
-            m.pending[left] = position
+    for number in range(shard.pending_first, shard.pending_end):
+        position = pending[number]
+        if opened[position % shard.slots] == position:  # else its result came first
+            pending[left] = position
             left += 1
-    now, wait_s = clocks[at.NOW], min(clocks[at.RTO], clocks[at.RETRANSMIT_MAX])
-    for number in range(words[at.NEW]):
-        position = m.fresh[number]
-        slot = position % words[at.SLOTS]
-        if m.open[slot] != position:  # its result came in the same train
+    now, timeout_at = shard.now, shard.now + min(shard.rto_s, shard.retransmit_max_s)
+    due_at = min(timeout_at, now + shard.flush_after_s)
+    for number in range(shard.fresh_count):
+        position = fresh[number]
+        slot = position % shard.slots
+        if opened[slot] != position:  # its result came in the same batch
             continue
-        m.pending[left] = position
+        pending[left] = position
         left += 1
-        m.sent[slot], m.first_sent_at[slot], m.timeout_at[slot] = 1, now, now + wait_s
-        m.due_at[slot] = min(now + wait_s, now + clocks[at.FLUSH_AFTER])
+        integers_at(shard.sent)[slot] = 1
+        doubles_at(shard.first_sent_at)[slot] = now
+        doubles_at(shard.timeout_at)[slot] = timeout_at
+        doubles_at(shard.due_at)[slot] = due_at
         # The caller reckoned with what was on the way when the call began.
-        clocks[at.LIMIT_AT] = min(clocks[at.LIMIT_AT], m.due_at[slot])
-        words[at.ON_THE_WAY] += 1
-        words[at.UPDATES] += 1
-    words[at.PENDING], words[at.PENDING_END], words[at.NEW] = 0, left, 0
+        shard.limit_at = min(shard.limit_at, due_at)
+        shard.on_the_way += 1
+        shard.updates += 1
+    shard.pending_first, shard.pending_end, shard.fresh_count = 0, left, 0
 
 
 @inner
-def _collect(m: Any) -> Any:
+def _collect(shard: ShardState) -> int:
     """Point `vectors` at the datagrams of the next send. Return their number, 0 if nothing is pending.
 
     Datagrams of a send have one size. Neighbours in memory share a vector.
     """
-    words, count, used, size = m.words, 0, 0, i64(0)
-    while words[at.PENDING] < words[at.PENDING_END]:
-        position = m.pending[words[at.PENDING]]
-        row = _find(m, position)
-        if row < 0 or m.open[position % words[at.SLOTS]] != position:  # its result came first
-            words[at.PENDING] += 1
+    count, used, size, end_at = i64(0), i64(0), i64(0), i64(0)
+    while shard.pending_first < shard.pending_end:
+        position = integers_at(shard.pending)[shard.pending_first]
+        row = _find(shard, position)
+        # Else its result came first.
+        if row < 0 or integers_at(shard.open)[position % shard.slots] != position:
+            shard.pending_first += 1
             continue
-        reduce = row * at.REDUCE_WORDS
-        update_bytes = m.reduces[reduce + at.UPDATE_BYTES]
+        reduce = _reduce_of(shard, row)
         # The kernel takes 64 segments and 64 KB in one send with UDP_SEGMENT.
-        most = min(at.SEGMENTS_MAX, at.GSO_BYTES_MAX // update_bytes) if words[at.CUTS] == 1 else 1
-        if count > 0 and (update_bytes != size or count >= most):
+        most = min(SEGMENTS_MAX, GSO_BYTES_MAX // reduce.update_bytes) if shard.gso else 1
+        if count > 0 and (reduce.update_bytes != size or count >= most):
             break
-        address = m.reduces[reduce + at.UPDATES_AT] + (position - m.reduces[reduce + at.FIRST]) * update_bytes
-        # Neighbours in the stream are neighbours in memory: a train is mostly one vector.
-        if count > 0 and m.vectors[2 * used - 2] + m.vectors[2 * used - 1] == address:
-            m.vectors[2 * used - 1] += update_bytes
+        size = reduce.update_bytes
+        address = reduce.datagrams + (position - reduce.first) * size
+        # Neighbours in the stream are neighbours in memory: a batch is mostly one vector.
+        if count > 0 and end_at == address:
+            _iovector_of(shard, used - 1).bytes += size
         else:
-            m.vectors[2 * used], m.vectors[2 * used + 1] = address, update_bytes
+            vector = _iovector_of(shard, used)
+            vector.address, vector.bytes = address, size
             used += 1
-        size, count, words[at.PENDING] = update_bytes, count + 1, words[at.PENDING] + 1
-    m.socket[at.TX + 3] = used
-    m.socket[at.TX_CONTROL + 2] = size
-    m.socket[at.TX + 5] = 24 if words[at.CUTS] == 1 else 0
+        end_at = address + size
+        count += 1
+        shard.pending_first += 1
+    shard.send.vector_count = used
+    shard.send_control.value = i32(size)
+    shard.send.control_bytes = _CONTROL_BYTES if shard.gso else 0
     return count
 
 
 @inner
-def _send_pending(m: Any) -> None:
+def _send_pending(loop: LoopState, shard: ShardState) -> None:
     """Give the kernel what is pending, as far as it has room."""
-    words = m.words
     while True:
-        first = words[at.PENDING]
-        count = _collect(m)
+        first = shard.pending_first
+        count = _collect(shard)
         if count == 0:
             return
-        if _sendmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.TX, _MSG_DONTWAIT) < 0:
+        if _sendmsg(i32(shard.fd), shard.send_address, _MSG_DONTWAIT) < 0:
             # Nothing of it was sent: sendmsg with segments is all or nothing.
-            words[at.PENDING] = first
-            words[at.BLOCKED] = 1
+            shard.pending_first = first
+            shard.is_blocked = True
             if _errno()[0] != _EAGAIN:
-                words[at.ENDED] = m.job[at.STOP] = at.STOP_SEND
-                words[at.ERRNO] = _errno()[0]
+                shard.errno = i64(_errno()[0])
+                shard.ended = loop.stop = STOP_SEND
             return
-        words[at.SENDS] += 1
-        words[at.DATAGRAMS_SENT] += count
-        words[at.BYTES_SENT] += count * m.socket[at.TX_CONTROL + 2]
+        shard.sends += 1
+        shard.datagrams_sent += count
+        shard.bytes_sent += count * i64(shard.send_control.value)
 
 
 @inner
-def _open_ready(m: Any) -> None:
+def _open_ready(shard: ShardState) -> None:
     """Open the chunks that got payloads, in the order of the stream (`StreamState.release`)."""
-    words = m.words
-    for row in range(words[at.REDUCES]):
-        reduce = row * at.REDUCE_WORDS
-        first, end = m.reduces[reduce + at.FIRST], m.reduces[reduce + at.END]
-        ready = first + m.reduces[reduce + at.READY]
-        if words[at.OPEN_END] < ready:
-            if m.reduces[reduce + at.OPENS] == 0:  # R2
+    for row in range(shard.reduce_count):
+        reduce = _reduce_of(shard, row)
+        ready = reduce.first + reduce.ready
+        if shard.open_end < ready:
+            if not reduce.may_open:  # R2
                 return
-            for position in range(words[at.OPEN_END], ready):
-                slot = position % words[at.SLOTS]
+            for position in range(shard.open_end, ready):
+                slot = position % shard.slots
                 # W1: a slot whose earlier round is not held opens this position when it is (`_open_next`).
-                if m.open_position[slot] == position:
-                    m.open[slot], m.sent[slot], m.due_at[slot] = position, 0, inf
-                    m.fresh[words[at.NEW]] = position
-                    words[at.NEW] += 1
-            words[at.OPEN_END] = ready
-        if ready < end:
+                if integers_at(shard.open_position)[slot] == position:
+                    _open(shard, slot, position)
+            shard.open_end = ready
+        if ready < reduce.end:
             return
 
 
 @inner
-def _hand_out(a: Any, number: Any, made: Any, end: Any) -> None:
+def _hand_out(loop: LoopState, number: int, made: int, end: int) -> None:
     """Put the payloads of a vector's chunks from `made` on into the datagrams of their shards, and open them."""
-    first = memory(a, i64(0))
-    shards, stream = first.job[at.SHARDS], number * at.STREAM_WORDS
-    for shard in range(shards):
-        m, row = memory(a, shard), first.rows[number * shards + shard]
-        if row == at.NO_ROW:
+    shards, vector = loop.shard_count, _vector_of(loop, number)
+    for index in range(shards):
+        shard = shard_of(loop, index)
+        row = integers_at(loop.rows)[number * shards + index]
+        if row == NO_ROW:
             continue
-        reduce = row * at.REDUCE_WORDS
-        size = m.reduces[reduce + at.UPDATE_BYTES]
-        payload_bytes = size - at.HOPSUM_BYTES
+        reduce = _reduce_of(shard, row)
+        payload_bytes = reduce.update_bytes - HOPSUM_BYTES
         # Chunk c of the vector is chunk c // shards of shard c mod shards.
-        for place in range((made - shard + shards - 1) // shards, (end - shard + shards - 1) // shards):
-            target = m.reduces[reduce + at.UPDATES_AT] + place * size + at.HOPSUM_BYTES
-            source = first.streams[stream + at.PAYLOADS_AT] + (place * shards + shard) * payload_bytes
-            _memcpy(target, source, payload_bytes)
-        m.reduces[reduce + at.READY] = (end - shard + shards - 1) // shards
-        _open_ready(m)
-        m.words[at.CAME] = 1
+        for place in range((made - index + shards - 1) // shards, (end - index + shards - 1) // shards):
+            target = reduce.datagrams + place * reduce.update_bytes + HOPSUM_BYTES
+            _memcpy(target, vector.payloads + (place * shards + index) * payload_bytes, payload_bytes)
+        reduce.ready = (end - index + shards - 1) // shards
+        _open_ready(shard)
+        shard.has_work = True
 
 
 @inner
-def _begin(m: Any, number: Any) -> Any:
+def _begin(loop: LoopState, vector: VectorState) -> bool:
     """Begin the codes of a vector if its ranges are summed. Say whether they have begun."""
-    streams, stream = m.streams, number * at.STREAM_WORDS
-    if streams[stream + at.BEGIN_AT] == 0:
+    if vector.begin == 0:
         return True
-    for row in range(streams[stream + at.RANGES], streams[stream + at.RANGES_END]):
-        if streams[row * at.STREAM_WORDS + at.LEFT] > 0:
+    for row in range(vector.ranges_first, vector.ranges_end):
+        if _vector_of(loop, row).missing > 0:
             return False
-    codes = streams[stream + at.CODES_AT]
-    sums = (streams[stream + at.FIRST_AT], streams[stream + at.REST_AT])
-    call_at(streams[stream + at.BEGIN_AT], (codes, streams[stream + at.SENT_AT], streams[stream + at.BEFORE], *sums))
-    if _integers(codes)[0] == 0:
-        streams[stream + at.BEGIN_AT] = 0
+    sums = (vector.first_sums, vector.rest_sums)
+    call_at(vector.begin, (vector.codec, vector.ranges_sent, vector.lanes_before, *sums))
+    if not _run_at(vector.codec).has_fault:
+        vector.begin = 0
         return True
     # The ranks skip, or differ in something: Python has the words for it.
-    streams[stream + at.CODES_AT] = 0
-    m.job[at.STOP] = at.STOP_DONE
+    vector.codec = 0
+    loop.stop = STOP_DONE
     return False
 
 
 @inner
-def _encode_train(a: Any) -> Any:
+def encode_batch(loop: LoopState) -> bool:
     """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
-    m = memory(a, i64(0))
-    job, streams = m.job, m.streams
-    for number in range(job[at.STREAMS]):
-        stream = number * at.STREAM_WORDS
-        made, chunks = streams[stream + at.MADE], streams[stream + at.CHUNKS]
-        if made < chunks:
+    for number in range(loop.vector_count):
+        vector = _vector_of(loop, number)
+        made = vector.encoded
+        if made < vector.chunks:
             # A window ahead of what is here keeps the network busy. More would keep the caller from its messages.
-            ahead = made - (chunks - streams[stream + at.LEFT])
-            if streams[stream + at.CODES_AT] == 0 or ahead >= job[at.WINDOW_ALL] + 2 * job[at.TRAIN]:
+            ahead = made - (vector.chunks - vector.missing)
+            if vector.codec == 0 or ahead >= loop.window_all + 2 * loop.batch_chunks:
                 return False
-            if not _begin(m, number):
+            if not _begin(loop, vector):
                 return False
-            # R2 holds the vector back. One train of it lets the workers see that.
-            if streams[stream + at.BEGINS] == 0 and made > 0:
+            # R2 holds the vector back. One batch of it lets the workers see that.
+            if not vector.may_open and made > 0:
                 return False
-            end = min(made + job[at.TRAIN], chunks)
-            call_at(streams[stream + at.ENCODE_AT], (streams[stream + at.CODES_AT], made, end))
-            _hand_out(a, number, made, end)
-            streams[stream + at.MADE] = end
-            if streams[stream + at.BEGINS] == 0:
+            end = min(made + loop.batch_chunks, vector.chunks)
+            call_at(vector.encode, (vector.codec, made, end))
+            _hand_out(loop, number, made, end)
+            vector.encoded = end
+            if not vector.may_open:
                 # The caller has to ask peers for what opens it, and to hear them.
-                job[at.STOP] = at.STOP_TIME
+                loop.stop = STOP_TIME
             return True
-        if streams[stream + at.BEGINS] == 0:
+        if not vector.may_open:
             return False
     return False
 
 
 @inner
-def _decode_train(m: Any, number: Any) -> Any:
+def _decode_batch(loop: LoopState, vector: VectorState) -> bool:
     """Decode the next sums of a vector that are here in order. Say whether there were any."""
-    streams, stream = m.streams, number * at.STREAM_WORDS
     # With a quorum, sums may come before this rank's codes begin.
-    if streams[stream + at.DECODE_AT] == 0 or streams[stream + at.BEGIN_AT] != 0:
+    if vector.decode == 0 or vector.begin != 0:
         return False
-    taken, held = streams[stream + at.TAKEN], _octets(streams[stream + at.HERE_AT])
+    taken, held = vector.taken, octets_at(vector.held)
     # The mean may overwrite the vector, so a chunk is encoded before its sum is decoded.
-    end = min(taken + m.job[at.TRAIN], streams[stream + at.MADE])
+    end = min(taken + loop.batch_chunks, vector.encoded)
     here = taken
     while here < end and held[here] != 0:
         here += 1
     if here == taken:
         return False
-    codes = streams[stream + at.CODES_AT]
-    given = (codes, taken, here, streams[stream + at.SUMS_AT], streams[stream + at.WHOSE_AT])
-    call_at(streams[stream + at.DECODE_AT], given)
-    if _integers(codes)[0] != 0:
+    call_at(vector.decode, (vector.codec, taken, here, vector.results, vector.contributors))
+    if _run_at(vector.codec).has_fault:
         # The codec words the error when it gets all sums.
-        streams[stream + at.DECODE_AT] = 0
+        vector.decode = 0
         return False
-    streams[stream + at.TAKEN] = here
+    vector.taken = here
     return True
 
 
 @inner
-def _decode_any(m: Any) -> Any:
-    """Decode a train of some vector. Say whether there was one."""
-    for number in range(m.job[at.STREAMS]):  # noqa: SIM110  (numba compiles no generator here)
-        if _decode_train(m, number):
+def decode_any(loop: LoopState) -> bool:
+    """Decode a batch of some vector. Say whether there was one."""
+    for number in range(loop.vector_count):  # noqa: SIM110  (numba compiles no generator here)
+        if _decode_batch(loop, _vector_of(loop, number)):
             return True
     return False
 
 
 @inner
-def _take_rows(m: Any) -> None:
-    """Take the datagrams in the buffer from REST on, until one is not plain, or an all-reduce is complete."""
-    words = m.words
-    size = words[at.SEGMENT]
-    while words[at.REST] < words[at.RECEIVED]:
-        given = min(size, words[at.RECEIVED] - words[at.REST])
+def _receive_results(loop: LoopState, shard: ShardState) -> None:
+    """Take the datagrams in the buffer from `rest` on, until one is not plain, or an all-reduce is complete."""
+    size = shard.segment
+    while shard.rest < shard.received:
+        given = min(size, shard.received - shard.rest)
         # The buffer is read by words of 8 bytes.
-        row = _take(m, words[at.REST], given) if size % 8 == 0 and given > at.HOPSUM_BYTES else -1
+        plain = size % 8 == 0 and given > HOPSUM_BYTES
+        row = _receive_result(loop, shard, shard.rest, given) if plain else -1
         if row < 0:
-            words[at.ENDED] = m.job[at.STOP] = at.STOP_REST
+            shard.ended = loop.stop = STOP_REST
             return
-        words[at.REST] += given
-        stream = m.reduces[row * at.REDUCE_WORDS + at.STREAM] * at.STREAM_WORDS
-        if m.streams[stream + at.LEFT] == 0 and m.streams[stream + at.QUIET] == 0:
-            m.job[at.STOP] = at.STOP_DONE
+        shard.rest += given
+        reduce = _reduce_of(shard, row)
+        vector = _vector_of(loop, reduce.vector)
+        if vector.missing == 0 and not vector.is_ranges:
+            loop.stop = STOP_DONE
             return
 
 
 @inner
-def _receive(m: Any) -> Any:
+def _receive(shard: ShardState) -> bool:
     """Let one call of the kernel fill the buffer. Return whether it did."""
-    words, socket = m.words, m.socket
-    socket[at.RX + 5] = 24 if words[at.JOINED] == 1 else 0
-    size = _recvmsg(words[at.FD], words[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
+    shard.receive.control_bytes = _CONTROL_BYTES if shard.gro else 0
+    size = _recvmsg(i32(shard.fd), shard.receive_address, _MSG_DONTWAIT)
     if size < 0:
         return False
-    # msg_controllen after the call.
-    joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
-    segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else max(size, 1)
-    words[at.REST], words[at.RECEIVED], words[at.SEGMENT] = 0, size, segment
-    words[at.RECEIVES] += 1
-    words[at.DATAGRAMS_RECEIVED] += max((size + segment - 1) // segment, 1)
-    words[at.BYTES_RECEIVED] += size
+    # The kernel has set control_bytes, and nothing but UDP_GRO's message was asked for.
+    joined = shard.receive.control_bytes > 0
+    segment = max(i64(shard.receive_control.value), 1) if joined else max(size, 1)
+    shard.rest, shard.received, shard.segment = 0, size, segment
+    shard.receives += 1
+    shard.datagrams_received += max((size + segment - 1) // segment, 1)
+    shard.bytes_received += size
     return True
 
 
 @inner
-def take_train(m: Any) -> None:
-    """Take the datagrams in the buffer from REST on, at the time NOW, and choose what is to be sent then."""
-    _take_rows(m)
-    _choose(m)
+def handle_batch(loop: LoopState, shard: ShardState) -> None:
+    """Take the datagrams in the buffer from `rest` on, at the time `now`, and choose what is to be sent then."""
+    _receive_results(loop, shard)
+    choose(shard)
 
 
 @inner
-def _now_s(m: Any) -> Any:
+def _now(shard: ShardState) -> float:
     """Return the time as `time.monotonic` has it."""
     # The clock of time.monotonic, so that times of both worlds compare.
-    _clock_gettime(_CLOCK_MONOTONIC, m.words[at.SOCKET_AT] + 8 * at.TIME)
-    return m.socket[at.TIME] + m.socket[at.TIME + 1] * 1e-9
+    _clock_gettime(_CLOCK_MONOTONIC, shard.clock_address)
+    return shard.clock.seconds + shard.clock.nanoseconds * 1e-9
 
 
 @inner
-def _wait(a: Any) -> None:
+def _wait(loop: LoopState) -> None:
     """Wait for datagrams, for room where the kernel had none, for a waker, and for the limit.
 
-    Encode or decode a train in the place of waiting.
+    Encode or decode a batch in the place of waiting.
     """
-    first = memory(a, i64(0))
-    job, polls = first.job, _integers(first.job[at.POLLS_AT])
     limit_at, on_the_way, window = inf, i64(0), i64(0)
-    for shard in range(job[at.SHARDS]):
-        m = memory(a, shard)
-        limit_at = min(limit_at, m.clocks[at.LIMIT_AT])
-        on_the_way += m.words[at.ON_THE_WAY]
-        window += m.words[at.WINDOW]
-        wanted = _POLLIN | _POLLOUT if m.words[at.BLOCKED] == 1 else _POLLIN
-        polls[2 * shard] = m.words[at.FD] | wanted << 32
-        polls[2 * shard + 1] = m.words[at.WAKER] | _POLLIN << 32
-    left_s = limit_at - _now_s(first)
-    # An idle network costs more than a caller who has to wait for a train.
-    may_work = left_s > 0 or on_the_way < min(job[at.TRAIN], window)
-    has_worked = may_work and (_encode_train(a) or _decode_any(first))
+    for index in range(loop.shard_count):
+        shard, polls = shard_of(loop, index), _polls_of(loop, index)
+        limit_at = min(limit_at, shard.limit_at)
+        on_the_way += shard.on_the_way
+        window += shard.window
+        polls.socket.fd, polls.waker.fd = i32(shard.fd), i32(shard.waker)
+        polls.socket.events = i16(_POLLIN | _POLLOUT if shard.is_blocked else _POLLIN)
+        polls.waker.events = i16(_POLLIN)
+        polls.socket.revents = polls.waker.revents = i16(0)
+    first = shard_of(loop, 0)
+    left_s = limit_at - _now(first)
+    # An idle network costs more than a caller who has to wait for a batch.
+    may_work = left_s > 0 or on_the_way < min(loop.batch_chunks, window)
+    has_worked = may_work and (encode_batch(loop) or decode_any(loop))
     if has_worked:
         # There may be more to do: only look whether somebody wants the caller.
         left_s = 0.0
-    elif job[at.STOP] != 0:
+    elif loop.stop != 0:
         # The codes of a vector cannot begin here: nothing will come that ends the wait.
         return
     left_s = max(left_s, 0.0)
-    time = _integers(job[at.TIME_AT])
-    time[0] = i64(left_s)
-    time[1] = i64((left_s - i64(left_s)) * 1e9)
-    ready = _ppoll(job[at.POLLS_AT], 2 * job[at.SHARDS], job[at.TIME_AT], 0)
+    loop.wait.seconds = i64(left_s)
+    loop.wait.nanoseconds = i64((left_s - i64(left_s)) * 1e9)
+    ready = _ppoll(loop.polls, 2 * loop.shard_count, loop.wait_address, 0)
     # A signal ends the call, so that Python can handle it.
     if ready < 0:
-        job[at.STOP] = at.STOP_WOKEN
+        loop.stop = STOP_WOKEN
     # The limit counts here only, so that no timer fires while its result lies unread in a socket.
-    elif ready == 0 and not has_worked and limit_at <= _now_s(first):
-        job[at.STOP] = at.STOP_TIME
-    # revents are the upper 16 bits of a pollfd as one little-endian word.
-    for shard in range(job[at.SHARDS]):
-        if polls[2 * shard + 1] >> 48 != 0:
-            job[at.STOP] = at.STOP_WOKEN
-        words, found = memory(a, shard).words, polls[2 * shard] >> 48
-        if found & _POLLOUT:
-            words[at.BLOCKED] = 0
+    elif ready == 0 and not has_worked and limit_at <= _now(first):
+        loop.stop = STOP_TIME
+    for index in range(loop.shard_count):
+        shard, polls = shard_of(loop, index), _polls_of(loop, index)
+        if polls.waker.revents != 0:
+            loop.stop = STOP_WOKEN
+        if polls.socket.revents & _POLLOUT:
+            shard.is_blocked = False
         # Readable, or the socket has an error to tell.
-        if found & ~_POLLOUT:
-            words[at.EMPTY] = 0
+        if polls.socket.revents & ~_POLLOUT:
+            shard.is_empty = False
 
 
 @inner
-def _turn(m: Any) -> Any:
-    """Take, send or receive one train of a shard. Say whether there was anything to do."""
-    words = m.words
-    if words[at.CAME] == 1:
-        m.clocks[at.NOW] = _now_s(m)
-        words[at.CAME] = 0
-        take_train(m)
-    elif words[at.PENDING] < words[at.PENDING_END] and words[at.BLOCKED] == 0:
-        _send_pending(m)
-    elif words[at.EMPTY] == 1:
+def _turn(loop: LoopState, shard: ShardState) -> bool:
+    """Take, send or receive one batch of a shard. Say whether there was anything to do."""
+    if shard.has_work:
+        shard.now = _now(shard)
+        shard.has_work = False
+        handle_batch(loop, shard)
+    elif shard.pending_first < shard.pending_end and not shard.is_blocked:
+        _send_pending(loop, shard)
+    elif shard.is_empty:
         return False
-    # Receive until the socket is empty before waiting: ppoll costs as much as a train of results.
-    elif _receive(m):
-        words[at.CAME] = 1
+    # Receive until the socket is empty before waiting: ppoll costs as much as a batch of results.
+    elif _receive(shard):
+        shard.has_work = True
     elif _errno()[0] == _EAGAIN:
-        words[at.EMPTY] = 1
+        shard.is_empty = True
         return False
     elif _errno()[0] != _EINTR:
-        words[at.ENDED] = m.job[at.STOP] = at.STOP_RECEIVE
-        words[at.ERRNO] = _errno()[0]
+        shard.errno = i64(_errno()[0])
+        shard.ended = loop.stop = STOP_RECEIVE
     return True
 
 
 @inner
-def _serve(a: Any) -> None:
-    first = memory(a, i64(0))
-    job = first.job
-    job[at.STOP] = 0
-    for shard in range(job[at.SHARDS]):
-        words = memory(a, shard).words
-        words[at.ENDED] = words[at.ERRNO] = words[at.BLOCKED] = words[at.EMPTY] = 0
-        words[at.NEW] = words[at.PENDING] = words[at.PENDING_END] = 0
+def reset(loop: LoopState) -> None:
+    """Forget what the last call has left behind."""
+    loop.stop = 0
+    for index in range(loop.shard_count):
+        shard = shard_of(loop, index)
+        shard.ended = shard.errno = 0
+        shard.is_blocked = shard.is_empty = False
+        shard.fresh_count = shard.pending_first = shard.pending_end = 0
+        shard.results = shard.updates = 0
+        shard.receives = shard.datagrams_received = shard.bytes_received = 0
+        shard.sends = shard.datagrams_sent = shard.bytes_sent = 0
         # Datagrams that the last call left behind one that was not plain.
-        words[at.CAME] = 1
-    while job[at.STOP] == 0:
+        shard.has_work = True
+        # What Python opened since the last call is not in `fresh`: look at all slots once.
+        shard.window_held = True
+
+
+@inner
+def _serve(loop: LoopState) -> None:
+    reset(loop)
+    while loop.stop == 0:
         has_done = False
-        for shard in range(job[at.SHARDS]):
-            if job[at.STOP] == 0 and _turn(memory(a, shard)):
+        for index in range(loop.shard_count):
+            if loop.stop == 0 and _turn(loop, shard_of(loop, index)):
                 has_done = True
-        if not has_done and job[at.STOP] == 0:
-            _wait(a)
-    for shard in range(job[at.SHARDS]):
-        m = memory(a, shard)
-        # What was made in the last moment, or let out by the last train, does not wait for the caller.
-        if m.words[at.CAME] == 1 and m.words[at.REST] == m.words[at.RECEIVED]:
-            m.clocks[at.NOW] = _now_s(m)
-            _choose(m)
-        if m.words[at.BLOCKED] == 0 and m.words[at.ENDED] != at.STOP_RECEIVE:
-            _send_pending(m)
+        if not has_done and loop.stop == 0:
+            _wait(loop)
+    for index in range(loop.shard_count):
+        shard = shard_of(loop, index)
+        # What was made in the last moment, or let out by the last batch, does not wait for the caller.
+        if shard.has_work and shard.rest == shard.received:
+            shard.now = _now(shard)
+            choose(shard)
+        if not shard.is_blocked and shard.ended != STOP_RECEIVE:
+            _send_pending(loop, shard)
     # Nor does a vector whose last sum is here for another call.
-    for number in range(job[at.STREAMS]):
-        if first.streams[number * at.STREAM_WORDS + at.LEFT] == 0:
-            while _decode_train(first, number):
+    for number in range(loop.vector_count):
+        vector = _vector_of(loop, number)
+        if vector.missing == 0:
+            while _decode_batch(loop, vector):
                 pass
 
 
-@kernel(filled(types.int64, 1))
-def serve(addresses: Any) -> None:
-    """Receive, take and send at all shards until STOP. `addresses` are those of each shard's `WorkerMemory`.
+@kernel(types.int64)
+def serve(address: int) -> None:
+    """Receive, take and send at all shards until `stop`. `address`: of the `LoopState`.
 
-    Afterwards datagrams of a buffer from REST on are left to the caller or to the next call, and the positions of
+    Afterwards datagrams of a buffer from `rest` on are left to the caller or to the next call, and the positions of
     `pending` to the caller: their timers are set, and they are not sent.
     """
-    job = memory(addresses, i64(0)).job
+    loop = loop_at(address)
     # numba knows machine code by this file's date or content, whatever the layout was. So a change of worker_layout.py
     # needs a change here.
-    if job[at.LAYOUT] == at.FINGERPRINT:
-        _serve(addresses)
+    if loop.layout == FINGERPRINT:
+        _serve(loop)
     else:
-        job[at.STOP] = at.STOP_STALE
+        loop.stop = STOP_STALE

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory through which Python and the compiled loop of a worker meet: places of words in its arrays."""
+"""The memory through which Python and the compiled loop of a worker meet: records with named fields.
+
+One `LoopState` has the addresses of a `ShardState` for each shard and of a `VectorState` for each vector in progress.
+A `ShardState` has those of the worker's own arrays and of a `ReduceState` for each all-reduce in progress there.
+"""
 
 from __future__ import annotations
 
@@ -8,141 +12,305 @@ from zlib import crc32
 
 from hopsum.protocol.retransmit_queue import NO_POSITION
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX
+from hopsum_base.records import Address, Bool, Float64, Int16, Int32, Int64, Record, UInt64, record
+from hopsum_base.records import record_dtype as _dtype
 from hopsum_wire import HOPSUM_BYTES
 
 __all__ = ["GSO_BYTES_MAX", "HOPSUM_BYTES", "NO_POSITION", "SEGMENTS_MAX"]
 
-# `job`, int64[JOB_WORDS], one for all shards: set before a call
-SHARDS: Final = 0
-STREAMS: Final = 1  # rows of `streams`, in the order of the stream
-POLLS_AT: Final = 2  # address of int64[2 * shards], a pollfd each: of socket and waker of each shard
-TIME_AT: Final = 3  # address of a timespec
-LAYOUT: Final = 4  # FINGERPRINT
-WINDOW_ALL: Final = 5  # slots of all shards
-TRAIN: Final = 6  # chunks that are encoded, or decoded, between two looks at the sockets
-# ... and found after it
-STOP: Final = 7  # one of the STOP_* below
-JOB_WORDS: Final = 8
-
-STOP_TIME: Final = 1  # it is the time of the limit
-STOP_WOKEN: Final = 2  # by an eventfd, or by a signal
-STOP_DONE: Final = 3  # an all-reduce has all its results, or its codes cannot begin here
-STOP_REST: Final = 4  # a datagram is not plain
-STOP_RECEIVE: Final = 5  # receiving failed
-STOP_SEND: Final = 6  # sending failed
-STOP_STALE: Final = 7  # the machine code was made for another layout; it did nothing
-
-# `words`, int64[WORDS], of each shard: set before a call
-FD: Final = 0  # of the socket
-WAKER: Final = 1  # eventfd that ends a wait
-JOINED: Final = 2  # 1: the kernel says how datagrams were joined (UDP_GRO)
-CUTS: Final = 3  # 1: the kernel cuts what is sent together (UDP_SEGMENT)
-SLOTS: Final = 4
-BUFFER_AT: Final = 5  # address of `buffer`
-SOCKET_AT: Final = 6  # address of `socket`
-BASE: Final = 7  # position of slot 0 in round 1
-STREAM_END: Final = 8  # the first position that no all-reduce has
-REDUCES: Final = 9  # rows of `reduces`, in the order of the stream
-# ... taken over from the worker and given back
-OPEN_END: Final = 10  # positions before it may be opened
-MEASURES: Final = 11  # 1: a round trip was measured (srtt is known)
-ON_THE_WAY: Final = 12
-WINDOW: Final = 13
-WINDOW_RESULTS: Final = 14
-# ... and found after it
-ENDED: Final = 15  # STOP_REST, STOP_RECEIVE or STOP_SEND, if this shard ended the call
-ERRNO: Final = 16  # of the call that failed
-REST: Final = 17  # offset in `buffer` of the first datagram that is left to the caller
-RECEIVED: Final = 18  # bytes in `buffer`
-SEGMENT: Final = 19  # bytes of each datagram in it
-NEW: Final = 20  # positions in `fresh`: opened, and not chosen to be sent yet
-PENDING: Final = 21  # first and end of `pending`: chosen, and not given to the kernel yet
-PENDING_END: Final = 22
-BLOCKED: Final = 23  # 1: the kernel had no room for more
-NARROW: Final = 24  # 1: the window may have left positions waiting that are not in `fresh`
-CAME: Final = 25  # 1: the buffer has datagrams that were not looked at, or there is something to choose
-EMPTY: Final = 26  # 1: the socket had nothing more to read, and no wait has said since that it has
-RESULTS: Final = 27  # counts of this call, from here on
-UPDATES: Final = 28
-RECEIVES: Final = 29
-DATAGRAMS_RECEIVED: Final = 30
-BYTES_RECEIVED: Final = 31
-SENDS: Final = 32
-DATAGRAMS_SENT: Final = 33
-BYTES_SENT: Final = 34
-WORDS: Final = 35
-
-# `clocks`, float64[CLOCKS], seconds: set before a call
-LIMIT_AT: Final = 0  # the call ends
-RTO_MIN: Final = 1
-RTO_MAX: Final = 2
-RETRANSMIT_MAX: Final = 3
-FLUSH_AFTER: Final = 4  # infinite: never
-# ... taken over and given back
-MEASURED_AT: Final = 5
-SRTT: Final = 6
-RTTVAR: Final = 7
-RTO: Final = 8
-HALVED_AT: Final = 9  # infinite: the window is OPEN
-NOW: Final = 10  # of the train in work
-CLOCKS: Final = 11
-
-# `reduces`, int64[REDUCES_MAX, REDUCE_WORDS], of each shard: all-reduces in progress there
-FIRST: Final = 0
-END: Final = 1
-MISSING: Final = 2
-UPDATES_AT: Final = 3  # addresses of datagrams, results, contributors and held
-RESULTS_AT: Final = 4
-CONTRIBUTORS_AT: Final = 5
-HELD_AT: Final = 6
-UPDATE_BYTES: Final = 7  # of a datagram
-RESULT_BYTES: Final = 8
-READY: Final = 9  # chunks whose payloads are in the datagrams
-OPENS: Final = 10  # 1: chunks may be opened as soon as they are ready (R2)
-STREAM: Final = 11  # row of `streams`
-REDUCE_WORDS: Final = 12
 REDUCES_MAX: Final = 8
-
-# `streams`, int64[REDUCES_MAX, STREAM_WORDS], one for all shards: the vectors in progress
-LEFT: Final = 0  # chunks without a result
-CHUNKS: Final = 1
-MADE: Final = 2  # chunks whose payloads are in the datagrams
-BEGINS: Final = 3  # 1: all shards may open chunks as soon as they are ready (R2)
-# ... with the machine code of a codec (hopsum.codec.interface.ChunkStream), else 0
-CODES_AT: Final = 4  # its memory. The first word of it is 1 once `decode` has found an impossible sum
-ENCODE_AT: Final = 5
-DECODE_AT: Final = 6  # 0: sums are not decoded here
-PAYLOADS_AT: Final = 7
-TAKEN: Final = 8  # chunks whose sums are decoded
-SUMS_AT: Final = 9  # addresses of results, contributors and held of all chunks
-WHOSE_AT: Final = 10
-HERE_AT: Final = 11
-# ... and of a vector of codes that begins once the ranges before it are summed, else 0
-BEGIN_AT: Final = 12  # 0: begun
-RANGES: Final = 13  # first and end of the rows that have its ranges
-RANGES_END: Final = 14
-SENT_AT: Final = 15  # addresses of the ranges' first payload, as sent, and of the sums in each of those rows
-FIRST_AT: Final = 16
-REST_AT: Final = 17
-BEFORE: Final = 18  # lanes before the ranges
-QUIET: Final = 19  # 1: has such ranges. The call does not end when they are summed
-STREAM_WORDS: Final = 20
-NO_ROW: Final = -1  # in `rows`: the shard has nothing in progress of the vector
-TRAIN_CHUNKS: Final = 32  # of one shard: some 0.1 ms
-TRAIN_CHUNKS_MAX: Final = 128
-
+"""The most vectors in progress, and so all-reduces of a shard."""
+NO_ROW: Final = -1
+"""The shard has nothing in progress of the vector."""
 HEADER_WORDS: Final = HOPSUM_BYTES // 8
+BATCH_CHUNKS: Final = 32
+"""Of one shard: some 0.1 ms of codec work between two looks at the sockets."""
+BATCH_CHUNKS_MAX: Final = 128
 
-# `socket`, int64[SOCKET_WORDS]: a msghdr (7 words) for each direction, with what it points to
-RX: Final = 0
-RX_VECTOR: Final = 7  # 2 words
-RX_CONTROL: Final = 9  # 3 words, a cmsghdr and an int
-TX: Final = 12
-TX_CONTROL: Final = 19  # 3 words, a cmsghdr and a uint16
-TIME: Final = 22  # 2 words, a timespec
-SOCKET_WORDS: Final = 24
+STOP_TIME: Final = 1
+"""It is the time of the limit."""
+STOP_WOKEN: Final = 2
+"""By an eventfd, or by a signal."""
+STOP_DONE: Final = 3
+"""An all-reduce has all its results, or its codes cannot begin here."""
+STOP_REST: Final = 4
+"""A datagram is not plain."""
+STOP_RECEIVE: Final = 5
+"""Receiving failed."""
+STOP_SEND: Final = 6
+"""Sending failed."""
+STOP_STALE: Final = 7
+"""The machine code was made for another layout; it did nothing."""
 
-ADDRESSES: Final = 19  # of the arrays of each shard, in the order of worker_kernel.WorkerMemory
 
-FINGERPRINT: Final = crc32(repr(sorted((name, value) for name, value in globals().items() if name.isupper())).encode())
+# The kernel's structs on 64-bit Linux: poll(2), clock_gettime(2), sendmsg(2), cmsg(3).
+@record
+class PollFd(Record):
+    """struct pollfd."""
+
+    __slots__ = ()
+    fd: Int32
+    events: Int16
+    revents: Int16
+
+
+@record
+class ShardPolls(Record):
+    """What a shard waits for."""
+
+    __slots__ = ()
+    socket: PollFd
+    waker: PollFd
+
+
+@record
+class Timespec(Record):
+    """struct timespec."""
+
+    __slots__ = ()
+    seconds: Int64
+    nanoseconds: Int64
+
+
+@record
+class IoVector(Record):
+    """struct iovec."""
+
+    __slots__ = ()
+    address: Address
+    bytes: Int64
+
+
+@record
+class MessageHeader(Record):
+    """struct msghdr."""
+
+    __slots__ = ()
+    name: Address
+    name_bytes: Int64
+    vectors: Address
+    vector_count: Int64
+    control: Address
+    control_bytes: Int64
+    flags: Int64
+
+
+@record
+class ControlMessage(Record):
+    """struct cmsghdr, and the one number behind it: a uint16 (UDP_SEGMENT), or an int (UDP_GRO)."""
+
+    __slots__ = ()
+    bytes: Int64
+    level: Int32
+    kind: Int32
+    value: Int32
+    padding: Int32
+
+
+@record
+class LoopState(Record):
+    """What all shards have in common. Python sets all but `stop` before a call."""
+
+    __slots__ = ()
+    layout: Int64
+    """FINGERPRINT"""
+    shard_count: Int64
+    shards: Address
+    """Of `ShardState`, one for each shard."""
+    vector_count: Int64
+    vectors: Address
+    """Of `VectorState`, in the order of the stream."""
+    rows: Address
+    """Of int64[REDUCES_MAX, shards]: for each vector its row among a shard's all-reduces, or NO_ROW."""
+    polls: Address
+    """Of `ShardPolls`, one for each shard."""
+    wait: Timespec
+    """Of ppoll."""
+    wait_address: Address
+    window_all: Int64
+    """Slots of all shards."""
+    batch_chunks: Int64
+    """The chunks that are encoded, or decoded, between two looks at the sockets."""
+    stop: Int64
+    """Found after a call: one of the STOP_* above."""
+
+
+@record
+class ShardState(Record):
+    """One shard's worker and socket."""
+
+    __slots__ = ()
+    # Set once.
+    fd: Int64
+    """Of the socket."""
+    waker: Int64
+    """The eventfd that ends a wait."""
+    gro: Bool
+    """The kernel says how datagrams were joined (UDP_GRO)."""
+    slots: Int64
+    buffer: Address
+    """Of the receive buffer."""
+    reduces: Address
+    """Of `ReduceState[REDUCES_MAX]`, the all-reduces in progress in the order of the stream."""
+    patterns: Address
+    """Of uint64[REDUCES_MAX, 2 * HEADER_WORDS]: for each of them its RESULTs' header, and which bits of it count."""
+    fresh: Address
+    """Of int64[at least slots, and the datagrams of a receive]: positions opened, and not chosen to be sent yet."""
+    pending: Address
+    """Of int64[2 * slots]: positions chosen, and not given to the kernel yet."""
+    vectors: Address
+    """Of `IoVector[SEGMENTS_MAX]`, for the datagrams of a send."""
+    receive: MessageHeader
+    receive_address: Address
+    receive_vector: IoVector
+    receive_control: ControlMessage
+    send: MessageHeader
+    send_address: Address
+    send_control: ControlMessage
+    clock: Timespec
+    clock_address: Address
+    # Set with each generation.
+    open: Address
+    """Of the arrays of the worker's RetransmitQueue, [slots] each."""
+    sent: Address
+    first_sent_at: Address
+    timeout_at: Address
+    due_at: Address
+    open_position: Address
+    """Of the array of that name of the worker's StreamState."""
+    everybody: UInt64
+    """The bitmap of all workers."""
+    rto_min_s: Float64
+    rto_max_s: Float64
+    retransmit_max_s: Float64
+    flush_after_s: Float64
+    """Infinite: never."""
+    # Set before each call.
+    limit_at: Float64
+    """The time at which the call ends. The kernel lowers it to the timers that it sets."""
+    gso: Bool
+    """The kernel cuts what is sent together (UDP_SEGMENT)."""
+    base: Int64
+    """The position of slot 0 in round 1."""
+    stream_end: Int64
+    """The first position that no all-reduce has."""
+    reduce_count: Int64
+    # Set before each call, and taken over into the worker after it.
+    open_end: Int64
+    """Positions before it may be opened."""
+    on_the_way: Int64
+    window: Int64
+    window_results: Int64
+    halved_at: Float64
+    """Infinite: the window is OPEN."""
+    has_srtt: Bool
+    """A round trip was measured."""
+    measured_at: Float64
+    srtt_s: Float64
+    rttvar_s: Float64
+    rto_s: Float64
+    window_held: Bool
+    """The window may have left positions waiting that are not in `fresh`."""
+    # From one call to the next.
+    rest: Int64
+    """The offset in the buffer of the first datagram that nobody has taken."""
+    received: Int64
+    """Bytes in the buffer."""
+    segment: Int64
+    """Bytes of each datagram in it."""
+    # Found after a call.
+    now: Float64
+    """The time of the last batch."""
+    ended: Int64
+    """STOP_REST, STOP_RECEIVE or STOP_SEND, if this shard ended the call."""
+    errno: Int64
+    """Of the call that failed."""
+    fresh_count: Int64
+    pending_first: Int64
+    pending_end: Int64
+    is_blocked: Bool
+    """The kernel had no room for more."""
+    has_work: Bool
+    """The buffer has datagrams that were not looked at, or there is something to choose."""
+    is_empty: Bool
+    """The socket had nothing more to read, and no wait has said since that it has."""
+    results: Int64
+    """From here on: counts of this call."""
+    updates: Int64
+    receives: Int64
+    datagrams_received: Int64
+    bytes_received: Int64
+    sends: Int64
+    datagrams_sent: Int64
+    bytes_sent: Int64
+
+
+@record
+class ReduceState(Record):
+    """One all-reduce in progress at a shard."""
+
+    __slots__ = ()
+    first: Int64
+    end: Int64
+    missing: Int64
+    datagrams: Address
+    results: Address
+    contributors: Address
+    held: Address
+    update_bytes: Int64
+    """Of a datagram."""
+    result_bytes: Int64
+    ready: Int64
+    """Chunks whose payloads are in the datagrams."""
+    may_open: Bool
+    """Chunks may be opened as soon as they are ready (R2)."""
+    vector: Int64
+    """The row of its vector."""
+
+
+@record
+class VectorState(Record):
+    """One vector in progress, whose chunks are spread over the shards."""
+
+    __slots__ = ()
+    missing: Int64
+    """Chunks without a result."""
+    chunks: Int64
+    encoded: Int64
+    """Chunks whose payloads are in the datagrams."""
+    may_open: Bool
+    """All shards may open chunks as soon as they are ready (R2)."""
+    # With the machine code of a codec (hopsum.codec.interface.ChunkStream), else 0.
+    codec: Address
+    """Of its `ChunkRun`."""
+    encode: Address
+    decode: Address
+    """0: sums are not decoded here."""
+    payloads: Address
+    taken: Int64
+    """Chunks whose sums are decoded."""
+    results: Address
+    """Of results, contributors and held of all chunks."""
+    contributors: Address
+    held: Address
+    # A vector of codes that begins once the ranges before it are summed, else 0.
+    begin: Address
+    """0: begun."""
+    ranges_first: Int64
+    """First and end of the rows of the vectors that have its ranges."""
+    ranges_end: Int64
+    ranges_sent: Address
+    """Of the ranges' first payload, as sent."""
+    first_sums: Address
+    """Of the sums in the first of those rows, and in the last."""
+    rest_sums: Address
+    lanes_before: Int64
+    """Lanes before the ranges."""
+    is_ranges: Bool
+    """Another vector needs these ranges here: the call does not end when they are summed."""
+
+
+_CONSTANTS = sorted((name, value) for name, value in globals().items() if name.isupper() and name[0] != "_")
+_RECORDS = [_dtype(each).descr for each in (LoopState, ShardState, ReduceState, VectorState, ShardPolls, IoVector)]
+FINGERPRINT: Final = crc32(repr((_CONSTANTS, _RECORDS)).encode())
 """The layout as a number: numba knows machine code by the kernel's file, and does not see this one."""

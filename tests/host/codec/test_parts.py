@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from tests.host.codec.vectors import layered
 
 from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.backends.stream_kernels import FAULT
-from hopsum.codec.interface import CollectivePhase, address_of
+from hopsum.codec.backends.stream_kernels import ChunkRun
+from hopsum.codec.interface import ChunkStream, CollectivePhase, address_of
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.vector_reduction import INFINITE
+from hopsum_base.records import record_address
 
 FORMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("thc", {}),
@@ -150,11 +151,11 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
         for cut, compiled in (*cuts, *[(9, False)] * chunks):
             if other.encoded == chunks:
                 break
-            if stream is None or stream.memory is None or stream.encoder is None or not compiled:
+            if stream is None or stream.run is None or stream.encoder is None or not compiled:
                 other.encode_part()
             else:
                 end = min(stream.encoded + cut, chunks)
-                stream.encoder(address_of(stream.memory), stream.encoded, end)
+                stream.encoder(record_address(stream.run), stream.encoded, end)
                 stream.encoded = end
         np.testing.assert_array_equal(one.phase.payloads, other.phase.payloads)
     present = np.random.default_rng(seed).random((WORKERS, chunks)) < 0.8
@@ -169,10 +170,10 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
             if repeats and first == 3:
                 other.take_part(0, results[:0], contributors[:0])
                 first, end = 0, 1
-            if end > first and compiled and stream and stream.memory is not None and stream.decoder:
+            if end > first and compiled and stream and stream.run is not None and stream.decoder:
                 places = (address_of(results), address_of(contributors))
-                stream.decoder(address_of(stream.memory), first, end, *places)
-                assert not stream.memory[FAULT]
+                stream.decoder(record_address(stream.run), first, end, *places)
+                assert not has_fault(stream)
                 stream.taken = end
             elif end > first:
                 other.take_part(first, results[first:end], contributors[first:end])
@@ -207,7 +208,7 @@ def test_machine_code_begins_as_python_does(
     shared = lanes(other.phase) if case == "late" else np.maximum(lanes(one.phase), lanes(other.phase))
     one.encode_in_parts(3, compiled=True)
     phase, stream = one.foresee(), one.stream
-    if phase is None or stream is None or stream.memory is None or stream.beginner is None:
+    if phase is None or stream is None or stream.run is None or stream.beginner is None:
         assert codec.backend == "numpy"
         return
     # Eight lanes go before the ranges, and the first chunk is an array of its own.
@@ -215,14 +216,20 @@ def test_machine_code_begins_as_python_does(
     room[:8], room[8 : 8 + shared.size] = sent, shared
     room[7] += case == "another call"
     first, rest = room[:256].copy(), room[256:].copy()
-    stream.beginner(address_of(stream.memory), address_of(sent), 8, address_of(first), address_of(rest))
+    stream.beginner(record_address(stream.run), address_of(sent), 8, address_of(first), address_of(rest))
     made = [array.copy() for array in stream.scales]
     late = (one._own > shared[: one._own.size]).any()
-    assert bool(stream.memory[FAULT]) == (case in ("not finite", "another call") or bool(late))
-    if not stream.memory[FAULT]:
+    assert has_fault(stream) == (case in ("not finite", "another call") or bool(late))
+    if not has_fault(stream):
         one.take(shared.astype(">u4").view(np.uint8).reshape(-1, 1024), np.full(len(one.phase.payloads), 3, np.uint64))
         for mine, expected in zip(made, stream.scales, strict=True):
             assert mine.tobytes() == expected.tobytes()
+
+
+def has_fault(stream: ChunkStream) -> bool:
+    """Say whether the last run of a stream's machine code found a fault."""
+    assert isinstance(stream.run, ChunkRun)
+    return stream.run.has_fault
 
 
 def lanes(phase: CollectivePhase) -> NDArray[Any]:
@@ -235,20 +242,20 @@ def test_machine_code_settles_nothing_of_impossible_sums(options: dict[str, Any]
     codec = codec_of(("thc", options), "auto")
     reduction = Ranks(codec, 3000, 1, 3, compiled=True).each[0]
     stream = reduction.stream
-    if stream is None or stream.memory is None or stream.encoder is None or stream.decoder is None:
+    if stream is None or stream.run is None or stream.encoder is None or stream.decoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
-    stream.encoder(address_of(stream.memory), 0, 3)
+    stream.encoder(record_address(stream.run), 0, 3)
     stream.encoded = 3
     pending = reduction._kept[1] if reduction._kept else np.zeros(0, np.float32)
     before = pending.copy()
     results, contributors = np.full((3, 1024), 255, np.uint8), np.full(3, 0b110, np.uint64)
     places = (address_of(results), address_of(contributors))
-    stream.decoder(address_of(stream.memory), 0, 3, *places)
-    assert stream.memory[FAULT]
+    stream.decoder(record_address(stream.run), 0, 3, *places)
+    assert has_fault(stream)
     np.testing.assert_array_equal(pending, before)
     others = np.zeros((3, 1024), np.uint8)
-    stream.decoder(address_of(stream.memory), 0, 3, address_of(others), places[1])
-    assert not stream.memory[FAULT], "other sums after a change of generation"
+    stream.decoder(record_address(stream.run), 0, 3, address_of(others), places[1])
+    assert not has_fault(stream), "other sums after a change of generation"
     with pytest.raises(CodecError, match="the switch has another table"):
         reduction.take(results, contributors)
 
@@ -306,13 +313,13 @@ def test_an_abort_of_codes_that_machine_code_has_begun_gives_the_whole_vector_ba
     reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
     reduction.encode_in_parts(2, compiled=True)
     stream = reduction.stream if reduction.foresee() is not None else None
-    if stream is None or stream.memory is None or stream.beginner is None or stream.encoder is None:
+    if stream is None or stream.run is None or stream.beginner is None or stream.encoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
     assert reduction.phase is not None
     sums, sent = lanes(reduction.phase).copy(), np.zeros(1, ">u4")
-    stream.beginner(address_of(stream.memory), address_of(sent), 0, address_of(sums), 0)
-    assert not stream.memory[FAULT]
-    stream.encoder(address_of(stream.memory), 0, encoded)
+    stream.beginner(record_address(stream.run), address_of(sent), 0, address_of(sums), 0)
+    assert not has_fault(stream)
+    stream.encoder(record_address(stream.run), 0, encoded)
     stream.encoded, stream.begun = encoded, True
     reduction.abort()
     np.testing.assert_allclose(feedback.residual, expected, rtol=0, atol=2.0**-22 * float(np.abs(expected).max()))
@@ -330,8 +337,8 @@ def test_a_feedback_that_can_be_given_back_has_the_same_residual(form: tuple[str
         assert reduction.phase is not None
         reduction.take(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
         stream = reduction.stream
-        if stream is not None and stream.memory is not None and stream.encoder is not None:
-            stream.encoder(address_of(stream.memory), 0, 3)
+        if stream is not None and stream.run is not None and stream.encoder is not None:
+            stream.encoder(record_address(stream.run), 0, 3)
             stream.encoded = 3
         while reduction.encoded < len(reduction.phase.payloads):
             reduction.encode_part()

@@ -7,47 +7,64 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.jit import kernel, pointer, types
+from hopsum.codec.backends.jit import bits_at, kernel, octets_at, record_at, types
 from hopsum.codec.interface import ChunkStream, address_of
 from hopsum.protocol.worker import AllReduceDone
+from hopsum_base.records import Address, Bool, Int64, Record, record
 from hopsum_wire import Op, down_bytes
 
 RANGE_BYTES = down_bytes(Op.MAX32)
-_integers, _octets, _bits = pointer(types.int64), pointer(types.uint8), pointer(types.uint64)
-# The memory of a stream without a codec: a fault, then addresses, and the bytes of payloads and results.
-SOURCE, PAYLOADS, UP_BYTES, MEAN, DOWN_BYTES, TAKEN, SUMS, SUMS_BYTES = range(1, 9)
+
+
+@record
+class CopiedRun(Record):
+    """The memory of a stream without a codec."""
+
+    __slots__ = ()
+    has_fault: Bool
+    source: Address
+    payloads: Address
+    up_bytes: Int64
+    mean: Address
+    down_bytes: Int64
+    contributors: Address
+    sums: Address
+    sums_bytes: Int64
+
+
+_run_at = record_at(CopiedRun)
 
 
 @kernel(types.int64, types.int64, types.int64, types.int64, types.int64)
-def compare_sums(memory: Any, sent: Any, before: Any, first: Any, rest: Any) -> None:
+def compare_sums(address: int, sent: int, before: int, first: int, rest: int) -> None:
     """Begin if the sums of the ranges are those that were told, and the lanes before them as sent."""
-    w = _integers(memory)
-    w[0] = 1
+    run = _run_at(address)
+    run.has_fault = True
     for j in range(4 * before):
-        if _octets(sent)[j] != _octets(first)[j]:
+        if octets_at(sent)[j] != octets_at(first)[j]:
             return
-    for j in range(w[SUMS_BYTES]):
-        if _octets(w[SUMS])[j] != _octets(first + j if j < RANGE_BYTES else rest + j - RANGE_BYTES)[0]:
+    for j in range(run.sums_bytes):
+        if octets_at(run.sums)[j] != octets_at(first + j if j < RANGE_BYTES else rest + j - RANGE_BYTES)[0]:
             return
-    w[0] = 0
+    run.has_fault = False
 
 
 @kernel(types.int64, types.int64, types.int64)
-def copy_codes(memory: Any, first: Any, end: Any) -> None:
+def copy_codes(address: int, first: int, end: int) -> None:
     """Make the payloads of chunks by copying them."""
-    w = _integers(memory)
-    for j in range(first * w[UP_BYTES], end * w[UP_BYTES]):
-        _octets(w[PAYLOADS])[j] = _octets(w[SOURCE])[j]
+    run = _run_at(address)
+    for j in range(first * run.up_bytes, end * run.up_bytes):
+        octets_at(run.payloads)[j] = octets_at(run.source)[j]
 
 
 @kernel(types.int64, types.int64, types.int64, types.int64, types.int64)
-def copy_sums(memory: Any, first: Any, end: Any, results: Any, contributors: Any) -> None:
+def copy_sums(address: int, first: int, end: int, results: int, contributors: int) -> None:
     """Read the sums of chunks by copying them."""
-    w = _integers(memory)
-    for j in range(first * w[DOWN_BYTES], end * w[DOWN_BYTES]):
-        _octets(w[MEAN])[j] = _octets(results)[j]
+    run = _run_at(address)
+    for j in range(first * run.down_bytes, end * run.down_bytes):
+        octets_at(run.mean)[j] = octets_at(results)[j]
     for chunk in range(first, end):
-        _bits(w[TAKEN])[chunk] = _bits(contributors)[chunk]
+        bits_at(run.contributors)[chunk] = bits_at(contributors)[chunk]
 
 
 class Codes:
@@ -60,15 +77,15 @@ class Codes:
         """With `sums`, codes begin once these are the sums of the ranges."""
         self.source = payloads
         self.mean = np.zeros((len(payloads), down_bytes(op)), np.uint8)
-        memory = np.zeros(9, np.int64)
-        self.stream = ChunkStream(np.zeros_like(payloads), np.zeros(len(payloads), np.uint64), memory=memory)
+        run = CopiedRun()
+        self.stream = ChunkStream(np.zeros_like(payloads), np.zeros(len(payloads), np.uint64), run=run)
         self.stream.begun, self.stream.beginner = sums is None, compare_sums
         if sums is not None:
-            memory[SUMS], memory[SUMS_BYTES] = address_of(sums), sums.nbytes
+            run.sums, run.sums_bytes = address_of(sums), sums.nbytes
         self.stream.encoder, self.stream.decoder = copy_codes, copy_sums
-        memory[SOURCE], memory[PAYLOADS] = address_of(payloads), address_of(self.stream.payloads)
-        memory[UP_BYTES], memory[DOWN_BYTES] = payloads.shape[1], self.mean.shape[1]
-        memory[MEAN], memory[TAKEN] = address_of(self.mean), address_of(self.stream.contributors)
+        run.source, run.payloads = address_of(payloads), address_of(self.stream.payloads)
+        run.up_bytes, run.down_bytes = payloads.shape[1], self.mean.shape[1]
+        run.mean, run.contributors = address_of(self.mean), address_of(self.stream.contributors)
 
     @property
     def is_begun(self) -> bool:

@@ -43,6 +43,7 @@ from .codes import Codes
 from .results import result_of
 from .twins import COUNTED, OPS, OPTIONS, STEPS, Twins
 
+loop_at = worker_kernel.loop_at
 NO_WAKER = SimpleNamespace(fd=-1)
 SEEDS = 60
 GENERATION, WORKERS = 7, 3
@@ -50,19 +51,22 @@ GENERATION, WORKERS = 7, 3
 
 # Not `kernel`, which is kept on disk: it would not follow a change of the compiled loop.
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-def take_train(addresses: Any) -> None:
+def handle_batch(address: int) -> None:
     """Do what the kernel does after a receive."""
-    worker_kernel.take_train(worker_kernel.memory(addresses, 0))
+    loop = loop_at(address)
+    worker_kernel.reset(loop)
+    worker_kernel.handle_batch(loop, worker_kernel.shard_of(loop, 0))
 
 
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-def use_time(addresses: Any) -> None:
-    """Do what the kernel does once while no datagram is there, at the time NOW."""
-    m = worker_kernel.memory(addresses, 0)
-    if worker_kernel._encode_train(addresses):
-        worker_kernel._choose(m)
+def use_time(address: int) -> None:
+    """Do what the kernel does once while no datagram is there, at the time `now`."""
+    loop = loop_at(address)
+    worker_kernel.reset(loop)
+    if worker_kernel.encode_batch(loop):
+        worker_kernel.choose(worker_kernel.shard_of(loop, 0))
     else:
-        worker_kernel._decode_any(m)
+        worker_kernel.decode_any(loop)
 
 
 def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> Spread:
@@ -121,22 +125,22 @@ class LoopTwins(Twins):
     def is_plain(self) -> bool:
         return self.loop.is_plain([self.fast], self.spreads)
 
-    def lend(self) -> Any:
-        """Lend the second twin to the kernel, at this time."""
+    def copy_in(self) -> int:
+        """Let the kernel have the second twin, at this time."""
         for spread in self.spreads.by_handle.values():
             spread.read_again()
-        addresses = self.loop.lend([self.fast], self.spreads, 0.0)
-        self.memory.clocks[worker_layout.NOW] = self.now
-        return addresses
+        address = self.loop.copy_in([self.fast], self.spreads, 0.0)
+        self.memory.state.now = self.now
+        return address
 
     def use_time(self) -> None:
         """Let the kernel make payloads or read sums; the first twin is filled with the same."""
         if not self.is_plain:
             return
         read = sum(codes.stream.taken for codes in self.codes.values())
-        use_time(self.lend())
+        use_time(self.copy_in())
         unsent = self.memory.unsent(self.fast)
-        self.loop.give_back([self.fast], self.spreads)
+        self.loop.copy_out([self.fast], self.spreads)
         for mine, other in zip(self.one.in_progress, self.fast.in_progress, strict=True):
             if mine.ready < other.ready:
                 self.one.fill(mine.handle, self.codes[mine.handle].source[mine.ready : other.ready])
@@ -203,23 +207,23 @@ class LoopTwins(Twins):
 
     def take(self, train: list[bytes]) -> None:
         """Give a train to both: what the kernel takes of it to the kernel, and the rest to the Python worker."""
-        worker, k, words = self.fast, worker_layout, self.memory.words
+        worker, state = self.fast, self.memory.state
         size = len(train[0])
         taken, unsent = 0, []
         if size % 8 == 0 and self.is_plain:
-            addresses = self.lend()
+            address = self.copy_in()
             data = np.frombuffer(b"".join(train), np.uint8)
             self.memory.link.buffer[: len(data)] = data
-            words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = 0, len(data), size
-            take_train(addresses)
+            state.rest, state.received, state.segment = 0, len(data), size
+            handle_batch(address)
             unsent = self.memory.unsent(worker)
-            self.loop.give_back([worker], self.spreads)
+            self.loop.copy_out([worker], self.spreads)
             self.memory.link.buffer[: len(data)] = 0xEE
-            taken = int(words[k.REST]) // size
+            taken = state.rest // size
             if taken:
                 worker.absence.end()
             self.met["taken"] += taken
-            self.met["in a narrow window"] += taken > 0 and bool(words[k.WINDOW] < words[k.SLOTS])
+            self.met["in a narrow window"] += taken > 0 and state.window < state.slots
         for datagram in train[:taken]:
             self.one.receive_datagram(datagram, self.now)
         self.send_after(unsent)
@@ -321,7 +325,7 @@ def test_a_vector_that_waits_for_peers_ends_the_loops_wait(silent: tuple[str, in
         assert not bench.run(begun + 60)
         assert time.monotonic() < begun + 30
         assert worker.waits_for_peers
-        assert worker.in_progress[1].ready == worker_layout.TRAIN_CHUNKS
+        assert worker.in_progress[1].ready == worker_layout.BATCH_CHUNKS
 
 
 def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[str, int]) -> None:
@@ -333,9 +337,9 @@ def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[
         bench.run(time.monotonic() + 0.05)
         reduce = worker.in_progress[0]
         made = reduce.ready
-        assert made >= worker_layout.TRAIN_CHUNKS
+        assert made >= worker_layout.BATCH_CHUNKS
         reduce.held[:50], reduce.missing = True, 150
-        codes.stream.memory = None
+        codes.stream.run = None
         bench.run(time.monotonic() + 0.05)
         assert (codes.stream.taken, reduce.ready) == (0, made)
 
@@ -421,9 +425,9 @@ def test_a_flood_keeps_nobody_from_timers_and_signals(raises: bool, calls_most: 
         nonlocal calls
         calls += 1
         assert calls <= calls_most
-        words, k = bench.loop.shards[0].words, worker_layout
-        words[k.REST], words[k.RECEIVED], words[k.SEGMENT] = 0, 64, 64
-        bench.loop.job[k.STOP] = words[k.ENDED] = k.STOP_REST
+        state = bench.loop.shards[0].state
+        state.rest, state.received, state.segment = 0, 64, 64
+        bench.loop.loop.stop = state.ended = worker_layout.STOP_REST
         if raises:
             raise Alarm
 

@@ -14,16 +14,39 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numba
+import numpy as np
 from numba.core import cgutils, codegen, compiler, compiler_lock
 from numba.np import arrayobj
+
+from hopsum_base.records import R, record_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
 _compiling: Any = compiler_lock.global_compiler_lock
 types: Any = _numba.types
+if TYPE_CHECKING:
+    # For a type checker the numbers of a kernel are Python's.
+    u8 = i8 = i16 = u16 = i32 = u32 = i64 = u64 = int
+    f32 = f64 = float
+else:
+    u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
+    i8, i16, i32, i64 = np.int8, np.int16, np.int32, np.int64
+    f32, f64 = np.float32, np.float64
+
+N = TypeVar("N", int, float)
+
+
+class Cells(Protocol[N]):
+    """Numbers in memory, as a kernel has them at an address. Nothing checks an index."""
+
+    def __getitem__(self, index: int) -> N: ...
+
+    def __setitem__(self, index: int, value: N) -> None: ...
+
+
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 """Of all machine code. Python's errors of a division by zero, which there is nowhere, take compile time."""
 _log: Final = logging.getLogger(__name__)
@@ -216,7 +239,7 @@ def array_at(_: Any, address: Any, shape: Any, element: Any) -> Any:
     return filled(element.dtype, len(shape))(types.int64, types.UniTuple(types.int64, len(shape)), element), generate
 
 
-def pointer(element: Any) -> Any:
+def _cells_at(element: Any) -> Any:
     """Return an intrinsic that makes a pointer to such elements of an address."""
 
     @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
@@ -227,6 +250,31 @@ def pointer(element: Any) -> Any:
         return types.CPointer(element)(types.int64), generate
 
     return point
+
+
+integers_at: Callable[[int], Cells[int]] = _cells_at(types.int64)
+"""This and the next ones: return what a kernel reads and fills at an address, as numbers of that type."""
+bits_at: Callable[[int], Cells[int]] = _cells_at(types.uint64)
+words_at: Callable[[int], Cells[int]] = _cells_at(types.uint32)
+shifts_at: Callable[[int], Cells[int]] = _cells_at(types.int32)
+octets_at: Callable[[int], Cells[int]] = _cells_at(types.uint8)
+doubles_at: Callable[[int], Cells[float]] = _cells_at(types.float64)
+floats_at: Callable[[int], Cells[float]] = _cells_at(types.float32)
+
+
+def record_at(cls: type[R]) -> Callable[[int], R]:
+    """Return an intrinsic that finds such a record at an address, which a kernel reads and fills by its fields."""
+    found = _numba.from_dtype(record_dtype(cls))
+
+    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+    def at(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return found(types.int64), generate
+
+    given: Callable[[int], R] = at
+    return given
 
 
 def read(dtype: Any, axes: int) -> Any:

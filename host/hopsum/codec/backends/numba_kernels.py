@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from hopsum.codec.backends import dither_kernels, range_kernels, stream_kernels, thc_kernels
 from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
+from hopsum.codec.backends.stream_kernels import ChunkRun
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.dither import Dither
 from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
+from hopsum_base.records import record_copy
 
 i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
@@ -134,25 +136,24 @@ def _key(key: int, first: int) -> np.uint64:
 
 
 @lru_cache(64)
-def _template(plan: StreamPlan) -> NDArray[np.int64]:
-    """Return the memory of a stream with what all vectors of a codec have in common."""
-    at, form, table, dither = stream_kernels, plan.form, plan.table, plan.dither
-    words = np.zeros(at.WORDS, np.int64)
+def _template(plan: StreamPlan) -> ChunkRun:
+    """Return the record of a vector with what all vectors of a codec have in common."""
+    form, table, dither, run = plan.form, plan.table, plan.dither, ChunkRun()
     if dither is None:
         kernels = _ENCODE[form.lane_bits], _DECODE[form.lane_bits], _DEQUANTIZE[form.lane_bits]
     else:
         kernels = dither_kernels.dither_encode, dither_kernels.dither_decode, dither_kernels.dither_dequantize
         bounds, values = _result_arrays(dither)
-        words[at.DITHERED], words[at.UNIT], words[at.CODE_BITS] = 1, dither.unit, form.code_bits
-        words[at.KNOWN], words[at.KNOWN_RANKS] = address_of(dither.own), len(dither.own)
-        words[at.BOUNDS], words[at.VALUES] = address_of(bounds), address_of(values)
-        words[at.COUNTED], words[at.CLASSES] = len(bounds), bounds.shape[1] + 1
-    words[at.ENCODE], words[at.DECODE], words[at.DEQUANTIZE] = [each.address for each in kernels]
-    words[at.BLOCK], words[at.UP_BYTES], words[at.DOWN_BYTES] = form.block_elements, form.up_bytes, form.down_bytes
-    words[at.TABLE], words[at.ENTRIES] = address_of(table.values), len(table.values)
-    words[at.IDENTITY], words[at.GRANULARITY], words[at.GROUP] = table.identity, table.granularity, form.group
-    words[at.SCALE_UNIT : at.LEAST + 1].view(np.float64)[:] = plan.scale_unit, plan.sum_unit, plan.least
-    return words
+        run.is_dithered, run.unit, run.code_bits = True, dither.unit, form.code_bits
+        run.known, run.known_ranks = address_of(dither.own), len(dither.own)
+        run.bounds, run.values = address_of(bounds), address_of(values)
+        run.counts, run.classes = len(bounds), bounds.shape[1] + 1
+    run.encode, run.decode, run.dequantize = [each.address for each in kernels]
+    run.block_elements, run.up_bytes, run.down_bytes = form.block_elements, form.up_bytes, form.down_bytes
+    run.table, run.table_entries, run.is_identity = address_of(table.values), len(table.values), table.identity
+    run.granularity, run.group = table.granularity, form.group
+    run.scale_unit, run.sum_unit, run.least = plan.scale_unit, plan.sum_unit, plan.least
+    return run
 
 
 _WHOLE_SUMS: Final = np.zeros((1, 0), np.int32), np.zeros((1, 16), np.int16)
@@ -288,19 +289,24 @@ class NumbaKernels(Kernels):
         taken, blocks = 8 * len(payloads), len(own)
         # One array, for one look at its address.
         room = np.zeros(taken + 28 * blocks, np.uint8)
-        by_block, words = room[taken:], _template(plan).copy()
-        stream = ChunkStream(payloads, room[:taken].view(np.uint64), memory=words)
+        by_block, run = room[taken:], record_copy(_template(plan))
+        stream = ChunkStream(payloads, room[:taken].view(np.uint64), run=run)
         units, scales, shifts = by_block[: 8 * blocks], by_block[8 * blocks : 12 * blocks], by_block[12 * blocks :]
         stream.scales = scales.view(np.float32), shifts[: 4 * blocks].view(np.int32), units.view(np.float64)
         before, pending = kept or (x, x)
         stream.kept = (x, before, pending, own, payloads, x if mean is None else mean, room, plan.table.values)
         # As `address_of`, without a call for each of seven arrays of every vector.
         addresses = [each.__array_interface__["data"][0] for each in stream.kept[:7]]
-        at = addresses[-1] + taken
-        addresses += [at, *range(at + 8 * blocks, at + 28 * blocks, 4 * blocks)]
-        # Keys are of 64 bits without a sign. The words have the same bits.
-        last = (len(x), keys.rotation, keys.rounding, keys.dither, max(keys.shift, 0), kept is not None, rank)
-        words[stream_kernels.X :].view(np.uint64)[:] = (*addresses, *last)
+        run.x, run.before, run.pending, run.own, run.payloads, run.mean, run.contributors = addresses
+        run.units = run.contributors + taken
+        run.scales = run.units + 8 * blocks
+        run.shifts = run.scales + 4 * blocks
+        run.block_counts = run.shifts + 4 * blocks
+        run.factors = run.block_counts + 4 * blocks
+        run.peaks = run.factors + 4 * blocks
+        run.elements, run.has_feedback, run.rank = len(x), kept is not None, rank
+        run.rotation, run.rounding, run.dither = keys.rotation, keys.rounding, keys.dither
+        run.dither_shift = max(keys.shift, 0)
         stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
         stream.decoder = None if mean is None else stream_kernels.decode
         return stream
