@@ -27,6 +27,8 @@ NOT_SYSTEM = "not system"
 
 
 def pytest_configure() -> None:
+    # Tests of machine code mean machine code, also where numba's cache is empty.
+    os.environ.setdefault("HOPSUM_COMPILED", "wait")
     if "PYTEST_XDIST_WORKER" in os.environ:
         # As many processes as cores run tests: a pool of threads in each of them would take turns.
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -89,10 +89,14 @@ class Network:
         self._counts = [shard.statistics for shard in self._shards]
         self._watches = [ShardWatch(shard) for shard in self._shards]
         self._watch_at = 0.0
-        self.has_loop: Final = transport.has_loop
         self.is_sealed = False
         self._lock = threading.Lock()
         """Held by whoever uses the transport, but for `wake`."""
+
+    @property
+    def has_loop(self) -> bool:
+        """Say whether there is a compiled loop. There may be one later."""
+        return self._transport.has_loop
 
     @property
     def traffic(self) -> SocketTraffic:

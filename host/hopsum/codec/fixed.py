@@ -70,8 +70,7 @@ class Fixed(RangeCodec):
     def __init__(self, workers: int, *, kernels: Kernels | None = None) -> None:
         require_workers(workers)
         self.workers = workers
-        self._kernels = kernels or load_kernels("auto")
-        self.backend = self._kernels.name
+        self.use_kernels(kernels or load_kernels("auto"))
         # The sum of n <= 2^b integers needs b bits more than one of them.
         worker_bits = (workers - 1).bit_length()
         self._limit = np.float32(2.0 ** (31 - worker_bits) - 2.0 ** (7 - worker_bits))
@@ -79,7 +78,7 @@ class Fixed(RangeCodec):
     def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's largest magnitude. See `RangeCodec`."""
         require_vector(x)
-        bits = np.concatenate([self._kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
+        bits = np.concatenate([self.kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
 
     def encode(
@@ -96,7 +95,7 @@ class Fixed(RangeCodec):
         first = 0
         for part in padded_rows(x, FIXED_BLOCK):
             rows = slice(first, first + len(part))
-            self._kernels.fixed_encode(part, scales[rows], self._limit, lanes[rows])
+            self.kernels.fixed_encode(part, scales[rows], self._limit, lanes[rows])
             first += len(part)
         return lanes.view(np.uint8)
 
@@ -149,5 +148,5 @@ class Fixed(RangeCodec):
         divisors = np.ldexp(counts, self.exponents(shared, len(payloads)))
         lanes = np.require(payloads.view(np.uint32), requirements="A")
         out = np.empty((len(payloads), FIXED_BLOCK), np.float32)
-        self._kernels.fixed_decode(lanes, divisors, out)
+        self.kernels.fixed_decode(lanes, divisors, out)
         return out.reshape(-1)[:elements]

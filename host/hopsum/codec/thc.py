@@ -149,8 +149,7 @@ class LookupTableCodec(RangeCodec):
             self.lookup = requantized_table(workers, code_bits)
         elif looked_up:
             self.lookup = table.switch_values
-        self._kernels = kernels or load_kernels("auto")
-        self.backend = self._kernels.name
+        self.use_kernels(kernels or load_kernels("auto"))
         self._table = CodeTable.of(table.values)
         self.dither = dither
         # The integers that kernels rotate back are of half a level's distance, or of its `unit`-th part.
@@ -165,11 +164,11 @@ class LookupTableCodec(RangeCodec):
     def ranges(self, x: Floats) -> Words:
         """Return the bits of each block's root mean square. See `RangeCodec`."""
         require_vector(x)
-        return _as_ranges(self._kernels.root_mean_square(x, self.block_elements))
+        return _as_ranges(self.kernels.root_mean_square(x, self.block_elements))
 
     def ranges_of_sum(self, x: Floats, residual: Floats) -> Words:
         """Return the ranges of x + residual, which is not kept. See `RangeCodec`."""
-        return _as_ranges(self._kernels.root_mean_square_of_sum(x, residual, self.block_elements))
+        return _as_ranges(self.kernels.root_mean_square_of_sum(x, residual, self.block_elements))
 
     def encode(
         self, x: Floats, own: Words, shared: SharedRanges, context: ReductionContext, *, out: Bytes | None = None
@@ -186,7 +185,7 @@ class LookupTableCodec(RangeCodec):
         for part in padded_rows(x, self.block_elements):
             rows = slice(first, first + len(part))
             given = (part, scales[rows], shifts[rows], self._table, self._form, keys.advanced(first))
-            self._kernels.thc_encode(*given, payloads[rows])
+            self.kernels.thc_encode(*given, payloads[rows])
             first = rows.stop
         return payloads
 
@@ -214,10 +213,10 @@ class LookupTableCodec(RangeCodec):
             # Kernels report the largest lane of each block in passing. It is checked when all are decoded.
             if self.dither is None:
                 given = (results[rows], counts[rows], factors[rows], self.granularity, self._form, here)
-                peaks[rows] = self._kernels.thc_decode(*given, out)
+                peaks[rows] = self.kernels.thc_decode(*given, out)
             else:
                 taken = (results[rows], contributors[rows], factors[rows], self.dither, self._form, here)
-                peaks[rows] = self._kernels.dither_decode(*taken, out)
+                peaks[rows] = self.kernels.dither_decode(*taken, out)
 
         out = np.empty(elements, np.float32) if out is None else out
         self._by_rows(decode, out)
@@ -254,7 +253,7 @@ class LookupTableCodec(RangeCodec):
         kept: tuple[Floats, Floats] | None,
     ) -> ChunkStream | None:
         """Return the stream of a vector with machine code, None where there is none. See `RangeCodec`."""
-        return self._kernels.stream(self._plan, x, own, payloads, mean, self._keys(context), context.rank, kept)
+        return self.kernels.stream(self._plan, x, own, payloads, mean, self._keys(context), context.rank, kept)
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
         """Fill the stream's scales. See `RangeCodec`."""
@@ -293,9 +292,9 @@ class LookupTableCodec(RangeCodec):
         def dequantize(rows: slice, out: Floats) -> None:
             last = (self._form, keys.advanced(rows.start), out, subtract)
             if self.dither is None:
-                self._kernels.thc_dequantize(payloads[rows], factors[rows], self._table, *last)
+                self.kernels.thc_dequantize(payloads[rows], factors[rows], self._table, *last)
             else:
-                self._kernels.dither_dequantize(payloads[rows], factors[rows], self.dither, context.rank, *last)
+                self.kernels.dither_dequantize(payloads[rows], factors[rows], self.dither, context.rank, *last)
 
         self._by_rows(dequantize, x)
 

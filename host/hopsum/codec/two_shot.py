@@ -22,7 +22,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK, TWO_SHOT_SCALE_BYTES, Kernels
+from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK, TWO_SHOT_SCALE_BYTES, Kernels, WithKernels
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
@@ -42,7 +42,7 @@ from hopsum.codec.interface import (
 from hopsum_wire import LANE_GROUP_CODES, Op
 
 
-class TwoShot:
+class TwoShot(WithKernels):
     """Codec `two-shot`: codes of a few bits, which the ranks add up themselves. Contexts are not used but for the rank.
 
     Args:
@@ -68,8 +68,7 @@ class TwoShot:
         if type(bits) is not int or bits not in (4, 8):
             raise CodecError(f"two-shot with codes of {bits} bits: 4 or 8")
         self.workers, self.bits = workers, bits
-        self.kernels = kernels or load_kernels("auto")
-        self.backend = self.kernels.name
+        self.use_kernels(kernels or load_kernels("auto"))
 
     @property
     def block_bytes(self) -> int:

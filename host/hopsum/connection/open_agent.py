@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import Codec, make_codec
-from hopsum.codec.registry import require_options
+from hopsum.codec.backends.ahead import may_come_later
+from hopsum.codec.registry import BUILT_IN, make_codec_at_once, parse_codec, require_options
 from hopsum.config import Config, ConfigError
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
@@ -55,10 +56,12 @@ def codec_of(config: Config, workers: int) -> Codec:
     )
     # Its own arguments are no options: `make_codec` would take them for those.
     require_options(config.codec, config.codec_options)
+    given: dict[str, Any] = {"name": config.codec, "workers": workers, "threads": config.threads}
+    given |= config.codec_options
+    if config.backend == "auto" and may_come_later() and parse_codec(config.codec).name in BUILT_IN:
+        return make_codec_at_once(**given)
     with telling(slow):
-        return make_codec(
-            config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
-        )
+        return make_codec(**given, backend=config.backend)
 
 
 def codec_for_job(config: Config, workers: int) -> Codec:

@@ -39,7 +39,7 @@ from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
-from hopsum.transport.worker_loop import worker_loop
+from hopsum.transport.worker_loop import WorkerLoop, is_compiled_later, worker_loop
 from hopsum_wire import Drop, WireError
 
 # A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
@@ -65,13 +65,17 @@ class Transport:
         self._lock = self.shards[0].lock
         if any(shard.lock is not self._lock for shard in self.shards):
             raise ValueError("the shards of a transport have one lock")
-        self._loop = worker_loop([(shard.link, shard.worker.membership.slots) for shard in self.shards])
+        self._loop = self._make_loop()
+        self._loop_comes = self._loop is None and is_compiled_later()
         self._window = sum(worker.membership.slots for worker in self._workers)
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
         self._handles = 0
         self._spreads = Spreads({}, {})
         self._poll = self._poll_of_all()
+
+    def _make_loop(self) -> WorkerLoop | None:
+        return worker_loop([(shard.link, shard.worker.membership.slots) for shard in self.shards])
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -200,6 +204,8 @@ class Transport:
         Raises:
             HopsumError: a side channel has ended. Its cause is attached.
         """
+        if self._loop_comes and not is_compiled_later():
+            self._loop, self._loop_comes = self._make_loop(), False
         shards, workers, loop = self.shards, self._workers, self._loop
         # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.
         # All shards have one channel.

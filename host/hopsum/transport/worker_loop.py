@@ -16,6 +16,7 @@ import logging
 import os
 import select
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from math import inf
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_is_wanted
+from hopsum.codec.backends.ahead import NotCompiledError, compile_ahead, may_come_later, only_cached
 from hopsum.codec.interface import address_of
 from hopsum.protocol.retransmit_queue import segments_of
 from hopsum.protocol.worker import Worker
@@ -367,8 +369,40 @@ def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
     None where there is none: another link than UDP, or no machine code here.
     """
     sockets = [(link, slots) for link, slots in ends if isinstance(link, UdpLink)]
-    kernel = compiled_kernel() if len(sockets) == len(ends) else None
+    kernel = _kernel_at_once() if len(sockets) == len(ends) else None
     return None if kernel is None else WorkerLoop(kernel, sockets)
+
+
+_ahead: Final = threading.Lock()
+"""Held from the moment at which another process was asked to compile the kernel, until it has."""
+
+
+def is_compiled_later() -> bool:
+    """Say whether there is no machine code yet, and there will be: `worker_loop` then returns a loop."""
+    return _ahead.locked()
+
+
+def _kernel_at_once() -> Any | None:
+    """Return the module `worker_kernel` with its machine code if it is there now.
+
+    None where there is none, or not yet: then another process compiles it (`is_compiled_later`).
+    """
+    if not may_come_later():
+        return compiled_kernel()
+    try:
+        with only_cached():
+            return compiled_kernel()
+    except NotCompiledError:
+        if _ahead.acquire(blocking=False):
+
+            def take_over() -> None:
+                try:
+                    compiled_kernel()
+                finally:
+                    _ahead.release()
+
+            compile_ahead(f"{__name__}:compiled_kernel", {}, take_over, "the worker's loop")
+        return None
 
 
 def compiled_kernel() -> Any | None:
@@ -383,6 +417,8 @@ def compiled_kernel() -> Any | None:
         import hopsum.transport.worker_kernel as kernel
 
         kernel.serve.compile()
+    except NotCompiledError:
+        raise
     except Exception:  # numba's errors have no base of their own; the Python worker does the same
         _log.warning("the worker's loop does not compile here: the Python worker is used", exc_info=True)
         return None

@@ -81,7 +81,7 @@ def test_a_verdict_ends_by_itself_each_time_later() -> None:
 
 
 @pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
-@pytest.mark.parametrize("compiled", ["1", "0"])
+@pytest.mark.parametrize("compiled", ["wait", "0"])
 @pytest.mark.parametrize("eats_at", [0, 2], ids=["from the start", "in the middle of a job"])
 def test_a_job_behind_a_way_that_eats_trains(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, compiled: str, eats_at: int

@@ -17,9 +17,11 @@ import pytest
 
 pytest.importorskip("numba")
 
+from hopsum.codec.backends.ahead import NotCompiledError
 from hopsum.errors import GenerationEndedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum.protocol.worker_state import AllReduce, places_for
+from hopsum.transport import worker_loop
 from hopsum.transport.shard import Shard
 from hopsum.transport.spread import CodecWork, Spread, next_work
 from hopsum.transport.transport import Transport
@@ -135,7 +137,7 @@ def test_codes_begin_once_the_ranges_before_them_are_summed(
     stack: ExitStack, shards: int, compiled: int, storm: float, agrees: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Machine code begins in the same call, unless the sums are not as it expects; then Python, as in the reference."""
-    monkeypatch.setenv("HOPSUM_COMPILED", str(compiled))
+    monkeypatch.setenv("HOPSUM_COMPILED", "wait" if compiled else "0")
     patient = None if storm else Timing(retransmit_s=WAIT_S, retransmit_max_s=WAIT_S, deadline_s=2 * WAIT_S)
     transport = transport_of(stack, shards, f"ranges {shards} {storm}", storm, patient)
     begun, until = 0, time.monotonic() + WAIT_S
@@ -239,7 +241,7 @@ def test_a_vector_whose_sum_was_here_first_is_not_waited_for(stack: ExitStack) -
     assert time.monotonic() - begun < WAIT_S / 2
 
 
-@pytest.mark.parametrize("compiled", ["0", "1"])
+@pytest.mark.parametrize("compiled", ["0", "wait"])
 def test_sums_that_come_before_codes_begin_are_not_read(
     stack: ExitStack, compiled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +261,36 @@ def test_sums_that_come_before_codes_begin_are_not_read(
         assert transport.step(0.1) == []
     assert transport.step(0.1) == []
     assert codes.stream.taken == 0
+
+
+def test_a_transport_gets_its_loop_once_it_is_compiled(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are in progress in Python meanwhile."""
+    asked: list[Any] = []
+    monkeypatch.setenv("HOPSUM_COMPILED", "1")
+    monkeypatch.setattr(
+        "hopsum.transport.worker_loop.compile_ahead", lambda _, arguments, then, what: asked.append(then)
+    )
+    real = worker_loop.compiled_kernel
+
+    def nothing_is_cached() -> None:
+        raise NotCompiledError("serve")
+
+    monkeypatch.setattr(worker_loop, "compiled_kernel", nothing_is_cached)
+    transports = [transport_of(stack, 2, f"later {number}", 0.0) for number in range(2)]
+    assert len(asked) == 1, "one process compiles for all"
+    transport = transports[0]
+    for number in range(6):
+        source = codes_of(300, number).source
+        handle = transport.submit(Op.ADD32, source)
+        if number == 3:
+            monkeypatch.setattr(worker_loop, "compiled_kernel", real)
+            asked.pop()()
+        done: list[Any] = []
+        while not done:
+            done = transport.step(1.0)
+        assert [event.handle for event in done] == [handle]
+        np.testing.assert_array_equal(done[0].results, source)
+        assert transport.has_loop is (number >= 3)
 
 
 def test_sums_that_come_as_a_side_channel_ends_are_told(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from numba.core import cgutils, codegen, compiler, compiler_lock
 from numba.np import arrayobj
 
+from hopsum.codec.backends.ahead import NotCompiledError, is_only_cached
 from hopsum_base.records import R, record_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -152,12 +153,27 @@ class LazyKernel:
                 return None
             found = _numba.njit(cache=True, **_OPTIONS)(self._function)
         try:
-            return self._made(found)
+            return self._found(found) if is_only_cached() else self._made(found)
+        except NotCompiledError:
+            raise
         except Exception as error:
             # Whatever it was: a file cut off by a full disk or a power loss, no space, no right. A fault of the kernel
             # itself comes again without the cache.
             _warn_of_cache(found, error)
             return None
+
+    def _found(self, compiled: Any) -> Callable[..., None]:
+        """Return the machine code of the cache. Raises NotCompiledError if it is not there."""
+
+        def refuse(*_: Any) -> None:
+            raise NotCompiledError(self._function.__qualname__)
+
+        # numba asks its cache first, and then its compiler.
+        compiled._compiler.compile = refuse
+        try:
+            return self._made(compiled)
+        finally:
+            del compiled._compiler.compile
 
     def _made(self, compiled: Any) -> Callable[..., None]:
         compiled.compile(self._signature)

@@ -376,6 +376,17 @@ class Kernels:
         return None
 
 
+class WithKernels:
+    """A codec that computes by kernels of a backend."""
+
+    kernels: Kernels
+    backend: str
+
+    def use_kernels(self, kernels: Kernels) -> None:
+        """Compute by these from now on, also what is in progress: all backends make the same bytes. Any thread."""
+        self.kernels, self.backend = kernels, kernels.name
+
+
 def _runs(blocks: int) -> Iterator[slice]:
     for start in range(0, blocks, _RUN_BLOCKS):
         yield slice(start, min(start + _RUN_BLOCKS, blocks))

@@ -31,7 +31,7 @@ from typing import Final, Unpack
 import numpy as np
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import Kernels
+from hopsum.codec.backends.kernels import Kernels, WithKernels
 from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.hashing import INDEX, SKETCH, derive_key
 from hopsum.codec.interface import (
@@ -78,7 +78,7 @@ from hopsum_wire.payload import SHAPES
 _REPEATS: Final = 3
 
 
-class Lossless:
+class Lossless(WithKernels):
     """The contract is `hopsum.codec.interface.Codec`. Any thread may use it."""
 
     name = "lossless"
@@ -114,13 +114,15 @@ class Lossless:
         require_kind(index)
         if repeats < 1:
             raise CodecError(f"{repeats} repeats of the sums: at least 1, the first time")
-        kernels = kernels or load_kernels("auto")
         self.workers = workers
         self.facts = f", gamma {gamma}, index {index}, {repeats} repeats"
         """Options that ranks need to have in common, in words."""
-        self.backend = kernels.name
-        self.work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
+        self.use_kernels(kernels or load_kernels("auto"))
         self.gamma, self.index, self.repeats = gamma, index, repeats
+
+    def use_kernels(self, kernels: Kernels) -> None:
+        super().use_kernels(kernels)
+        self.work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
 
     def start(
         self,
