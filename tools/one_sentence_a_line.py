@@ -2,7 +2,7 @@
 """One sentence a line in Markdown: this command rewrites the pages, and with `--check` names those that differ.
 
 A changed sentence is then a changed line, and no line is filled up to a width again. Tables, code, headings, directives
-and pages that programs write stay as they are.
+and what programs write stay as they are.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reflow(text: str) -> str:
     made: list[str] = []
     paragraph: list[str] = []
     fence = mark = indent = ""
-    in_list = generated = False
+    in_list = generated = part = False
 
     def end() -> None:
         nonlocal paragraph
@@ -66,22 +66,25 @@ def reflow(text: str) -> str:
             made.append(line)
             fence = "" if bare.startswith(fence) and not bare.strip(fence[0]) else fence
             continue
-        if line.startswith("## "):
+        if line.startswith("## ") and not part:
             generated = line == GENERATED_SECTION
-        if marker or not bare or _APART.match(line) or generated:
+        part = (part or bare.startswith("<!-- generated")) and bare != "<!-- end -->"
+        if marker or not bare or _APART.match(line) or generated or part:
             end()
             made.append(line)
-            fence = marker[1] if marker and not generated else ""
+            fence = marker[1] if marker and not generated and not part else ""
             in_list = in_list and (not bare or line.startswith(" "))
             continue
         item = _ITEM.match(line)
-        if item:
+        if item and paragraph and ">" in mark and item[0] == mark:  # a quotation continues
+            paragraph.append(line[len(mark) :].strip())
+        elif item:
             end()
             in_list, mark = True, item[0]
             indent = mark if item[2].startswith(">") else " " * len(mark)
             paragraph = [line[len(mark) :].rstrip()]
         elif paragraph:
-            paragraph.append(bare.removeprefix("> ") if indent.endswith("> ") else bare)
+            paragraph.append(bare)
         elif line.startswith("    ") and not in_list:
             made.append(line)
         else:
