@@ -7,7 +7,6 @@ says it. Every setting is a field of `Config`, and whatever is refused is named 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re

@@ -7,25 +7,22 @@ import inspect
 import json
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from importlib.metadata import entry_points
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.ahead import NotCompiledError, compile_ahead, only_cached
-from hopsum.codec.backends.kernels import WithKernels
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.interface import Codec, CodecError, ErrorFeedback, Floats, ReductionContext, address_of
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import Thc, Uhc
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.shown import nearest
 from hopsum_base.records import record_address
+from hopsum_base.shown import nearest
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
@@ -189,30 +186,6 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":
         self_check(codec, CODECS[name](workers, kernels=load_kernels("numpy"), **options))
-    return codec
-
-
-def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: Any) -> Codec:
-    """Make a codec of this package as `make_codec`, without waiting for machine code.
-
-    Where numba's cache lacks some, the codec begins with numpy's kernels. It goes over to the compiled ones once
-    another process has compiled them, and they are checked. Raises as `make_codec`.
-    """
-    make = partial(make_codec, name, workers=workers, **options)
-    try:
-        with only_cached():
-            return make(threads=threads)
-    except NotCompiledError:
-        pass
-    codec = make(backend="numpy")
-
-    def go_over() -> None:
-        made: Any = make(threads=threads)
-        cast("WithKernels", codec).use_kernels(made.kernels)
-
-    compile_ahead(
-        f"{__name__}:make_codec", {"name": name, "workers": workers, **options}, go_over, f"codec {codec.name}"
-    )
     return codec
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import Codec, make_codec
-from hopsum.codec.backends.ahead import may_come_later
-from hopsum.codec.registry import BUILT_IN, make_codec_at_once, parse_codec, require_options
+from hopsum.codec.backends import NotCompiledError, only_cached
+from hopsum.codec.backends.kernels import WithKernels
+from hopsum.codec.registry import BUILT_IN, parse_codec, require_options
+from hopsum.compile_ahead import compile_ahead, may_come_later
 from hopsum.config import Config, ConfigError
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
@@ -62,6 +65,35 @@ def codec_of(config: Config, workers: int) -> Codec:
         return make_codec_at_once(**given)
     with telling(slow):
         return make_codec(**given, backend=config.backend)
+
+
+def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: Any) -> Codec:
+    """Make a codec of this package as `make_codec`, without waiting for machine code.
+
+    Where numba's cache lacks some, the codec begins with numpy's kernels. It goes over to the compiled ones once
+    another process has compiled them, and they are checked. Raises as `make_codec`.
+    """
+    make: Callable[..., Codec] = partial(make_codec, name, workers=workers, **options)
+    try:
+        with only_cached():
+            return make(threads=threads)
+    except NotCompiledError:
+        pass
+    codec = make(backend="numpy")
+
+    def go_over() -> None:
+        made = make(threads=threads)
+        assert isinstance(codec, WithKernels)
+        assert isinstance(made, WithKernels)
+        codec.use_kernels(made.kernels)
+
+    compile_ahead(
+        "hopsum.codec.registry:make_codec",
+        {"name": name, "workers": workers, **options},
+        go_over,
+        f"codec {codec.name}",
+    )
+    return codec
 
 
 def codec_for_job(config: Config, workers: int) -> Codec:

@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_is_wanted
-from hopsum.codec.backends.ahead import NotCompiledError, compile_ahead, may_come_later, only_cached
+from hopsum.codec.backends import NotCompiledError, compiled_is_wanted, only_cached
 from hopsum.codec.interface import address_of
+from hopsum.compile_ahead import compile_ahead, may_come_later
 from hopsum.protocol.retransmit_queue import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership

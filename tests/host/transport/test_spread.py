@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from hopsum.codec.backends.ahead import NotCompiledError
+from hopsum.codec.backends import NotCompiledError
 from hopsum.errors import GenerationEndedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum.protocol.worker_state import AllReduce, places_for

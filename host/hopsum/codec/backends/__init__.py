@@ -16,6 +16,9 @@ sums of squares are exact in float64 up to one fixed order, and every other floa
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import Final
 
@@ -24,6 +27,7 @@ from hopsum.codec.interface import CodecError
 
 BACKENDS: Final = ("auto", "numpy", "numba")
 COMPILED_VARIABLE: Final = "HOPSUM_COMPILED"
+_only_cached: Final[ContextVar[bool]] = ContextVar("_only_cached", default=False)
 
 
 def compiled_is_wanted() -> bool:
@@ -56,3 +60,22 @@ def load_kernels(backend: str, threads: int = 1) -> Kernels:
     except ModuleNotFoundError as error:
         raise CodecError(f"backend {backend!r} needs the package {error.name}; install it or use numpy") from error
     return numba_kernels.NumbaKernels(threads)
+
+
+class NotCompiledError(Exception):
+    """A kernel is not in numba's cache, and this block of the program does not wait for it."""
+
+
+@contextmanager
+def only_cached() -> Iterator[None]:
+    """Let kernels that numba's cache does not have raise NotCompiledError in this block of this thread."""
+    token = _only_cached.set(True)
+    try:
+        yield
+    finally:
+        _only_cached.reset(token)
+
+
+def is_only_cached() -> bool:
+    """Say whether this thread is in a block of `only_cached`."""
+    return _only_cached.get()

@@ -21,7 +21,7 @@ import numpy as np
 from numba.core import cgutils, codegen, compiler, compiler_lock
 from numba.np import arrayobj
 
-from hopsum.codec.backends.ahead import NotCompiledError, is_only_cached
+from hopsum.codec.backends import NotCompiledError, is_only_cached
 from hopsum_base.records import R, record_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 pytest.importorskip("numba")
 
 from hopsum.codec import Codec, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.backends.ahead import NotCompiledError, compile_ahead, may_come_later, only_cached
+from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.jit import LazyKernel
-from hopsum.codec.registry import make_codec_at_once
 from hopsum.codec.simulate import simulate_phase
+from hopsum.compile_ahead import compile_ahead, may_come_later
+from hopsum.connection.open_agent import make_codec_at_once
 
 PROGRAM = """
 import time
@@ -112,8 +113,10 @@ def test_a_child_that_fails_leaves_numpy(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize("name", ["thc", "thc:bits=2", "thc:result_bits=8", "uhc", "fixed", "two-shot", "lossless"])
 def test_a_codec_goes_over_in_the_middle_of_a_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
-    monkeypatch.setattr("hopsum.codec.registry.compile_ahead", lambda _, arguments, then, what: asked.append(then))
-    monkeypatch.setattr("hopsum.codec.registry.only_cached", _nothing_is_cached)
+    monkeypatch.setattr(
+        "hopsum.connection.open_agent.compile_ahead", lambda _, arguments, then, what: asked.append(then)
+    )
+    monkeypatch.setattr("hopsum.connection.open_agent.only_cached", _nothing_is_cached)
     x = np.random.default_rng(1).standard_t(3, 5_000).astype(np.float32)
     whole = make_codec(name, workers=1, backend="numba")
     expected = _sum(whole, x)

@@ -3,9 +3,9 @@
 
 All backends make the same bytes. So a program begins with numpy's kernels, a child compiles the others into numba's
 cache, and the program takes them from there between two all-reduces. The child outlives a short program: the next one
-finds the cache filled. This file has no numba.
+finds the cache filled.
 
-    python -P -m hopsum.codec.backends.ahead MODULE:FUNCTION '{"KEYWORD": VALUE}'
+    python -P -m hopsum.compile_ahead MODULE:FUNCTION '{"KEYWORD": VALUE}'
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
@@ -34,26 +32,6 @@ WAIT: Final = "wait"
 _NICE: Final = 5
 """The child leaves the processor to the training as far as that needs it."""
 _log: Final = logging.getLogger(__name__)
-_only_cached: Final[ContextVar[bool]] = ContextVar("_only_cached", default=False)
-
-
-class NotCompiledError(Exception):
-    """A kernel is not in numba's cache, and this block of the program does not wait for it."""
-
-
-@contextmanager
-def only_cached() -> Iterator[None]:
-    """Let kernels that numba's cache does not have raise NotCompiledError in this block of this thread."""
-    token = _only_cached.set(True)
-    try:
-        yield
-    finally:
-        _only_cached.reset(token)
-
-
-def is_only_cached() -> bool:
-    """Say whether this thread is in a block of `only_cached`."""
-    return _only_cached.get()
 
 
 def may_come_later() -> bool:
