@@ -19,7 +19,7 @@ import select
 from math import inf
 
 from hopsum.codec.backends.jit import (
-    Cells,
+    Numbers,
     bits_at,
     call_at,
     doubles_at,
@@ -252,7 +252,7 @@ def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) 
 
 
 @inner
-def _sort(positions: Cells[int], count: int) -> None:
+def _sort(positions: Numbers[int], count: int) -> None:
     """Sort positions, which are nearly in order."""
     # Insertion sort: RESULTs come nearly in order, so it is linear, and it needs no memory.
     for number in range(1, count):

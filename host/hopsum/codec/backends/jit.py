@@ -40,7 +40,7 @@ else:
 N = TypeVar("N", int, float)
 
 
-class Cells(Protocol[N]):
+class Numbers(Protocol[N]):
     """Numbers in memory, as a kernel has them at an address. Nothing checks an index."""
 
     def __getitem__(self, index: int) -> N: ...
@@ -268,14 +268,14 @@ def _cells_at(element: Any) -> Any:
     return point
 
 
-integers_at: Callable[[int], Cells[int]] = _cells_at(types.int64)
+integers_at: Callable[[int], Numbers[int]] = _cells_at(types.int64)
 """This and the next ones: return what a kernel reads and fills at an address, as numbers of that type."""
-bits_at: Callable[[int], Cells[int]] = _cells_at(types.uint64)
-words_at: Callable[[int], Cells[int]] = _cells_at(types.uint32)
-shifts_at: Callable[[int], Cells[int]] = _cells_at(types.int32)
-octets_at: Callable[[int], Cells[int]] = _cells_at(types.uint8)
-doubles_at: Callable[[int], Cells[float]] = _cells_at(types.float64)
-floats_at: Callable[[int], Cells[float]] = _cells_at(types.float32)
+bits_at: Callable[[int], Numbers[int]] = _cells_at(types.uint64)
+words_at: Callable[[int], Numbers[int]] = _cells_at(types.uint32)
+shifts_at: Callable[[int], Numbers[int]] = _cells_at(types.int32)
+octets_at: Callable[[int], Numbers[int]] = _cells_at(types.uint8)
+doubles_at: Callable[[int], Numbers[float]] = _cells_at(types.float64)
+floats_at: Callable[[int], Numbers[float]] = _cells_at(types.float32)
 
 
 def record_at(cls: type[R]) -> Callable[[int], R]:

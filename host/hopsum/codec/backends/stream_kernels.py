@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import (
-    Cells,
+    Numbers,
     array_at,
     bits_at,
     call_at,
@@ -309,7 +309,7 @@ def encode(memory: int, first: int, end: int) -> None:
 
 
 @inner
-def _note_absent(run: ChunkRun, first: int, end: int, contributors: Cells[int], row: NDArray[np.float32]) -> None:
+def _note_absent(run: ChunkRun, first: int, end: int, contributors: Numbers[int], row: NDArray[np.float32]) -> None:
     """Add to what becomes the residual this rank's contributions that the sums of chunks first .. end - 1 lack."""
     absent = False
     for block in range(first, end):
