@@ -62,8 +62,14 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
-    """Make a reader of comma-separated items. Items that are there twice count once."""
-    return lambda text: tuple(dict.fromkeys(read(item.strip()) for item in text.split(",")))
+    """Make a reader of comma-separated items. Items that are there twice count once.
+
+    A comma before OPTION= stays in its item, as in the codecs "thc,thc:bits=2,error_feedback=true".
+    """
+    return lambda text: tuple(dict.fromkeys(read(item.strip()) for item in _COMMA.split(text)))
+
+
+_COMMA: Final = re.compile(r",(?!\s*[A-Za-z_]\w*=)")
 
 
 def said_rate(bits_per_s: float) -> str:

@@ -68,8 +68,8 @@ def test_every_formula_holds_on_every_kind_of_vectors(kind: str) -> None:
     plan = plan_of(*BY_LABEL, elements=4000, steps=5)
     cells = {label: measure(plan, candidate, kind, 4) for label, candidate in BY_LABEL.items()}
     told = {label for label, cell in cells.items() if cell.agrees is not None}
-    ours = {"thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "thc stochastic", "thc published", "uhc 8 bits"}
-    assert ours | {"sb", "svk"} <= told
+    ours = {"thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "thc:rounding=stochastic", "thc-published"}
+    assert ours | {"uhc:bits=8", "sb", "svk"} <= told
     assert [label for label, cell in cells.items() if cell.agrees is False] == []
 
 
@@ -91,11 +91,11 @@ def test_json_has_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 def test_impossible_cell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (*TINY, "--workers", "4,32", "--codecs", "thc,published", "--vectors", "gaussian,sparse")
+    arguments = (*TINY, "--workers", "4,32", "--codecs", "thc,thc-published", "--vectors", "gaussian,sparse")
     arguments += ("--no-plots",)
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "- thc published; n = 32: 32 workers * granularity 30 = 960 overflows a lane" in " ".join(shown.split())
+    assert "- thc-published; n = 32: 32 workers * granularity 30 = 960 overflows a lane" in " ".join(shown.split())
 
 
 def test_the_least_error_at_equal_bits_is_printed() -> None:
@@ -143,7 +143,11 @@ def test_without_matplotlib_the_extra_is_named(
     [
         (["--workers", "0"], "'0': a whole number of 1 to 64"),
         (["--vectors", "gaussian,laplace"], "'laplace': one of gradient"),
-        (["--codecs", "zip"], "--codecs zip: none of thc"),
+        (["--codecs", "thc,zip"], "argument --codecs: 'zip': no codec, and no other method; there are thc, thc:bits=3"),
+        (["--codecs", ""], "argument --codecs: '': no codec, and no other method"),
+        (["--codecs", "sv"], "no other method; did you mean svk?"),
+        (["--codecs", "thc:bit=2"], "argument --codecs: codec thc has no option 'bit'"),
+        (["--codecs", "fixed,thc:bits=99"], "argument --codecs: thc with codes of 99 bits: 2, 3, 4"),
         (["--steps", "1"], "'1': a whole number of 2 or more"),
         (["--scale", "0.01"], "at least 1024 elements"),
     ],

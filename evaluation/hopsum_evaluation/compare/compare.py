@@ -18,19 +18,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hopsum.codec import CodecError, codec_names
+from hopsum.codec.arguments import codec_argument
+from hopsum_base.shown import nearest
 from hopsum_base.units import figure, list_of, one_of, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
-from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate
+from hopsum_evaluation.compare.methods import CANDIDATES, MethodCandidate, codec_candidate
 from hopsum_evaluation.compare.vectors import TITLES, VECTORS, recorded_origin
 from hopsum_wire import MAX_WORKERS
 
@@ -41,7 +44,7 @@ WORKERS = (1, 2, 4, 8, 16, 32)
 EXACT = 1e-9
 """NMSE up to which a method is exact but for the rounding of float32. Plots leave exact methods out."""
 PLOTTED = (
-    "thc", "thc:bits=3", "thc:bits=2", "thc stochastic", "thc published", "two-shot 4 bits", "uhc 4 bits",
+    "thc", "thc:bits=3", "thc:bits=2", "thc:rounding=stochastic", "thc-published", "two-shot:bits=4", "uhc",
     "srk 16 levels", "svk", "terngrad", "top 10 %",
 )  # fmt: skip
 """Methods in the plots of error against workers."""
@@ -53,9 +56,8 @@ OUT = Path("codec-compare")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    every = dict.fromkeys(name for each in CANDIDATES for name in (each.family, each.label) if name)
     # argparse formats help texts with %, and labels have percent signs.
-    names = ", ".join(every).replace("%", "%%")
+    names = ", ".join(_OTHERS).replace("%", "%%")
     parser = argparse.ArgumentParser(
         prog="hopsum codec compare",
         description=(__doc__ or "").partition(": ")[2],
@@ -77,7 +79,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--vectors", type=list_of(one_of(VECTORS)), default=VECTORS, metavar="KIND,...", help=_said(VECTORS)
     )
     parser.add_argument(
-        "--codecs", default="", metavar="NAME,...", help=f"methods or families to compare (default: all), of {names}"
+        "--codecs",
+        type=list_of(method),
+        metavar="NAME,...",
+        help=f"methods to compare (default: all): codecs as connect takes them, thc:bits=2 for one; {names}",
     )
     parser.add_argument(
         "--identical", action="store_true", help="give all workers the same vector, and compare with theory"
@@ -118,20 +123,54 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
     elements = round(ELEMENTS * options.scale)
     if elements < LEAST_ELEMENTS:
         parser.error(f"--scale {options.scale:g}: at least {LEAST_ELEMENTS} elements, not {elements}")
-    candidates = _chosen(parser, options.codecs)
+    candidates = _chosen(parser, options)
     return ComparisonPlan(
         candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical
     )
 
 
-def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[MethodCandidate, ...]:
-    """Find the methods that a comma-separated list of labels and families names, in their usual order."""
-    wanted = {name.strip() for name in text.split(",")} - {""}
-    # A family names all its members: `thc` is thc with results of 4, 3 and 2 bits.
-    unknown = wanted - {each.label for each in CANDIDATES} - {each.family for each in CANDIDATES}
-    if unknown:
-        parser.error(f"--codecs {', '.join(sorted(unknown))}: none of {', '.join(each.label for each in CANDIDATES)}")
-    return tuple(each for each in CANDIDATES if not wanted or {each.label, each.family} & wanted)
+def method(text: str) -> tuple[MethodCandidate, ...]:
+    """Read a codec as `connect(codec=)` takes it, another method, or a family of those. Raises ArgumentTypeError."""
+    if text.partition(":")[0] in codec_names():
+        codec_argument(text)
+        known = {each.label: each for each in CANDIDATES}
+        return (known[text] if text in known else codec_candidate(text),)
+    if text not in _OTHERS:
+        raise argparse.ArgumentTypeError(f"{text!r:.80}: no codec, and no other method; {nearest(text, _NAMED)}")
+    return tuple(each for each in CANDIDATES if text in (each.label, each.family) and each.label in _OTHERS)
+
+
+_OTHERS: Final = tuple(
+    dict.fromkeys(
+        name
+        for each in CANDIDATES
+        if each.label.partition(":")[0] not in codec_names()
+        for name in (each.family, each.label)
+    )
+)
+"""Methods that are no codecs, and their families."""
+_NAMED: Final = (*(each.label for each in CANDIDATES if each.label not in _OTHERS), *_OTHERS)
+
+
+def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[MethodCandidate, ...]:
+    """Return the methods that are compared: each once, and none that no job of these workers can have."""
+    if options.codecs is None:
+        return CANDIDATES
+    chosen = dict.fromkeys(each for named in options.codecs for each in named)
+    for each in chosen:
+        refused = [_refusal(each, workers) for workers in options.workers]
+        if each.label not in _OTHERS and all(refused):
+            parser.error(f"argument --codecs: {refused[0]}")
+    return tuple(chosen)
+
+
+def _refusal(candidate: MethodCandidate, workers: int) -> str | None:
+    """Return why a method cannot be made for so many workers."""
+    try:
+        candidate.make(workers)
+    except CodecError as error:
+        return str(error)
+    return None
 
 
 def _follow(plan: ComparisonPlan, console: Console) -> list[Cell]:
@@ -274,6 +313,8 @@ def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str) -> Table:
     down = not plan.identical
     columns = ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers))
     table = figure_table(f"{TITLES[kind]}; {whose}", *columns)
+    # A codec with options is as long as half of 80 columns: its name is folded, and no figure.
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     if plan.identical:
         table.add_column("theory", no_wrap=True)
     for candidate in plan.candidates:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, CollectivePhase, make_codec
+from hopsum.codec import Codec, CodecError, CollectivePhase, make_codec, parse_codec
 from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
@@ -143,10 +143,10 @@ def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
 class TwoShotMethod:
     """A `MeanMethod` of codec `two-shot`, whose codes the workers add up themselves."""
 
-    def __init__(self, workers: int, bits: int) -> None:
+    def __init__(self, codec: TwoShot) -> None:
         """Raise CodecError unless there are two workers at least."""
-        require_two(workers, "two-shot")
-        self.codec = TwoShot(workers, bits=bits)
+        require_two(codec.workers, "two-shot")
+        self.codec = codec
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """See `MeanMethod`. Nothing is random. Without error feedback, as all methods here."""
@@ -242,19 +242,22 @@ def require_two(workers: int, name: str) -> None:
         raise CodecError(f"{name}: {workers} worker has nobody to exchange with; 2 at least")
 
 
-def _switch(label: str, codec: str, family: str = "", **options: Any) -> MethodCandidate:
-    def make(workers: int) -> SwitchMethod:
-        return SwitchMethod(make_codec(codec, workers=workers, **options))
+def codec_candidate(name: str, family: str = "") -> MethodCandidate:
+    """Return the method of a codec, which is called as `connect(codec=)` takes it.
 
-    return MethodCandidate(label, make, family or codec)
+    Raises:
+        CodecError: no codec, or an option that it does not have. Whether options fit is found when it is made.
+    """
+
+    def make(workers: int) -> MeanMethod:
+        codec = make_codec(name, workers=workers)
+        return TwoShotMethod(codec) if isinstance(codec, TwoShot) else SwitchMethod(codec)
+
+    return MethodCandidate(name, make, family or parse_codec(name).name)
 
 
 def _estimator(label: str, name: str, family: str = "", **options: Any) -> MethodCandidate:
     return MethodCandidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
-
-
-def _two_shot(bits: int) -> MethodCandidate:
-    return MethodCandidate(f"two-shot {bits} bits", lambda workers: TwoShotMethod(workers, bits), "two-shot")
 
 
 def _power_sgd(rank: int) -> MethodCandidate:
@@ -262,17 +265,13 @@ def _power_sgd(rank: int) -> MethodCandidate:
 
 
 CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
-    _switch("thc", "thc"),
-    *(_switch(f"thc:bits={bits}", f"thc:bits={bits}", "thc") for bits in (3, 2)),
-    *(_two_shot(bits) for bits in (4, 8)),
-    _switch("thc:result_bits=8", "thc:result_bits=8", "thc sums"),
-    _switch("thc stochastic", "thc:rounding=stochastic", "thc stochastic"),
-    _switch("thc 16-bit lanes", "thc:rounding=stochastic", "thc stochastic", lane_bits=16),
-    _switch("thc published", thc_published.NAME, "published"),
-    *(_switch(f"uhc {bits} bits", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
-    _switch("fixed", "fixed"),
-    _switch("lossless", "lossless"),
-    _switch("lossless packed", "lossless", gamma=0.0),
+    *(codec_candidate(name) for name in ("thc", "thc:bits=3", "thc:bits=2", "two-shot:bits=4", "two-shot:bits=8")),
+    codec_candidate("thc:result_bits=8", "thc sums"),
+    codec_candidate("thc:rounding=stochastic", "thc stochastic"),
+    codec_candidate("thc:rounding=stochastic,lane_bits=16", "thc stochastic"),
+    codec_candidate(thc_published.NAME, "published"),
+    *(codec_candidate(name) for name in ("uhc:bits=3", "uhc", "uhc:bits=6", "uhc:bits=8")),
+    *(codec_candidate(name) for name in ("fixed", "lossless", "lossless:gamma=0")),
     _estimator("sb", "sb", "sk"),
     *(_estimator(f"sk {levels} levels", "sk", levels=levels) for levels in (4, 16, 256)),
     *(_estimator(f"srk {levels} levels", "srk", levels=levels) for levels in (4, 16, 256)),
@@ -285,5 +284,5 @@ CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     *(_power_sgd(rank) for rank in (2, 8)),
     MethodCandidate("int8 ring", Int8RingMethod, "int8 ring"),
 )
-"""Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels. thc has three families:
-requantised results, whole sums, and stochastic rounding."""
+"""Codecs have the names that `connect` takes. Estimators and baselines have a family of their name, but for sb, which
+is sk with 2 levels. thc has three families: requantised results, whole sums, and stochastic rounding."""

@@ -58,11 +58,11 @@ CLAIMS: Final = (
 )
 _EQUAL_WORKERS: Final = (1, 4, 8)
 _STEPS: Final = 4
-_CHOSEN: Final = "thc stochastic"
+_CHOSEN: Final = "thc:rounding=stochastic"
 """Label of the method that chooses a lookup table for the job."""
-_PUBLISHED: Final = "thc published"
+_PUBLISHED: Final = "thc-published"
 _FEW: Final = (
-    "thc", _CHOSEN, _PUBLISHED, "two-shot 4 bits", "uhc 4 bits", "srk 16 levels", "svk", "lossless", "terngrad",
+    "thc", _CHOSEN, _PUBLISHED, "two-shot:bits=4", "uhc", "srk 16 levels", "svk", "lossless", "terngrad",
     "top 10 %",
 )  # fmt: skip
 """Methods of the small size."""

@@ -180,7 +180,7 @@ def plan_words(table: ShownTable) -> str:
 _CODE_OF_OTHERS: Final = (
     "Code that others wrote: torch's hooks for fp16, bf16 and PowerSGD are run as they are. THC's public worker "
     "(BytePS_THC) needs CUDA, and was read: it rounds twice without bias, to a grid and then by its table, which makes "
-    "the codes of `thc published` (a test), with one range for each tensor of up to 8 M elements. Bytes were not "
+    "the codes of `thc-published` (a test), with one range for each tensor of up to 8 M elements. Bytes were not "
     "compared. PRIME's all-reduce of bytes for DiLoCo was read too: `int8 ring` of `hopsum "
     "codec compare` has its levels. No public code of OptiReduce's UHC mode was found."
 )
