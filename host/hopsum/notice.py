@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing waits in silence: one line on the log of whoever waits longer than a few seconds.
 
-The lines are warnings: a program that has not set logging up sees them on stderr.
+Waits for others are warnings: a program that has not set logging up sees them on stderr. Work of its own is INFO.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class WaitMonitor:
 
 @contextmanager
 def telling(text: str, after_s: float = AFTER_S) -> Iterator[None]:
-    """Say this on the log if the block takes longer than that."""
+    """Say this on the log, at INFO, if the block takes longer than that."""
     # A timer thread, since the block that it watches may hold this thread in machine code for half a minute.
-    timer = threading.Timer(after_s, _log.warning, (text,))
+    timer = threading.Timer(after_s, _log.info, (text,))
     timer.daemon = True
     timer.start()
     try:

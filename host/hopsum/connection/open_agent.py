@@ -54,8 +54,8 @@ def has_settings(comm: Communicator) -> bool:
 def codec_of(config: Config, workers: int) -> Codec:
     """Make the codec of the settings. Raises CodecError for options that it does not have."""
     slow = (
-        f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes some 10 s of a "
-        "processor, once on a machine"
+        f"codec {config.codec}: its kernels are being loaded, or compiled where numba's cache lacks them, which takes "
+        "longer on a busy machine"
     )
     # Its own arguments are no options: `make_codec` would take them for those.
     require_options(config.codec, config.codec_options)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import MembershipError
 
 from ...support.overlap import overlap_s
+from ...support.processes import await_that
 from ..torch.job import serve_job
 
 
@@ -210,6 +212,13 @@ def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     WaitNotice("rank 0", clock=lambda: 0.0).say("another", 1, "why", at_once=True)
     assert len(caplog.messages) == 1
+
+
+def test_a_block_that_takes_long_says_so_and_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with telling("still at it", after_s=0.0):
+        await_that(lambda: caplog.messages == ["still at it"], "the line")
+    assert caplog.records[0].levelname == "INFO"
 
 
 def test_a_block_that_is_over_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
