@@ -59,9 +59,11 @@ test-torch:      ## the torch tests on another version, in an environment of its
 
 SHELL_TESTS := tests/controlplane/test_shell.py tests/switch/server/test_shell.py tests/system/ptf/test_own_program.py \
     tests/frame/test_guides.py tests/frame/test_tutorial_own_p4.py
-test-shell:      ## the tests of p4runtime-shell, which pins old packages, in an environment of its own (the network, two minutes)
+OLDEST_TESTS := tests/host/rpc tests/switch/server
+test-shell:      ## the tests of p4runtime-shell, which pins old packages, and of the oldest grpcio and protobuf, in an environment of its own
 	@tools/bootstrap.sh shell $(VENV)-shell
 	@$(VENV)-shell/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal -m shell $(SHELL_TESTS) $(ARGS)
+	@$(VENV)-shell/bin/python -m pytest -q --numprocesses $(WORKERS) --dist worksteal $(OLDEST_TESTS) $(ARGS)
 
 ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, bmv2, tna, tofino_model or tofino2_model; default: all)
 	@$(PY) ptf_tests/run $(if $(TARGET),--target $(TARGET)) $(ARGS)

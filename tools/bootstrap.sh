@@ -17,9 +17,10 @@ if [ -n "$torch" ]; then  # which brings its own triton
     sed -e "s/^torch==.*/torch==$torch/" -e '/^triton==/d' constraints.txt >"$constraints"
 fi
 wanted_packages=("--editable" ".[$kind]")
-if [ "$kind" = shell ]; then  # p4runtime-shell brings its own pins of these
+if [ "$kind" = shell ]; then  # p4runtime-shell brings its own pins of these; the oldest grpcio is tested there too
+    oldest=$(sed -nE 's/^dependencies = \["grpcio>=([0-9.]+)".*/\1/p' pyproject.toml)
     constraints="$venv-constraints.txt"
-    sed -E '/^(protobuf|p4runtime|googleapis-common-protos)==/d' constraints.txt >"$constraints"
+    sed -E -e '/^(protobuf|p4runtime|googleapis-common-protos)==/d' -e "s/^grpcio==.*/grpcio==$oldest/" constraints.txt >"$constraints"
     wanted_packages=("--editable" ".[shell,switch,ptf,scapy]" hypothesis pytest pytest-xdist)
 fi
 wanted=$(cat pyproject.toml "$constraints" tools/bootstrap.sh | sha256sum | cut -d' ' -f1)

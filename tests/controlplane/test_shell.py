@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
 
 pytestmark = [pytest.mark.system, pytest.mark.shell]
+
+
+def test_this_environment_has_the_oldest_grpcio_and_protobuf() -> None:
+    """The other tests of it are those of the least versions that pyproject.toml admits."""
+    pyproject = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    least = dict(line.split(">=") for line in pyproject["project"]["dependencies"])
+    for name in ("grpcio", "protobuf"):
+        assert version(name) == least[name]
+
 
 SHELL = "from hopsum_controlplane.shell_prompt import open_shell; open_shell({address!r}, {options})"
 LOOK = """
