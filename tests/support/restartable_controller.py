@@ -41,6 +41,7 @@ class RestartableController:
             store = StateStore(self.config.database)
             stack.callback(store.close)
             cluster = ClusterController(self.config, store, self.devices)
+            stack.callback(_close_between, cluster, store)
             ticking = threading.Thread(target=_tick, args=(cluster, over))
             ticking.start()
             stack.callback(ticking.join)
@@ -59,6 +60,12 @@ class RestartableController:
     def connect_all(self, job: str, token: str, workers: int = 2, **settings: Any) -> list[Communicator]:
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda rank: self.connect(job, token, rank, **settings), range(workers)))
+
+
+def _close_between(cluster: ClusterController, store: StateStore) -> None:
+    """Close the store while no thread of the controller writes it, which SQLite answers with a crash."""
+    with cluster._cache.changed:
+        store.close()
 
 
 def _tick(cluster: ClusterController, over: threading.Event) -> None:
