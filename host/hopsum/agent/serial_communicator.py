@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, CollectivePhase, ReductionContext
 from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
+_CALL_CHARACTERS: Final = 200
+
 
 class JoinError(HopsumError):
     """A rank cannot take part: its place is taken, or its settings are not those of the others."""
@@ -35,10 +37,13 @@ def call_in_words(task: Task) -> str:
     """Describe an all-reduce by what all ranks need to have in common: equal texts, equal calls. ASCII, 200 at most."""
     # A digest: the names of a model's tensors may be longer than a packet of a Unix socket.
     names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
-    return (
+    told = (
         f"all-reduce {task.number} of {task.vector.elements} elements, step {task.step}, "
         f"on_nonfinite={task.on_nonfinite}, names with digest {names:08x}"
     )
+    # What a hook compares beside its tensors stands among their names, without elements. The digest has all of it.
+    words = [name.encode("ascii", "backslashreplace").decode() for name, elements in task.tensors if not elements]
+    return ", ".join([told, *words])[:_CALL_CHARACTERS]
 
 
 def require_agreement(calls: Mapping[int, str]) -> None:

@@ -58,12 +58,13 @@ class CollectiveError(CodecError):
 class NonFiniteError(CollectiveError):
     """Some rank's vector has NaN or infinity. No rank has a mean. Residuals are as they were before.
 
-    `count`: elements of this rank's vector that are not finite, 0 if it was another's.
+    `count`: elements of this rank's vector that are not finite, 0 if it was another's. `too_large`: this rank's is
+    finite, and beyond the range of the codec.
     """
 
-    def __init__(self, message: str, count: int) -> None:
+    def __init__(self, message: str, count: int, *, too_large: bool = False) -> None:
         super().__init__(message)
-        self.count = count
+        self.count, self.too_large = count, too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,7 +515,14 @@ def includes(contributors: Bitmaps, rank: int) -> Flags:
     return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 
-def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
+NO_MEAN_HINT: Final = (
+    "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
+)
+
+
+def nonfinite_error(
+    x: Floats, tensors: Tensors, rank: int, *, too_large: bool = False, what: str = "elements"
+) -> NonFiniteError:
     """Return the error that names the tensors of x that are not finite, or says that another rank's are not.
 
     Args:
@@ -522,10 +530,10 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
         tensors: names and elements of its tensors.
         rank: of this process.
         too_large: x is finite, and beyond the range of the codec.
+        what: elements of x in words.
     """
     bad = ~np.isfinite(x)
-    count = int(bad.sum())
-    hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
+    count, hint = int(bad.sum()), NO_MEAN_HINT
     # Finite, but above the largest range that a codec takes: squares of a block would overflow float32.
     if not count and too_large:
         return NonFiniteError(
@@ -534,6 +542,7 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
             "two-shot up to that magnitude: "
             f"scale it down; {hint}",
             0,
+            too_large=True,
         )
     if not count:
         return NonFiniteError(f"another rank's vector is not finite, or out of range; rank {rank}'s is: {hint}", 0)
@@ -545,7 +554,7 @@ def nonfinite_error(x: Floats, tensors: Tensors, rank: int, *, too_large: bool =
         first += elements
     where = "; ".join(found[:8]) + (f" and {len(found) - 8} more tensors" if len(found) > 8 else "")
     return NonFiniteError(
-        f"rank {rank}: {count} of {x.size} elements are NaN or infinite, the first is element {int(bad.argmax())}"
+        f"rank {rank}: {count} of {x.size} {what} are NaN or infinite, the first is element {int(bad.argmax())}"
         f"{f' ({where})' if where else ''}: {hint}",
         count,
     )
