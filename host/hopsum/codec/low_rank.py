@@ -91,9 +91,13 @@ def random_columns(salt: int, rank: int, length: int) -> Floats:
     return np.asarray(unit - np.float32(1)).reshape(rank, length)
 
 
-def digest_of(kernels: FactorKernels) -> bytes:
-    """Return the bytes that a backend makes of a small matrix, with a column in the span of others and a zero one."""
-    rank, rows, columns = _CHECKED
+def digest_of(kernels: FactorKernels, shape: tuple[int, int, int] = _CHECKED) -> bytes:
+    """Return the bytes that a backend makes of a matrix, with a column in the span of others and a zero one.
+
+    Args:
+        shape: rank, 4 or more, rows and columns.
+    """
+    rank, rows, columns = shape
     factor = random_columns(1, rank, rows) * np.float32(3e-3)
     factor[2] = factor[0] - factor[1]
     factor[3] = 0

@@ -21,7 +21,10 @@ from hopsum.codec.low_rank import digest_of, load_factor_kernels, orthonormal, r
 pytest.importorskip("numba", reason="numba is not installed")
 
 RECORDED = "b5316011884619aa0bdd41b0daf9c2ef49b5a96824acab3f20c2cf2d6cecb0b1"
-"""SHA-256 of `digest_of`, recorded on a processor with AVX2. All processors have to make these bytes."""
+"""SHA-256 of `digest_of`, recorded on processors with AVX2 and with AVX-512. All have to make these bytes."""
+LONGER = (8, 1043, 1501)
+"""A matrix whose columns and rows are worked on in several runs."""
+RECORDED_LONGER = "d9f45338191b4562f488d7bf13c1c3b99b77a330b8246396436cfe58b1c2e083"
 NUMPY = FactorKernels()
 NUMBA = load_factor_kernels("numba")
 
@@ -35,6 +38,7 @@ def random_factor(rank: int, length: int, decay: float = 1.0, seed: int = 0) -> 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 def test_the_bytes_are_those_that_were_recorded(kernels: FactorKernels) -> None:
     assert hashlib.sha256(digest_of(kernels)).hexdigest() == RECORDED
+    assert hashlib.sha256(digest_of(kernels, LONGER)).hexdigest() == RECORDED_LONGER
 
 
 @pytest.mark.system
@@ -43,12 +47,28 @@ def test_older_processors_make_the_same_bytes(features: str, tmp_path: Path) -> 
     """Without vectors of 8, and with instructions that multiply and add in one rounding."""
     if platform.machine() != "x86_64":
         pytest.skip("features of x86")
-    code = "from hopsum.codec import low_rank as l; print(l.digest_of(l.load_factor_kernels('numba')).hex())"
     target = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | target, check=True, timeout=300, capture_output=True, text=True
+    assert digests_elsewhere("numba", target) == [RECORDED, RECORDED_LONGER]
+
+
+def test_numpy_makes_the_same_bytes_without_its_vector_instructions() -> None:
+    """As on a processor without AVX-512 and AVX2."""
+    dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[index]
+    assert digests_elsewhere("numpy", {"NPY_DISABLE_CPU_FEATURES": " ".join(dispatched)}) == [RECORDED, RECORDED_LONGER]
+
+
+def digests_elsewhere(backend: str, environment: dict[str, str]) -> list[str]:
+    """Return both digests by a process with these variables."""
+    code = (
+        "import hashlib; from hopsum.codec import low_rank as l; "
+        f"k = l.load_factor_kernels({backend!r}); "
+        f"print(*(hashlib.sha256(d).hexdigest() for d in (l.digest_of(k), l.digest_of(k, {LONGER}))))"
     )
-    assert hashlib.sha256(bytes.fromhex(done.stdout)).hexdigest() == RECORDED
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, check=True, timeout=300, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    return done.stdout.split()
 
 
 @pytest.mark.parametrize(
