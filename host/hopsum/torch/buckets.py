@@ -28,6 +28,7 @@ from hopsum.torch.low_rank_factors import LowRankPortion, MatrixLayout
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
 from hopsum.torch.step import Layout, Portion, Step, places_of
 from hopsum.torch.step_times import StepTimes, Tally
+from hopsum.torch.sum_order import SumOrder
 from hopsum.torch.tensors import real_elements, values_of
 
 # ---- means by the process group ----------------------------------------------------------------------------
@@ -198,15 +199,19 @@ class Sender:
     """The codecs of the devices of gradients; None: all are encoded on the host."""
     matrices: Matrices | None = None
     """The matrices that travel as factors; None: there are none."""
+    order: SumOrder = field(init=False)
+    """Of what all hooks hand to the communicator."""
     low_rank: LowRank | None = field(init=False, default=None)
     """The sums of their factors."""
     _layouts: dict[tuple[bool, bool, tuple[int, ...]], list[tuple[Layout, Way]]] = field(default_factory=dict)
     """Layouts of a bucket and their ways; by `compress`, `factor`, and the ids of the bucket's parameters."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "order", SumOrder(self.communicator))
         if self.matrices is not None:
             made = LowRank(
                 self.communicator,
+                self.order,
                 self.matrices,
                 self.residuals,
                 self.device_codecs or DeviceCodecs(self.communicator, "host"),
@@ -292,11 +297,11 @@ class Sender:
         step, bucket = Step(self.residuals.clear), _Alone(vector, list(parameters))
         if self.low_rank is not None:
             self.low_rank.begin_step()
-        self.communicator.group_start()
+        self.order.group_start()
         try:
             portions = self.send(bucket, step, number=number, compress=True, factor=factor, told=told)
         finally:
-            self.communicator.group_end()
+            self.order.group_end()
         if self.low_rank is not None:
             self.low_rank.complete()
         step.complete()
@@ -359,15 +364,19 @@ class Sender:
         call: dict[str, Any] = {"step": number, "tensors": tensors, "on_nonfinite": self.on_nonfinite}
         if on_device is None:
             kept = self.residuals.feedback(layout.names, layout.sizes) if self.error_feedback else None
-            portion.feedback, host = kept, x.numpy()
+            vector: Any = x.numpy()
+            portion.feedback, call["feedback"], call["out"] = kept, kept, vector
             portion.residual_before = None if kept is None else kept.residual
-            future = self.communicator.submit(host, feedback=kept, out=host, **call)
         else:
             held = self.residuals.device_feedback(layout.names, layout.sizes, device) if self.error_feedback else None
             portion.feedback = held
             portion.residual_before = None if held is None else held.residual
-            future = self.communicator.submit(on_device.vector(x, held, out=x), **call)
-        portion.submitted = True
+            vector = on_device.vector(x, held, out=x)
+
+        def submit() -> Future[AllReduceResult]:
+            future = self.communicator.submit(vector, **call)
+            portion.submitted = True
+            return future
 
         def take(done: Future[AllReduceResult]) -> bool:
             try:
@@ -380,8 +389,11 @@ class Sender:
             portion.settled = not result.skipped
             return portion.settled
 
-        # Runs in the communicator's thread, or here where the result is there already.
-        future.add_done_callback(partial(_end, step, portion, take))
+        def refuse(error: BaseException) -> None:
+            step.end(portion, failure=error)
+
+        # `_end` runs in the communicator's thread, or in this one where the result is there already.
+        self.order.submit(submit, partial(_end, step, portion, take), refuse)
 
     def _to_group(self, portion: Portion, step: Step) -> None:
         assert self.group is not None

@@ -259,8 +259,8 @@ class DiLoCo:
         error_feedback: without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
         low_rank: matrices travel as factors of this rank, as `HopsumState` says: the local shards of FSDP2 by their
             own shape. None: the rank in HOPSUM_LOW_RANK, else all parameters travel whole. With a
-            `fragment_sync_delay` nothing else may use `comm` until the mean is applied: the second factor is
-            submitted when the first one's sum is there, at another time on each rank.
+            `fragment_sync_delay` submit nothing to `comm` by hand until the mean is applied: the second factor is
+            submitted when the first one's sum is there, at another time on each rank. Hooks wait for it.
         low_rank_start: with `low_rank`, how often a fragment travels whole before its matrices travel as factors.
 
     Raises:
@@ -284,8 +284,7 @@ class DiLoCo:
         low_rank_start: int = WHOLE_SYNCHRONISATIONS,
     ) -> None:
         low_rank = low_rank_here() if low_rank is None else low_rank
-        if low_rank is not None:
-            require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
+        require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         self.low_rank, self.low_rank_start = low_rank, low_rank_start
         self.comm = comm
         self.owner, self.workers = str(comm.rank), comm.workers

@@ -221,8 +221,7 @@ def register_all_reduce_hook(
 
     require_on_nonfinite(on_nonfinite)
     low_rank = low_rank_here() if low_rank is None else low_rank
-    if low_rank is not None:
-        require_low_rank(low_rank, low_rank_start, error_feedback=True)
+    require_low_rank(low_rank, low_rank_start, error_feedback=True)
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:
         raise TypeError(f"{type(model).__name__} has no FSDP module: call fully_shard(model, mesh=mesh) first")

@@ -2,17 +2,22 @@
 """Gradients as factors of low rank that the network sums: the order of the sums of a step.
 
 Ranks hand the communicator one sequence of vectors, whatever their timing. The vectors P of buckets 0 to n - 1 come
-first, each as its bucket arrives. The vectors Q of buckets 0 to n - 1 follow, in this order:
+first, each as its bucket arrives. With the last of them a place in the order is reserved (`sum_order.py`), in which the
+vectors Q of buckets 0 to n - 1 follow, in this order:
 
     state of a bucket    event                                                    next
     FIRST                its P has a mean: Q_i is made                            READY
     FIRST                its P has none: no rank has one                          OVER
-    READY                all P are submitted, no bucket before is FIRST or READY  SECOND, Q_i is submitted
+    READY                the place is open, no bucket before is FIRST or READY    SECOND, Q_i is submitted
     SECOND               its Q has a mean, or none                                OVER
 
 Whether a bucket has a Q depends on its own P alone, so the sequence is the same on all ranks. The vectors P are one
 group of the communicator, and the vectors Q another: a group's last vector waits for the group's end, and no Q is there
 before its P is. Two numbers of all-reduces belong to each bucket, also where it has no Q.
+
+A step may be given up after its last bucket, as that of a DiLoCo which is made anew. Ranks are at different sums of it
+then. The place stays, and zeros are sent in it for each Q that is not submitted yet: other ranks may have submitted
+theirs.
 
 One thread makes Q_i and means, one after the other. The communicator's thread serves the network meanwhile.
 """
@@ -28,10 +33,11 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
-from hopsum.agent import AllReduceResult, Communicator
-from hopsum.codec.interface import OnNonfinite, feeds_back
+from hopsum.agent import AllReduceResult, Communicator, MismatchError
+from hopsum.codec.interface import CollectiveError, NonFiniteError, OnNonfinite, feeds_back
 from hopsum.config import ConfigError
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank_factors import (
@@ -48,6 +54,7 @@ from hopsum.torch.low_rank_factors import (
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Step
 from hopsum.torch.step_times import Tally
+from hopsum.torch.sum_order import SumOrder
 
 LOW_RANK_VARIABLE: Final = "HOPSUM_LOW_RANK"
 DENSE_STEPS: Final = 10
@@ -68,12 +75,14 @@ def low_rank_here() -> int | None:
     return int(text)
 
 
-def require_low_rank(low_rank: Any, low_rank_start: int, *, error_feedback: bool) -> None:
-    """Raise ValueError unless the options fit each other."""
+def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool) -> None:
+    """Raise ValueError unless the options fit each other. No rank is None."""
+    if type(low_rank_start) is not int or low_rank_start < 0:
+        raise ValueError(f"low_rank_start={low_rank_start!r}: a whole number of steps, 0 or more")
+    if low_rank is None:
+        return
     if type(low_rank) is not int or low_rank < 1:
         raise ValueError(f"low_rank={low_rank!r}: a whole number, 1 or more, such as 8; None leaves it out")
-    if low_rank_start < 0:
-        raise ValueError(f"low_rank_start={low_rank_start}: 0 is the least")
     if not error_feedback:
         raise ValueError(
             f"low_rank={low_rank} with error_feedback=False: a matrix of low rank is never the whole gradient, and "
@@ -149,11 +158,13 @@ class _Entry:
 
 @dataclass
 class _StepSums:
-    """The sums of one step. The worker's thread changes it, but for `entries` before `complete`."""
+    """The sums of one step. The worker's thread changes it; `placed`, and `entries` until then, the program's."""
 
     entries: list[_Entry] = field(default_factory=list)
-    complete: bool = False
-    """All P are submitted."""
+    placed: bool = False
+    """All P are there, and the place of the vectors Q is reserved."""
+    open: bool = False
+    """It is their turn."""
     next: int = 0
     """The first entry whose Q is not submitted."""
     grouped: bool = False
@@ -166,6 +177,7 @@ class LowRank:
 
     Args:
         communicator: sums factors.
+        order: of the sums of this communicator.
         matrices: of the state.
         residuals: of the state.
         device_codecs: of the communicator.
@@ -177,6 +189,7 @@ class LowRank:
     def __init__(
         self,
         communicator: Communicator,
+        order: SumOrder,
         matrices: Matrices,
         residuals: Residuals,
         device_codecs: DeviceCodecs,
@@ -186,7 +199,8 @@ class LowRank:
         times: Tally,
     ) -> None:
         self.matrices = matrices
-        self._communicator, self._residuals, self._device_codecs = communicator, residuals, device_codecs
+        self._communicator, self._order = communicator, order
+        self._residuals, self._device_codecs = residuals, device_codecs
         self._on_nonfinite, self._keeps_gradients, self._times = on_nonfinite, keeps_gradients, times
         self.spared_elements = 0
         """Elements of gradients less those of their factors, over all sums so far."""
@@ -194,9 +208,9 @@ class LowRank:
         self._sums: _StepSums | None = None
 
     def begin_step(self) -> None:
-        """Begin a step. If the step before is incomplete, its residuals become what they were before it."""
+        """Begin a step. If the step before is not over, its residuals become what they were before it."""
         before, self._sums = self._sums, _StepSums()
-        if before is not None and any(each.state is not _State.OVER for each in before.entries):
+        if before is not None and not all(each.step.over.done() for each in before.entries):
             # In the thread that uses the residuals: they are free when this returns.
             self._thread.submit(self._abandon, before).result()
 
@@ -224,23 +238,28 @@ class LowRank:
         portion.start()
         entry = _Entry(portion, step, number)
         sums.entries.append(entry)
-        try:
-            future = self._submit(entry, number)
-        except BaseException:
-            entry.state = _State.OVER
-            portion.withdraw()
-            raise
-        future.add_done_callback(partial(self._hear, self._turn, sums, entry, 0))
+        self._order.submit(
+            partial(self._submit, entry),
+            partial(self._hear, self._turn, sums, entry, 0),
+            lambda error: self._thread.submit(self._refuse, sums, entry, error),
+        )
 
     def complete(self) -> None:
         """Note that the last bucket of the step was submitted, and the group of its vectors ended."""
-        if self._sums is not None and self._sums.entries:
-            self._thread.submit(self._close, self._sums)
+        sums = self._sums
+        if sums is not None and sums.entries and not sums.placed:
+            sums.placed = True
+            self._order.reserve(partial(self._thread.submit, self._open, sums))
 
-    def _submit(self, entry: _Entry, number: int) -> Future[AllReduceResult]:
-        tensors = [*entry.portion.told, *entry.portion.tensors]
-        call = {"step": number, "tensors": tensors, "on_nonfinite": self._on_nonfinite}
-        return entry.portion.submit(self._communicator, call)
+    def _submit(self, entry: _Entry) -> Future[AllReduceResult]:
+        """Hand P, or Q in the state SECOND, to the communicator."""
+        portion, second = entry.portion, entry.state is _State.SECOND
+        tensors = [*(portion.right_tensors if second else portion.left_tensors), *portion.told]
+        call: dict[str, Any] = {"step": entry.number + second, "tensors": tensors, "on_nonfinite": self._on_nonfinite}
+        if second and not portion.turned:
+            zeros = np.zeros(sum(portion.layout.right), np.float32)
+            return self._communicator.submit(zeros, out=zeros, **call)
+        return portion.submit(self._communicator, call)
 
     # ---- in the communicator's thread --------------------------------------------------------------------
 
@@ -259,42 +278,49 @@ class LowRank:
 
     # ---- in the worker's thread ----------------------------------------------------------------------------
 
+    def _refuse(self, sums: _StepSums, entry: _Entry, error: BaseException) -> None:
+        """Hear that the communicator took no P."""
+        entry.state = _State.OVER
+        self._advance(sums)
+        self._end(sums, entry, failure=error)
+
     def _turn(self, sums: _StepSums, entry: _Entry, done: Future[AllReduceResult]) -> None:
         """Take the sum of P."""
-        if sums.abandoned:
-            return
         failure: BaseException | None = None
         try:
             entry.state = _State.OVER if done.result().skipped else _State.READY
-            if entry.state is _State.READY:
+            if entry.state is _State.READY and not sums.abandoned:
                 with torch.no_grad():
                     entry.portion.turn()
         except BaseException as error:
-            entry.state, failure = _State.OVER, error
+            entry.state, failure = _State.OVER, self._in_words(entry, error)
         over = entry.state is _State.OVER
         self._advance(sums)
-        # Last: with the step's end the program goes on, which must find no group open.
         if over:
-            self._end(entry, failure=failure, dropped=failure is None)
+            self._end(sums, entry, failure=failure, dropped=failure is None)
 
-    def _close(self, sums: _StepSums) -> None:
-        sums.complete = True
+    def _open(self, sums: _StepSums) -> None:
+        sums.open = True
         self._advance(sums)
 
     def _advance(self, sums: _StepSums) -> None:
-        """Submit every Q whose turn it is."""
+        """Submit every Q whose turn it is. Leave the place behind the last one."""
+        if not sums.open:
+            return
         failed = []
-        while sums.complete and sums.next < len(sums.entries):
+        while sums.next < len(sums.entries):
             entry = sums.entries[sums.next]
             if entry.state is _State.FIRST:
-                break
+                return
             sums.next += 1
             if entry.state is _State.READY and (error := self._begin_second(sums, entry)) is not None:
                 failed.append((entry, error))
-        if sums.complete and sums.next == len(sums.entries):
-            self._end_group(sums)
+        sums.open = False
+        if sums.grouped:
+            self._communicator.group_end()
+        self._order.leave()
         for entry, error in failed:
-            self._end(entry, failure=error)
+            self._end(sums, entry, failure=error)
 
     def _begin_second(self, sums: _StepSums, entry: _Entry) -> BaseException | None:
         """Submit Q. Return the error with which the communicator refuses it."""
@@ -303,7 +329,7 @@ class LowRank:
             sums.grouped = True
         try:
             entry.state = _State.SECOND
-            future = self._submit(entry, entry.number + 1)
+            future = self._submit(entry)
         except BaseException as error:
             return error
         future.add_done_callback(partial(self._hear, self._finish, sums, entry, sum(entry.portion.layout.sizes)))
@@ -311,38 +337,49 @@ class LowRank:
 
     def _finish(self, sums: _StepSums, entry: _Entry, done: Future[AllReduceResult]) -> None:
         """Take the sum of Q."""
+        try:
+            skipped = sums.abandoned or done.result().skipped
+            if not skipped:
+                with torch.no_grad():
+                    entry.portion.finish()
+        except BaseException as error:
+            self._end(sums, entry, failure=self._in_words(entry, error))
+            return
+        if not skipped:
+            layout = entry.portion.layout
+            self.spared_elements += sum(layout.sizes) - sum(layout.left) - sum(layout.right)
+        self._end(sums, entry, dropped=skipped)
+
+    def _end(
+        self, sums: _StepSums, entry: _Entry, *, failure: BaseException | None = None, dropped: bool = False
+    ) -> None:
+        entry.state = _State.OVER
+        # An abandoned step has no end: nobody waits for it, and it must not change anything.
         if sums.abandoned:
             return
         try:
-            if done.result().skipped:
-                self._end(entry, dropped=True)
-                return
-            with torch.no_grad():
-                entry.portion.finish()
-        except BaseException as error:
-            self._end(entry, failure=error)
-            return
-        layout = entry.portion.layout
-        self.spared_elements += sum(layout.sizes) - sum(layout.left) - sum(layout.right)
-        self._end(entry)
-
-    def _end(self, entry: _Entry, *, failure: BaseException | None = None, dropped: bool = False) -> None:
-        entry.state = _State.OVER
-        try:
             entry.portion.withdraw()
+            if dropped or isinstance(failure, NonFiniteError):
+                entry.portion.shed(self._communicator.rank)
         finally:
             # Nobody hears an error here: all go into the step.
             entry.step.end(entry.portion, failure=failure, dropped=dropped)
 
+    def _in_words(self, entry: _Entry, error: BaseException) -> BaseException:
+        """Return the error of a sum of factors in words of the matrices. Its type, which all ranks have, stays."""
+        if isinstance(error, MismatchError):
+            told: BaseException = error if entry.portion.turned else entry.portion.mismatch_error(error)
+        elif isinstance(error, CollectiveError):
+            told = entry.portion.overflow_error(error, self._communicator.rank)
+        else:
+            return error
+        if told is not error:
+            told.__cause__ = error
+        return told
+
     def _abandon(self, sums: _StepSums) -> None:
         sums.abandoned = True
         for entry in sums.entries:
-            if entry.state is not _State.OVER:
-                entry.state = _State.OVER
-                entry.portion.withdraw()
-        self._end_group(sums)
-
-    def _end_group(self, sums: _StepSums) -> None:
-        if sums.grouped:
-            sums.grouped = False
-            self._communicator.group_end()
+            # What has its mean takes it back. What has none yet goes on without an effect.
+            entry.portion.leave()
+            entry.portion.withdraw()

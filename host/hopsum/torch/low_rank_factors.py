@@ -18,6 +18,7 @@ rank's own, so they may be products of BLAS.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,10 +28,10 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from hopsum.agent import AllReduceResult, Communicator
-from hopsum.codec import CodecError, ErrorFeedback
+from hopsum.agent import AllReduceResult, Communicator, MismatchError
+from hopsum.codec import CodecError, CollectiveError, ErrorFeedback, NonFiniteError
 from hopsum.codec.backends.factor_kernels import FactorKernels
-from hopsum.codec.interface import Floats
+from hopsum.codec.interface import NO_MEAN_HINT, Floats, nonfinite_error
 from hopsum.codec.low_rank import load_factor_kernels, orthonormal, random_columns
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
@@ -38,11 +39,16 @@ from hopsum.torch.residuals import Residuals, own_names
 from hopsum.torch.step import Layout, Portion, places_of
 from hopsum.torch.streams import Staging
 
+_log: Final = logging.getLogger(__name__)
 PAYS_BY: Final = 2
 """Factors have at most the elements of the matrix divided by this."""
 LEAST_SCALE: Final = np.float32(0.02)
 """The least divisor of a column, as a part of the largest one of its factor."""
 _TINY: Final = np.float32(2.0**-100)
+_UNITS: Final = np.float32(2.0**-40), np.float32(2.0**40)
+"""The least and the largest divisor of a matrix's largest column. A gradient may grow much between two steps."""
+_SANE: Final = 2.0**100
+"""No factor of a gradient that is worth a step has larger elements, and all codecs take these."""
 _RUN_ELEMENTS: Final = 1 << 17
 """The elements of the rows of a matrix that are added and multiplied at a time, so that they stay in the cache."""
 _DEVICE_RUN_ELEMENTS: Final = 1 << 24
@@ -164,7 +170,14 @@ def _scale_of(norms: Floats) -> Floats:
     largest = norms.max()
     if largest < _TINY:
         return np.ones((len(norms), 1), np.float32)
-    return np.asarray(np.maximum(norms, LEAST_SCALE * largest)[:, None])
+    unit = np.clip(largest, *_UNITS) / largest
+    return np.asarray((np.maximum(norms, LEAST_SCALE * largest) * unit)[:, None])
+
+
+def _some(told: Sequence[str], between: str = ", ") -> str:
+    """Return some of many words."""
+    more = f"{between}and {len(told) - 8} more" if len(told) > 8 else ""
+    return between.join(told[:8]) + more
 
 
 # ---- one bucket's matrices ---------------------------------------------------------------------------------
@@ -225,13 +238,81 @@ class LowRankPortion(Portion):
         """Hand P_i, or after `turn` Q_i, to the communicator. See `Communicator.submit`."""
 
     @property
-    def tensors(self) -> list[tuple[str, int]]:
-        """Return the names and elements of what the vector in progress consists of: P, after `turn` Q."""
-        if self._turned:
-            return list(zip(self.layout.names, self.layout.right, strict=True))
+    def left_tensors(self) -> list[tuple[str, int]]:
+        """Return the names and elements of what P consists of, after a word that has none."""
         # Ranks compare names before they sum: those with other bases, as after other checkpoints, hear of it.
-        given = zip(self.layout.names, self._starts, self.layout.left, strict=True)
-        return [(f"{name} by basis {start.digest:08x}", elements) for name, start, elements in given]
+        digest = crc32(b"".join(each.digest.to_bytes(4, "big") for each in self._starts))
+        names = zip(self.layout.names, self.layout.left, strict=True)
+        return [(f"low-rank factors of digest {digest:08x}", 0), *names]
+
+    @property
+    def right_tensors(self) -> list[tuple[str, int]]:
+        """Return the names and elements of what Q consists of."""
+        return list(zip(self.layout.names, self.layout.right, strict=True))
+
+    @property
+    def turned(self) -> bool:
+        """Whether Q_i is made."""
+        return bool(self._left)
+
+    def mismatch_error(self, error: MismatchError) -> MismatchError:
+        """Return the error of a sum of P which says what ranks may have in different ways."""
+        return MismatchError(
+            f"{error}. The vector has the first factors of {_some(self.layout.names)}. Ranks that differ in the digest "
+            "of low-rank factors alone went on from different checkpoints: load the checkpoint of one step on all "
+            "ranks, or none on any"
+        )
+
+    def overflow_error(self, error: CollectiveError, rank: int) -> CollectiveError:
+        """Return the error of a sum, which says whether gradients or factors are not finite.
+
+        Args:
+            error: of a factor that is not finite on some rank. Any other one is returned.
+            rank: of this process.
+        """
+        gradients = self.gather().to("cpu", torch.float32).numpy()
+        if not np.isfinite(gradients).all():
+            return nonfinite_error(gradients, self.layout.tensors, rank, what="elements of gradients")
+        if not isinstance(error, NonFiniteError) or not (error.count or error.too_large):
+            return error
+        kind = "second factor" if self.turned else "first factor"
+        told = []
+        for name, here, made in zip(self.layout.names, self.layout.own_places, self._in_progress(), strict=True):
+            bad = int((~np.isfinite(made)).sum())
+            if bad or error.too_large:
+                largest = float(np.abs(gradients[here]).max(initial=0))
+                reach = f"{bad} of {made.size} elements" if bad else f"{float(np.abs(made).max()):.3g}"
+                told.append(f"{name}: gradient up to {largest:.3g}, {kind} {reach}")
+        why = "too large for the codec, 2^120 = 1.33e36" if error.too_large else "beyond the range of float32"
+        return NonFiniteError(
+            f"rank {rank}: gradients are finite, but with residuals and multiplied by a basis of {self.layout.rank} "
+            f"columns they are {why}: {_some(told, '; ')}: scale gradients down; {NO_MEAN_HINT}",
+            error.count,
+            too_large=error.too_large,
+        )
+
+    def shed(self, rank: int) -> None:
+        """Drop residuals that are too large for any sum, after one that was refused: else all that follow are refused.
+
+        Gradients near the end of float32 leave them behind. A gradient that is too large by itself is the program's.
+        """
+        gradients = self.gather().to("cpu", torch.float32).numpy()
+        given = zip(self.layout.names, self.layout.own_places, self.layout.shapes, self._starts, strict=True)
+        for (name, here, shape, start), made in zip(given, self._in_progress(), strict=True):
+            # Largest that the gradient alone can make of an element, or NaN.
+            alone = float(np.abs(gradients[here]).max()) * max(shape) / float(start.scale.min())
+            if alone < _SANE and not (np.abs(made) < _SANE).all():
+                self._residuals.clear(name)
+                _log.warning(
+                    "rank %d: the residual of %s is dropped: gradients that were too large have left it, and with it "
+                    "factors of low rank are beyond float32 or the codec",
+                    rank, name,
+                )  # fmt: skip
+
+    def _in_progress(self) -> list[Floats]:
+        """Return each matrix's part of P_i, or after `turn` of Q_i, on the host."""
+        sent = torch.as_tensor(self._sent).cpu().numpy()
+        return [sent[each] for each in places_of(self.layout.right if self.turned else self.layout.left)]
 
     def clear(self, number: int) -> None:
         self.means[number].zero_()
@@ -258,10 +339,8 @@ class LowRankPortion(Portion):
         if self.feedback is not None and not self.settled:
             self.feedback.give_back()
 
-    @property
-    def _turned(self) -> bool:
-        return bool(self._left)
-
+    _sent: Any
+    """The vector in progress, P_i or Q_i: an array or a tensor."""
     _left: Sequence[Any] = ()
     """P of each matrix, orthonormal, [rank, rows], after `turn`."""
 

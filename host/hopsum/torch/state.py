@@ -52,6 +52,7 @@ from hopsum.torch.step_times import (
     steps_to_compare,
     tell,
 )
+from hopsum.torch.sum_order import SumOrder
 from hopsum.torch.tensors import real_elements
 
 _VERSION: Final = 3
@@ -162,8 +163,7 @@ class HopsumState:
     ) -> None:
         require_on_nonfinite(on_nonfinite)
         low_rank = low_rank_here() if low_rank is None else low_rank
-        if low_rank is not None:
-            require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
+        require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         if min(small_tensor_bytes, start_iter, log_every) < 0:
             numbers = f"small_tensor_bytes={small_tensor_bytes}, log_every={log_every}, start_iter={start_iter}"
             raise ValueError(f"{numbers}: 0 is the least")
@@ -199,8 +199,8 @@ class HopsumState:
         """The error of a failed all-reduce, of which `backward` raises only the text: what ended all, else the last."""
         self._residuals = residuals
         self._step: Step | None = None
-        self._grouping: Communicator | None = None
-        """The communicator on which the group of the step's buckets is open; None between steps."""
+        self._grouping: SumOrder | None = None
+        """Where the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
         self.trial: MethodTrial | None = None
@@ -408,7 +408,7 @@ class HopsumState:
             self.trial.begin_step()
         if self._sender is not None and has_switch:
             # Kept, as `attach` may put another communicator in its place before the group ends.
-            self._grouping = self._sender.communicator
+            self._grouping = self._sender.order
             self._grouping.group_start()
         # Asked once: on a GPU the answer waits for the device.
         if self._scaler is not None and (scale := self._scaler.get_scale()) != self._scale:

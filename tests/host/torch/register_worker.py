@@ -297,6 +297,22 @@ def error(agent: Agent) -> dict[str, Any]:
     return {"runs": result}
 
 
+def pair(agent: Agent) -> list[dict[str, Any]]:
+    """Two models in one backward pass, on the one communicator."""
+    made = [make(agent, seed=seed) for seed in range(2)]
+    for step in range(5):
+        losses = []
+        for number, (module, _, ledger) in enumerate(made):
+            batch = draw(agent.rank, 2 * step + number)
+            ledger.owe([batch])
+            module.zero_grad()
+            losses.append(loss_of(module, batch))
+        sum(losses).backward()  # type: ignore[union-attr]
+        for _, _, ledger in made:
+            ledger.pay()
+    return [ledger.close() for _, _, ledger in made]
+
+
 def registered(agent: Agent) -> dict[str, Any]:
     """torch's wrapper around our hook hands it buckets of float16."""
     module = DistributedDataParallel(Model(), bucket_cap_mb=CAP_MB)
@@ -344,6 +360,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "small": small(agent),
         "kinds": kinds(agent),
         "error": error(agent),
+        "pair": pair(agent),
         "registered": registered(agent),
         "wrapped": wrapped(agent),
         "refuse": refuse(agent),

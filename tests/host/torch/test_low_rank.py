@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -460,6 +461,99 @@ def test_ranks_with_other_bases_hear_of_it(stack: ExitStack) -> None:
     for state, each in zip(world.states, futures, strict=True):
         assert any([_fails(future) for future in each])
         assert isinstance(state.failure, MismatchError)
+        # Both digests, whose they are, and what to do.
+        told = r"rank 0 has .*low-rank factors of digest (\w+); rank 1 has .*low-rank factors of digest (\w+)\. .*"
+        found = re.search(told + r"first factors of 2\.weight\. .*load the checkpoint of one step", str(state.failure))
+        assert found, state.failure
+        assert found[1] != found[2]
+
+
+# ---- values that no sum has --------------------------------------------------------------------------------
+
+
+def failures(world: World, gradients: Any) -> list[str]:
+    """Return the errors of a step on each rank."""
+    for each in [world.begin(rank, each) for rank, each in enumerate(gradients)]:
+        assert any([_fails(future) for future in each])
+    for state in world.states:
+        assert isinstance(state.failure, NonFiniteError)
+    return [str(state.failure) for state in world.states]
+
+
+@pytest.mark.parametrize("device", ["host", "device"])
+def test_an_error_names_the_gradient_or_the_product(stack: ExitStack, device: str) -> None:
+    buckets = [["0.weight", "2.weight"]]
+    world = World(stack, 2, codec="thc", buckets=buckets, own=[{"codec_on": "host"}, {"codec_on": device}])
+    bad = world.draw(0)
+    bad[1]["2.weight"][0, :4] = torch.nan
+    first, second = failures(world, bad)
+    assert re.match(r"another rank's vector is not finite.*rank 0's is", first)
+    assert re.match(
+        r"rank 1: 4 of 11120 elements of gradients are NaN or infinite, the first is element 5120 "
+        r"\(2\.weight: 4 of 6000\): no rank has a mean; on_nonfinite='skip'",
+        second,
+    )
+    # Each product with a column of the basis is a sum of 64 elements.
+    large = world.draw(0)
+    large[1]["0.weight"] = torch.sign(torch.randn(80, 64)) * 1e38
+    large[1]["0.weight"][:1] = torch.sign(torch.from_numpy(basis_of(world, "0.weight", 64)[0])) * 3.3e38
+    first, second = failures(world, large)
+    assert re.match("another rank's vector is not finite", first)
+    assert re.match(
+        r"rank 1: gradients are finite, but with residuals and multiplied by a basis of 2 columns they are beyond "
+        r"the range of float32: 0\.weight: gradient up to 3\.3e\+38, first factor \d+ of 160 elements: scale gradients "
+        r"down; no rank has a mean",
+        second,
+    )
+    large[1]["0.weight"] /= 10
+    _, second = failures(world, large)
+    assert "they are too large for the codec, 2^120 = 1.33e36: 0.weight: gradient up to 3.3e+37, first factor" in second
+
+
+def basis_of(world: World, name: str, columns: int) -> np.ndarray:
+    return world.states[0]._factors.start(name, 2, columns).basis
+
+
+@pytest.mark.parametrize("codec", ["thc", "fixed"])
+@pytest.mark.parametrize("large", [1.1e37, 1.5e37, 2e37, 5e37, 1e38])
+def test_steps_follow_one_with_gradients_near_the_end_of_float32(stack: ExitStack, codec: str, large: float) -> None:
+    """Whether their step is refused or leaves a residual of its size: one step at most of normal ones is refused."""
+    world = World(stack, 2, codec=codec, on_nonfinite="skip", buckets=[["0.weight", "2.weight"]])
+    refused = []
+    for step, size in enumerate([1, large, 1, large, 1, 1, 1, 1]):
+        drawn = world.draw(step)
+        means = world.step([{name: each * size for name, each in rank.items()} for rank in drawn])
+        refused.append(any(bool(each.isnan().any()) for each in means.values()))
+    assert sum(refused[4:]) <= 1
+    assert not any(refused[5:])
+    assert all(bool(each.isfinite().all()) for each in world.factors()[0].values())
+
+
+def test_a_residual_that_is_too_large_is_dropped_and_told(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(stack, 2, on_nonfinite="skip")
+    world.step(world.draw(0))
+    for state in world.states:
+        saved_state: Any = state.state_dict()
+        saved_state["residuals"][state.owner]["0.weight"][:] = 3e38
+        state.load_state_dict(saved_state)
+    before = saved(world)
+    assert all(bool(each.isnan().all()) for each in world.step(world.draw(1)).values())
+    assert "rank 1: the residual of 0.weight is dropped: gradients that were too large" in caplog.text
+    for was, now in zip(before, saved(world), strict=True):
+        assert not now["residuals"].pop("0.weight").any()
+        del was["residuals"]["0.weight"]
+        require_same(was["residuals"], now["residuals"])
+    assert all(bool(each.isfinite().all()) for each in world.step(world.draw(2)).values())
+
+
+def test_gradients_may_grow(stack: ExitStack) -> None:
+    """Columns are divided by their norms in the step before, within bounds."""
+    world = World(stack, 2, codec="fixed", low_rank=3)
+    left, right = torch.randn(80, 3), torch.randn(3, 64)
+    for size in (1e-25, 1e-25, 1e16, 1e16):
+        gradients = [{name: part * size for name, part in each.items()} for each in world.draw(0)]
+        mean = world.step([{**each, "0.weight": left @ right * size} for each in gradients])["0.weight"]
+    torch.testing.assert_close(mean / 1e16, left @ right, rtol=1e-3, atol=1e-3)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------
@@ -473,7 +567,14 @@ def test_ranks_with_other_bases_hear_of_it(stack: ExitStack) -> None:
         ({"low_rank": True}, "low_rank=True: a whole number"),
         ({"low_rank": 2.0}, "low_rank=2.0: a whole number"),
         ({"low_rank": "auto"}, "low_rank='auto': a whole number"),
-        ({"low_rank": 2, "low_rank_start": -1}, "low_rank_start=-1: 0 is the least"),
+        ({"low_rank": 2.5}, "low_rank=2.5: a whole number"),
+        ({"low_rank": "8"}, "low_rank='8': a whole number"),
+        ({"low_rank_start": -1}, "low_rank_start=-1: a whole number of steps, 0 or more"),
+        ({"low_rank_start": None}, "low_rank_start=None: a whole number of steps"),
+        ({"low_rank_start": 1.5}, "low_rank_start=1.5: a whole number of steps"),
+        ({"low_rank_start": True}, "low_rank_start=True: a whole number of steps"),
+        ({"low_rank": None, "low_rank_start": "3"}, "low_rank_start='3': a whole number of steps"),
+        ({"low_rank": 10**9}, "low_rank=1000000000 pays for no parameter: .*; take low_rank=17 or less"),
         ({"low_rank": 2, "error_feedback": False}, "low_rank=2 with error_feedback=False"),
         (
             {"low_rank": 400},

@@ -143,6 +143,12 @@ def test_a_nan_is_an_error_on_all_ranks_and_the_next_step_follows(ranks: list[Ra
         assert book["failure"] == "NonFiniteError"
 
 
+def test_two_models_in_one_backward_pass(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        for book in rank["pair"]:
+            assert_balanced(book)
+
+
 def test_torchs_own_wrapper_around_the_hook(ranks: list[Rank]) -> None:
     first, second = (rank["registered"] for rank in ranks)
     assert first["digest"] == second["digest"]
