@@ -47,8 +47,8 @@ def connect(
     Args:
         url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
         group: a torch process group. With hosts:// its ranks make a job of their own, as HSDP needs one for each shard
-            index; all ranks of the job call this at the same point. With collective:// nothing else uses it, and its
-            own timeout is in place of `deadline_s`. By default all ranks.
+            index; all of them call this at the same point. With collective:// nothing else uses it, and its own timeout
+            is in place of `deadline_s`. By default all ranks.
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
         trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
@@ -74,7 +74,7 @@ def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communi
         config = find()
         _require_sum(config, split_url(config).scheme)
     except ConfigError as error:
-        _tell_ranks(error)
+        _tell_ranks(error, hooks.group)
         raise
     return open_config(config, hooks)
 
@@ -116,12 +116,12 @@ def _meeting(wait_s: float, what: str, group: Any = None) -> Any:
     return meet_all_ranks(wait_s, what, group)
 
 
-def _tell_ranks(error: ConfigError) -> None:
+def _tell_ranks(error: ConfigError, group: Any) -> None:
     """Tell the other ranks, if this process is one of several, that this rank has no settings to meet them with."""
     is_rank = "torch" in sys.modules or "WORLD_SIZE" in os.environ
     # Without a process group or torchrun's variables nobody waits. Nor may this error become another one.
     with suppress(HopsumError, RuntimeError, OSError):
-        if is_rank and (meeting := _meeting(TELL_S, "hosts://")) is not None:
+        if is_rank and (meeting := _meeting(TELL_S, "hosts://", group)) is not None:
             meeting.fail(error)
 
 

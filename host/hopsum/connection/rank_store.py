@@ -31,14 +31,21 @@ class RankStore:
     Args:
         timeout_s: for the other ranks.
         what: is being opened. Messages begin with it.
+        group: a process group whose ranks have a part of the store, and ranks, of their own.
 
     Raises:
         ConfigError: no process group and no RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun
             sets them; the store does not answer, or some rank does not come.
     """
 
-    def __init__(self, timeout_s: float, what: str = "hosts://") -> None:
+    def __init__(self, timeout_s: float, what: str = "hosts://", group: Any = None) -> None:
         self.rank, self.workers, self._store = _find(timeout_s, what)
+        if group is not None:
+            # The other ranks need not open anything: nobody waits for them.
+            ranks = dist.get_process_group_ranks(group)
+            prefix = f"hopsum of {ranks}"
+            self._store = dist.PrefixStore(prefix, self._store)  # type: ignore[attr-defined]  # public, by the manual
+            self.rank, self.workers = ranks.index(self.rank), len(ranks)
         with store_answers(what, "round"):
             self.name = agree_on_round(self, self.rank, self.workers, timeout_s, what)
 
@@ -70,12 +77,8 @@ def meet_all_ranks(wait_s: float, what: str, group: Any = None) -> Meeting | Non
     """
     if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
         return None
-    store = RankStore(wait_s, what)
-    if group is None:
-        return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
-    ranks = dist.get_process_group_ranks(group)
-    name = f"{store.name}/{'.'.join(map(str, ranks))}"
-    return Meeting(store, name, ranks.index(store.rank), len(ranks), wait_s, what, ranks)
+    store = RankStore(wait_s, what, group)
+    return Meeting(store, f"{store.name}/all", store.rank, store.workers, wait_s, what)
 
 
 def agree_on_round(store: KeyValueStore, rank: int, workers: int, wait_s: float, what: str) -> str:

@@ -4,6 +4,7 @@
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
 
 from hopsum.agent import Communicator
-from hopsum.config import resolve
-from hopsum.connection import open_resolved
+from hopsum.config import ConfigError, resolve
+from hopsum.connection import Hooks, open_resolved
 from hopsum.connection.collective import require_same
 from hopsum.torch.buckets import ddp_in
 from hopsum.torch.state import HopsumState
@@ -43,7 +44,8 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
         ddp: from here on its backward passes use the communicator. A module takes only one hook. It may be in wrappers,
             those of torch.compile and of Lightning's Fabric.
         comm: of this rank. It stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
-            the environment, by `hosts://` where these have no URL. It is closed when the program ends.
+            the environment, by `hosts://` where these have no URL, for the ranks of the DistributedDataParallel's
+            process group. It is closed when the program ends.
         options: of `HopsumState`.
 
     Raises:
@@ -65,13 +67,23 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     if getattr(module, "_comm_hooks", ()):
         raise RuntimeError("register_comm_hook: this DistributedDataParallel has a communication hook already")
     if comm is None:
-        comm = _connect()
+        comm = _connect(module.process_group)
     state = HopsumState(comm, module, **options)
     require_same(module.process_group, state.facts)
     module.register_comm_hook(state, hopsum_hook)
     return state
 
 
-def _connect() -> Communicator:
-    """Return a communicator as the environment says, over the ranks' own hosts where it names no URL."""
-    return open_resolved(lambda: resolve(url="hosts://"))
+def _connect(group: dist.ProcessGroup) -> Communicator:
+    """Return a communicator of a group's ranks as the environment says, over the ranks' own hosts without a URL."""
+    url, some = "hosts://", len(dist.get_process_group_ranks(group)) < dist.get_world_size()
+    with suppress(ConfigError):  # raised below, where the other ranks hear of it
+        url = resolve(url=url).url
+    if some and url.startswith("collective:"):
+        raise ConfigError(
+            f"URL {url!r}: the DistributedDataParallel has {dist.get_world_size(group)} of {dist.get_world_size()} "
+            "ranks, and needs its process group for itself: make another group of the same ranks by "
+            "torch.distributed.new_group on all ranks, and register_comm_hook(ddp, hopsum.connect(url, group=group))"
+        )
+    # In jobs of other URLs, rank and number of workers are those of the job.
+    return open_resolved(lambda: resolve(url="hosts://"), Hooks(group if some and url.startswith("hosts:") else None))

@@ -177,18 +177,21 @@ def test_an_error_in_the_middle_of_opening_reaches_the_leaders_of_other_hosts() 
 
 
 def test_the_ranks_of_each_process_group_meet_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HSDP: ranks 0 and 2 have shard 0, ranks 1 and 3 shard 1, and all meet at the same call of one store."""
+    """HSDP: ranks 0 and 2 have shard 0, ranks 1 and 3 shard 1. A third group of one store never comes."""
     rank_store = pytest.importorskip("hopsum.connection.rank_store", reason="torch is not installed")
-    store, meetings = Store(), []
+    store, numbers = rank_store.dist.HashStore(), threading.local()
     monkeypatch.setattr(rank_store.dist, "get_process_group_ranks", lambda group: group)
-    for rank in range(4):
-        own = SimpleNamespace(name="0.1", rank=rank, workers=4, put=store.put, find=store.find)
-        monkeypatch.setattr(rank_store, "RankStore", lambda *_, own=own: own)
-        meetings.append(rank_store.meet_all_ranks(60, "hosts://", [rank % 2, rank % 2 + 2]))
-    assert [(each.rank, each.workers) for each in meetings] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    monkeypatch.setattr(rank_store, "_find", lambda *_: (numbers.rank, 6, store))
+
+    def meet(rank: int) -> Any:
+        numbers.rank = rank
+        meeting = rank_store.meet_all_ranks(60, "hosts://", [rank % 2, rank % 2 + 2])
+        return meeting, meeting.exchange("x", lambda: rank)
+
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda number: meetings[number].exchange("x", lambda: number), range(4)))
-    assert told == [[0, 2], [1, 3]] * 2
+        meetings, told = zip(*pool.map(meet, range(4)), strict=True)
+    assert [(each.rank, each.workers) for each in meetings] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert list(told) == [[0, 2], [1, 3]] * 2
     meetings[3].fail(ConfigError("no way"))
     with pytest.raises(MeetingError, match="rank 1: no way"):
         meetings[1].exchange("y", lambda: None)
