@@ -87,7 +87,9 @@ def group_of(module: nn.Module, comm: Communicator, given: dist.ProcessGroup | N
         return None
     raise ValueError(
         f"rank {rank} of {workers} in torch's process group, but the communicator is rank {comm.rank} of "
-        f"{comm.workers}: make the communicator with the rank of the process group, and the job for as many workers"
+        f"{comm.workers}: make the communicator with the rank of the process group, and the job for as many workers; "
+        "for a DDP of some ranks hopsum.connect('hosts://', group=ddp.process_group) does so, and "
+        "register_comm_hook(ddp) by itself"
     )
 
 
@@ -96,6 +98,16 @@ def ddp_in(module: nn.Module | None) -> DistributedDataParallel | None:
     while module is not None and not isinstance(module, DistributedDataParallel):
         module = next((each for name, each in module.named_children() if name in WRAPPERS), None)
     return module
+
+
+def require_buckets(module: nn.Module) -> None:
+    """Raise ValueError for a DistributedDataParallel that hands hooks no buckets but one gradient after the other."""
+    # torch asks its configuration once, when the module is made.
+    if getattr(module, "_use_python_reducer", False):
+        raise ValueError(
+            'torch._dynamo.config.optimize_ddp is "python_reducer", whose DistributedDataParallel has no buckets for a '
+            'communication hook: set it to "ddp_optimizer" or False before DistributedDataParallel(model)'
+        )
 
 
 def drops_unused(module: nn.Module) -> bool:
@@ -112,25 +124,31 @@ def sparse_parameters(module: nn.Module) -> list[torch.Tensor]:
 
 
 def names_of(
-    parameters: Mapping[torch.Tensor, str], small_tensor_bytes: int, patterns: Collection[str]
+    parameters: Mapping[torch.Tensor, str],
+    small_tensor_bytes: int,
+    patterns: Collection[str],
+    aliases: Mapping[str, torch.Tensor],
 ) -> frozenset[str]:
     """Return the parameters that are not compressed: the small ones, and those with a name that fits a pattern.
+
+    Args:
+        aliases: all names of the parameters: tied ones have several.
 
     Raises:
         ValueError: a pattern that fits no name.
     """
+    chosen = {
+        parameter for parameter in parameters if parameter.numel() * parameter.element_size() < small_tensor_bytes
+    }
     # A script keeps its patterns when it wraps the model.
     bare = bare_names(patterns)
     for pattern in patterns:
-        if not any(fnmatchcase(name, bare[pattern]) for name in parameters.values()):
+        fit = {each for name, each in aliases.items() if fnmatchcase(name, bare[pattern])}
+        if not fit:
             first = ", ".join(sorted(parameters.values())[:4])
             raise ValueError(f"uncompressed={pattern!r} fits no parameter; the module has {first}, ...")
-    return frozenset(
-        name
-        for parameter, name in parameters.items()
-        if parameter.numel() * parameter.element_size() < small_tensor_bytes
-        or any(fnmatchcase(name, pattern) for pattern in bare.values())
-    )
+        chosen |= fit
+    return frozenset(parameters[each] for each in chosen)
 
 
 # ---- a bucket's way into its sums --------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.step import Portion, Step
 from hopsum.torch.step_times import ratio
+from hopsum.torch.tensor_parallel import require_no_copies
 from hopsum.torch.tensors import within_range
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
@@ -142,12 +143,14 @@ def make_fragments(model: nn.Module, fragments: int | Sequence[nn.Module]) -> li
             modules of the model, a fragment each, which have all of these parameters, and none of them twice.
 
     Raises:
-        ValueError: no such parameter, fewer of them than fragments, or modules that lack some or share some.
+        ValueError: no such parameter, fewer of them than fragments, or modules that lack some or share some; tensor
+            parallelism replicates some.
     """
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     named = {bare: parameters[name] for name, bare in bare_names(parameters).items()}
     if not named:
         raise ValueError(f"{type(model).__name__} has no parameter that requires gradients")
+    require_no_copies(named, "DiLoCo")
     groups = _runs(named, fragments) if isinstance(fragments, int) else _of_modules(named, fragments)
     return [Fragment({name: named[name] for name in group}) for group in groups]
 

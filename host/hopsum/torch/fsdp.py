@@ -29,6 +29,7 @@ from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
+from hopsum.torch.tensor_parallel import require_no_copies
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
     from torch.distributed.fsdp import FSDPModule
@@ -215,7 +216,8 @@ def register_all_reduce_hook(
         ConfigError: HOPSUM_LOW_RANK is no number.
         TypeError: the model has no FSDP module.
         ValueError: `low_rank` is no rank, or pays for no shard, or the codec has no error feedback; the model is
-            sharded over another mesh, or the communicator is not one of its replicas.
+            sharded over another mesh, or the communicator is not one of its replicas; tensor parallelism replicates
+            some of its parameters.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -235,6 +237,7 @@ def register_all_reduce_hook(
                 f"{name} is sharded over a mesh of {mesh.ndim} dimensions, as {parameter.placements}: hopsum averages "
                 "over replicas of shards, fully_shard(model, mesh=mesh['replicate', 'shard'])"
             )
+    require_no_copies({name: each for name, _, each in owners}, "register_all_reduce_hook")
     infos = [info for module in modules.values() for info in _replicated(module)]
     _require_replica(infos, comm)
     first = owners[0][2]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
@@ -28,7 +28,17 @@ from hopsum.agent import Communicator
 from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
-from hopsum.torch.buckets import Bucket, GroupSums, Sender, ddp_in, drops_unused, group_of, names_of, sparse_parameters
+from hopsum.torch.buckets import (
+    Bucket,
+    GroupSums,
+    Sender,
+    ddp_in,
+    drops_unused,
+    group_of,
+    names_of,
+    require_buckets,
+    sparse_parameters,
+)
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
@@ -53,6 +63,7 @@ from hopsum.torch.step_times import (
     tell,
 )
 from hopsum.torch.sum_order import SumOrder
+from hopsum.torch.tensor_parallel import replicated_beside_shards, shown
 from hopsum.torch.tensors import real_elements
 
 _VERSION: Final = 3
@@ -118,7 +129,8 @@ class HopsumState:
             are what they were before it. "raise": `backward` raises, naming the parameters; "skip": all gradients
             are NaN, which is what a GradScaler takes as the reason to skip the step.
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
-        uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed.
+        uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed. Nor are those
+            that tensor parallelism replicates beside shards (`tensor_parallel.py`).
         start_iter: how many steps at the start are not compressed.
         method: "hopsum"; or "auto": the first steps go both ways, and then all go through hopsum or through the
             process group, whichever took less time (`method.py`). Not for a worker that joins a job later.
@@ -137,7 +149,8 @@ class HopsumState:
 
     Raises:
         ValueError: a negative number, a pattern that fits no parameter, a process group that is missing or has other
-            ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or there is no error feedback.
+            ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or there is no error feedback; a
+            DistributedDataParallel with torch's "python_reducer", or one whose module has lost parameters.
         ConfigError: HOPSUM_LOW_RANK or HOPSUM_COMPARE is no number.
         CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no code for a parameter's device.
     """
@@ -224,13 +237,21 @@ class HopsumState:
             ValueError: as the constructor does; a residual that fits no parameter. Nothing was changed.
         """
         module = ddp_in(module) or module
+        require_buckets(module)
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = dict(inner.named_parameters())
         names = {parameters[name]: bare for name, bare in bare_names(parameters).items()}
+        if isinstance(module, DistributedDataParallel):
+            names |= self._names_of_hidden(module, names)
         held = self._residuals.as_dict()
         kept = fitting(held, {name: real_elements(parameter) for parameter, name in names.items()})
         sparse = frozenset(names[each] for each in sparse_parameters(inner))
-        plain = names_of(names, self.small_tensor_bytes, self.uncompressed) | sparse
+        replicated = replicated_beside_shards({name: each for each, name in names.items()})
+        every = dict(inner.named_parameters(remove_duplicate=False))
+        aliases = {bare: every[name] for name, bare in bare_names(every).items()}
+        aliases |= {name: each for each, name in names.items()}
+        chosen = names_of(names, self.small_tensor_bytes, self.uncompressed, aliases)
+        plain = chosen | sparse | replicated
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
             raise ValueError(
@@ -278,6 +299,8 @@ class HopsumState:
             device_codecs=codecs,
             matrices=matrices,
         )
+        if replicated and self.rank == 0:
+            _log.info("not compressed, since tensor parallelism replicates them: %s", shown(replicated))
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
         if group is not None and (self.method == "auto" or compared):
@@ -287,6 +310,24 @@ class HopsumState:
                 decides=self.method == "auto",
                 tells=self.rank == 0,
             )
+
+    def _names_of_hidden(
+        self, ddp: DistributedDataParallel, found: Mapping[torch.Tensor, str]
+    ) -> dict[torch.Tensor, str]:
+        """Return the names of parameters that torch has taken out of the module.
+
+        Over a mesh DistributedDataParallel does so with those that tensor parallelism shards, in the first forward
+        pass. Raises ValueError where this state has not seen them before.
+        """
+        known = {} if self._sender is None else self._sender.names
+        hidden = [each for each in ddp._module_parameters if each.requires_grad and each not in found]
+        if all(each in known for each in hidden):
+            return {each: known[each] for each in hidden}
+        raise ValueError(
+            f"{len(hidden)} parameters of the DistributedDataParallel are not in its module any more. With tensor "
+            "parallelism over a device mesh torch takes them out in the first forward pass: register the hook before "
+            "it. Else make the DistributedDataParallel anew after parameters were replaced"
+        )
 
     @property
     def communicator(self) -> Communicator:

@@ -338,8 +338,10 @@ def refuse(agent: Agent) -> dict[str, Any]:
     again = make(agent)[0]
     late, named = ({"start_iter": 3 * agent.rank}, {"uncompressed": ["*.bias"] if agent.rank else []})
     fresh = [DistributedDataParallel(Model()) for _ in range(3)]
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        reducer = DistributedDataParallel(Model())
     cases = ((nn.Linear(2, 2), agent, {}), (module, agent, {}), (again, None, {}), (fresh[0], agent, late))
-    for each, comm, options in (*cases, (fresh[1], agent, named)):
+    for each, comm, options in (*cases, (fresh[1], agent, named), (reducer, agent, {})):
         try:
             register_comm_hook(each, comm, **options)
         except (TypeError, ValueError, RuntimeError) as failure:

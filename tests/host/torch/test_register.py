@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
+import hopsum
 from hopsum.torch import HopsumState, register_comm_hook
 from hopsum.torch.step_times import COUNTED_STEPS, SETTLING_STEPS
 
@@ -163,9 +164,11 @@ def test_a_ddp_in_wrappers(ranks: list[Rank]) -> None:
 
 def test_what_wrap_refuses(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
-        plain, foreign, again, late, named = rank["refuse"]["texts"]
+        plain, foreign, again, late, named, reducer = rank["refuse"]["texts"]
         assert "not Linear: ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)" in plain
         assert f"rank 0 of 1 in torch's process group, but the communicator is rank {number} of 2" in foreign
+        assert "hopsum.connect('hosts://', group=ddp.process_group) does so" in foreign
+        assert 'optimize_ddp is "python_reducer"' in reducer
         # No communicator was given, and none is made: hosts:// would need all ranks.
         assert (
             again == "RuntimeError: register_comm_hook: this DistributedDataParallel has a communication hook already"
@@ -194,3 +197,16 @@ def test_without_a_process_group() -> None:
             HopsumState(agent, module, uncompressed=["*.norm"])
         with pytest.raises(ValueError, match="start_iter=-1: 0 is the least"):
             HopsumState(agent, module, start_iter=-1)
+
+
+def test_tied_weights_have_all_of_their_names() -> None:
+    with ExitStack() as stack:
+        comm = stack.enter_context(hopsum.connect("memory://tied?workers=1", rank=0, codec="fixed", backend="numpy"))
+        model = nn.ModuleDict({"wte": nn.Embedding(16, 4), "lm_head": nn.Linear(4, 16, bias=False)})
+        model["lm_head"].weight = model["wte"].weight
+        # Nothing is left uncompressed without a process group: the name was found.
+        for name in ("wte.weight", "lm_head.weight", "lm_head.*"):
+            with pytest.raises(ValueError, match="call init_process_group first"):
+                HopsumState(comm, model, uncompressed=[name])
+        with pytest.raises(ValueError, match=r"uncompressed='head\.weight' fits no parameter; the module has wte"):
+            HopsumState(comm, model, uncompressed=["head.weight"])
