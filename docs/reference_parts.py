@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx extension: parts of the reference pages that are made from the code when the pages are built.
 
-A line `{{commands}}`, `{{settings}}`, `{{metrics}}` or `{{errors PACKAGE}}` of a page becomes Markdown.
+A line `{{commands}}`, `{{settings}}`, `{{hooks}}`, `{{metrics}}` or `{{errors PACKAGE}}` of a page becomes Markdown.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ def settings() -> Iterator[str]:
     yield from _table(("setting", "kind", "default", "meaning"), rows)
 
 
+def hooks() -> Iterator[str]:
+    """Yield the table of the options of hooks that the environment may have."""
+    from hopsum.config import HookSettings, describe
+
+    rows = ((f"`{each.environment}`", each.kind, each.default, each.meaning) for each in describe(HookSettings))
+    yield from _table(("variable", "kind", "default", "meaning"), rows)
+
+
 def metrics() -> Iterator[str]:
     """Yield the table of the controller's metrics."""
     from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
@@ -106,7 +114,7 @@ def _table(columns: tuple[str, ...], rows: Any) -> Iterator[str]:
     yield ""
 
 
-PARTS = {"commands": commands, "settings": settings, "metrics": metrics, "errors": errors}
+PARTS = {"commands": commands, "settings": settings, "hooks": hooks, "metrics": metrics, "errors": errors}
 
 
 def _fill(_app: object, _name: str, source: list[str]) -> None:

@@ -2,7 +2,8 @@
 """Settings of one worker, from keyword arguments, the environment and defaults, in that order.
 
 A setting's environment variable is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else
-says it. Every setting is a field of `Config`, and whatever is refused is named with the place it came from.
+says it. Every setting is a field of `Config`, or of `HookSettings` for the hooks of training scripts, and whatever is
+refused is named with the place it came from. Tests compare `ConnectOptions`, which type checkers see, with `Config`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from hopsum.codec import CODECS
 from hopsum.codec.interface import ON_NONFINITE, CodecError, OnNonfinite
@@ -40,6 +41,10 @@ CodecOn = Literal["auto", "device", "host"]
 "auto": those on a GPU there, if their codec has a form for it; else on the
 host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
 CODEC_ON: Final = ("auto", "device", "host")
+Method = Literal["hopsum", "auto"]
+"""Through hopsum in any case, or whatever is faster here."""
+OnSwitchLost = Literal["raise", "fall_back"]
+"""The reaction of DDP's hook to a switch that is lost for good."""
 # Ranks of hosts:// end together, as those of torch's gloo: nobody can send another process, a rank may compute for as
 # long as gloo waits, and the lease judges hosts that are gone.
 _OF_HOSTS: Final = {"replacement_wait_s": 0.0, "unreachable_s": 30.0, "deadline_s": 1800.0}
@@ -83,6 +88,12 @@ _CODEC: Final = _Kind(
 )
 """What a text names is checked by `parse_codec`, whose message says what is wrong."""
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
+_COUNT: Final = _Kind("integer of 0 or more", int, lambda value: type(value) is int and value >= 0)
+_NAMES: Final = _Kind(
+    "list of names, with commas between them",
+    lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+    lambda value: all(isinstance(each, str) for each in value),
+)
 _FLAG: Final = _Kind("true or false", lambda text: BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
     "table", lambda text: tomllib.loads(f"it = {text}")["it"], lambda value: isinstance(value, dict)
@@ -179,6 +190,69 @@ class Config:
     show: bool = _setting(False, _FLAG, 'whether one line a packet is printed, with link="scapy"')
 
 
+class ConnectOptions(TypedDict, total=False):
+    """The settings as keyword arguments, for those who check types. None says nothing. `Config` has their meanings."""
+
+    rank: int | None
+    codec: str | None
+    codec_options: dict[str, Any] | None
+    backend: str | None
+    codec_on: CodecOn | None
+    threads: int | None
+    local_group: str | None
+    seed: int | None
+    on_nonfinite: OnNonfinite | None
+    error_feedback: bool | None
+    retransmit_s: float | None
+    retransmit_min_s: float | None
+    deadline_s: float | None
+    flush_after_s: float | None
+    unreachable_s: float | None
+    membership_wait_s: float | None
+    replacement_wait_s: float | None
+    lease_s: float | None
+    token: str | None
+    token_file: str | None
+    ca_file: str | None
+    certificate_file: str | None
+    key_file: str | None
+    ip: str | None
+    udp_port: int | None
+    link: str | None
+    gso: str | None
+    overlap: bool | None
+    pcap: str | None
+    show: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """The options of the hooks of `hopsum.torch` that the environment may have, with the defaults of DDP's hook."""
+
+    error_feedback: bool = _setting(True, _FLAG, "whether what a sum does not deliver is added to the next gradient")
+    on_nonfinite: OnNonfinite = _setting("raise", _text(*ON_NONFINITE), "reaction to NaN or infinity on some rank")
+    small_tensor_bytes: int = _setting(0, _COUNT, "parameters of fewer bytes are not compressed")
+    uncompressed: Sequence[str] = _setting((), _NAMES, "names or patterns of parameters that are not compressed")
+    start_iter: int = _setting(0, _COUNT, "so many steps at the start are not compressed")
+    method: Method = _setting("hopsum", _text("hopsum", "auto"), "auto: the faster way, after a trial of both")
+    on_switch_lost: OnSwitchLost = _setting(
+        "raise", _text("raise", "fall_back"), "fall_back: torch's process group averages where the switch is lost"
+    )
+    log_every: int = _setting(0, _COUNT, "steps between two lines about their times; 0: no lines")
+    codec_on: CodecOn = _setting("auto", _text(*CODEC_ON), "place where gradients are encoded; ranks may differ")
+    low_rank_start: int = _setting(10, _COUNT, "with low_rank, so many steps have matrices travel whole; with DiLoCo 1")
+
+
+def hook_environment() -> dict[str, Any]:
+    """Return the options of hooks that the environment has, by name. Raises ConfigError for one that does not fit."""
+    found = {}
+    for each in fields(HookSettings):
+        variable = _PREFIX + each.name.upper()
+        if variable in os.environ:
+            found[each.name] = _parsed(each.name, variable, os.environ[variable]).value
+    return found
+
+
 class SettingInfo(NamedTuple):
     """One setting, in words. See `describe`."""
 
@@ -189,13 +263,13 @@ class SettingInfo(NamedTuple):
     meaning: str
 
 
-def describe() -> list[SettingInfo]:
-    """Return all settings in the order of `Config`."""
+def describe(settings: type[Config | HookSettings] = Config) -> list[SettingInfo]:
+    """Return all settings in the order of `Config`, or of `HookSettings`."""
     told = []
-    for each in fields(Config):
+    for each in fields(settings):
         kind: _Kind = each.metadata["kind"]
-        default = getattr(Config(), each.name)
-        shown = {"": "none", "None": "none", "{}": "empty"}.get(str(default), str(default).lower())
+        default = getattr(settings(), each.name)
+        shown = {"": "none", "None": "none", "()": "none", "{}": "empty"}.get(str(default), str(default).lower())
         told.append(SettingInfo(each.name, _PREFIX + each.name.upper(), kind.name, shown, each.metadata["meaning"]))
     return told
 
@@ -252,7 +326,8 @@ def _take_options(settings: dict[str, Any]) -> None:
 
 
 def _kind(found: _Found) -> _Kind:
-    kinds = {each.name: each.metadata["kind"] for each in fields(Config)}
+    # Settings that both have are of one kind.
+    kinds = {each.name: each.metadata["kind"] for each in (*fields(Config), *fields(HookSettings))}
     if found.name not in kinds:
         raise ConfigError(f"{found.origin}: there is no setting {found.name!r}; {nearest(found.name, kinds)}")
     kind: _Kind = kinds[found.name]
@@ -261,13 +336,22 @@ def _kind(found: _Found) -> _Kind:
 
 def _from_arguments(arguments: Mapping[str, Any]) -> Iterator[_Found]:
     for name, value in arguments.items():
+        if name in HookSettings.__dataclass_fields__ and name not in Config.__dataclass_fields__:
+            raise ConfigError(f"argument {name}: it is an option of the hook, register_comm_hook(ddp, {name}=...)")
         if value is not None or name not in Config.__dataclass_fields__:
             yield _Found(name, value, f"argument {name}")
 
 
+# Checked where a hook is made: a worker without one does not use them.
+_OF_HOOKS: Final = frozenset(
+    _PREFIX + each.name.upper() for each in fields(HookSettings) if each.name not in Config.__dataclass_fields__
+)
+
+
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
     for variable, text in environment.items():
-        if variable.startswith(_PREFIX) and variable not in _OTHERS and not _is_service_link(variable, text):
+        ours = variable.startswith(_PREFIX) and variable not in _OTHERS and variable not in _OF_HOOKS
+        if ours and not _is_service_link(variable, text):
             yield _parsed(variable.removeprefix(_PREFIX).lower(), variable, text)
 
 

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from urllib.parse import SplitResult
 
 from hopsum.agent import Communicator, Span
 from hopsum.codec import CODECS, CodecError, require_switch
-from hopsum.config import DEFAULT_CODEC, Config, ConfigError, resolve
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError, ConnectOptions, resolve
 from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
 from hopsum.connection.open_agent import Hooks, codec_of, has_settings, record_settings, settings_of
 from hopsum.connection.url import UrlError, split_url
@@ -40,7 +40,7 @@ def connect(
     group: Any = None,
     on_packet: Callable[[Any, bool], None] | None = None,
     trace: Callable[[Span], None] | None = None,
-    **settings: Any,
+    **settings: Unpack[ConnectOptions],
 ) -> Communicator:
     """Join a job as one worker. Close the communicator, or use it in a `with` statement.
 

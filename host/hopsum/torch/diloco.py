@@ -42,9 +42,11 @@ from torch import nn
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec.interface import Floats, feeds_back
+from hopsum.config import hook_environment
 from hopsum.torch.buckets import Sender
 from hopsum.torch.low_rank import low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors
+from hopsum.torch.options import settings_from
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
 from hopsum.torch.step import Portion, Step
 from hopsum.torch.step_times import ratio
@@ -259,15 +261,17 @@ class DiLoCo:
         fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
             waits for the mean.
         fragment_update_alpha: share of the local parameters in what they become, 0 up to, but not including, 1.
-        error_feedback: without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
+        error_feedback: by default True, or as HOPSUM_ERROR_FEEDBACK says.
+            Without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
         low_rank: matrices travel as factors of this rank, as `HopsumState` says: the local shards of FSDP2 by their
             own shape. None: the rank in HOPSUM_LOW_RANK, else all parameters travel whole. With a
             `fragment_sync_delay` submit nothing to `comm` by hand until the mean is applied: the second factor is
             submitted when the first one's sum is there, at another time on each rank. Hooks wait for it.
-        low_rank_start: with `low_rank`, how often a fragment travels whole before its matrices travel as factors.
+        low_rank_start: with `low_rank`, how often a fragment travels whole before its matrices travel as factors, by
+            default once, or as often as HOPSUM_LOW_RANK_START says.
 
     Raises:
-        ConfigError: HOPSUM_LOW_RANK is no number.
+        ConfigError: a variable in the environment that does not fit.
         ValueError: an option that does not fit, or fragments that are not the model's parameters; `low_rank` is no
             rank, or pays for no parameter, or there is no error feedback.
     """
@@ -282,10 +286,13 @@ class DiLoCo:
         outer_optimizer: OuterOptimizer | None = None,
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float = 0.0,
-        error_feedback: bool = True,
+        error_feedback: bool | None = None,
         low_rank: int | None = None,
-        low_rank_start: int = WHOLE_SYNCHRONISATIONS,
+        low_rank_start: int | None = None,
     ) -> None:
+        error_feedback = settings_from({"error_feedback": error_feedback}).error_feedback
+        if low_rank_start is None:
+            low_rank_start = hook_environment().get("low_rank_start", WHOLE_SYNCHRONISATIONS)
         low_rank = low_rank_here() if low_rank is None else low_rank
         require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         self.low_rank, self.low_rank_start = low_rank, low_rank_start

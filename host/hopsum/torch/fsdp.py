@@ -28,6 +28,7 @@ from hopsum.torch.buckets import Sender
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
+from hopsum.torch.options import settings_from
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
 from hopsum.torch.tensor_parallel import require_no_copies
 
@@ -193,10 +194,10 @@ def register_all_reduce_hook(
     model: nn.Module,
     comm: Communicator,
     *,
-    on_nonfinite: OnNonfinite = "raise",
-    codec_on: CodecOn = "auto",
+    on_nonfinite: OnNonfinite | None = None,
+    codec_on: CodecOn | None = None,
     low_rank: int | None = None,
-    low_rank_start: int = DENSE_STEPS,
+    low_rank_start: int | None = None,
 ) -> ReplicaState:
     """Average the gradients of an FSDP2 model over its replicas, and return the state for the checkpoint.
 
@@ -213,7 +214,7 @@ def register_all_reduce_hook(
 
     Raises:
         CodecError: codec_on="device" and the codec has no form for the device.
-        ConfigError: HOPSUM_LOW_RANK is no number.
+        ConfigError: a variable in the environment that does not fit.
         TypeError: the model has no FSDP module.
         ValueError: `low_rank` is no rank, or pays for no shard, or the codec has no error feedback; the model is
             sharded over another mesh, or the communicator is not one of its replicas; tensor parallelism replicates
@@ -221,6 +222,9 @@ def register_all_reduce_hook(
     """
     from torch.distributed.fsdp import FSDPModule
 
+    given = {"on_nonfinite": on_nonfinite, "codec_on": codec_on, "low_rank_start": low_rank_start}
+    chosen = settings_from(given)
+    on_nonfinite, codec_on, low_rank_start = chosen.on_nonfinite, chosen.codec_on, chosen.low_rank_start
     require_on_nonfinite(on_nonfinite)
     low_rank = low_rank_here() if low_rank is None else low_rank
     require_low_rank(low_rank, low_rank_start, error_feedback=True)

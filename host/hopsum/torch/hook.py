@@ -6,7 +6,7 @@ No `from __future__ import annotations` here: DDP compares the hook's annotation
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from hopsum.config import ConfigError, resolve
 from hopsum.connection import Hooks, open_resolved
 from hopsum.connection.collective import require_same
 from hopsum.torch.buckets import ddp_in
+from hopsum.torch.options import HookOptions
 from hopsum.torch.state import HopsumState
 
 
@@ -37,7 +38,7 @@ def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[
     return arrived.then(lambda _: state.write(buffer, step, portions))
 
 
-def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **options: Any) -> HopsumState:
+def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **options: Unpack[HookOptions]) -> HopsumState:
     """Let a communicator average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
 
     Args:
@@ -68,7 +69,13 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
         raise RuntimeError("register_comm_hook: this DistributedDataParallel has a communication hook already")
     if comm is None:
         comm = _connect(module.process_group)
-    state = HopsumState(comm, module, **options)
+    try:
+        state = HopsumState(comm, module, **options)
+    except Exception as error:
+        # The others wait there for this rank. The text that counts here is the error's own.
+        with suppress(ValueError, RuntimeError):
+            require_same(module.process_group, f"{type(error).__name__}: {error}")
+        raise
     require_same(module.process_group, state.facts)
     module.register_comm_hook(state, hopsum_hook)
     return state

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Any, Final, Unpack
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
-from hopsum.codec.interface import CollectiveError, OnNonfinite, feeds_back, require_on_nonfinite
+from hopsum.codec.interface import CollectiveError, feeds_back, require_on_nonfinite
 from hopsum.config import CodecOn
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import (
@@ -40,8 +40,9 @@ from hopsum.torch.buckets import (
     sparse_parameters,
 )
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import low_rank_here, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
+from hopsum.torch.options import HookOptions, Scaler, settings_from
 from hopsum.torch.residuals import (
     RankStateDict,
     Residuals,
@@ -51,12 +52,11 @@ from hopsum.torch.residuals import (
     shared_out,
     tell_lost,
 )
-from hopsum.torch.step import ON_SWITCH_LOST, FallBack, OnSwitchLost, Portion, Step
+from hopsum.torch.step import ON_SWITCH_LOST, FallBack, Portion, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
     COUNTED_STEPS,
     METHODS,
-    Method,
     MethodTrial,
     StepTimes,
     steps_to_compare,
@@ -90,13 +90,6 @@ class StateDict(RankStateDict):
     """The last Q of each matrix of low rank, float32[rank, columns] on the CPU: the same on all ranks."""
 
 
-class Scaler(Protocol):
-    """The part of torch.amp.GradScaler that is used here."""
-
-    def get_scale(self) -> float:
-        """Return the factor of losses at present."""
-
-
 class _Calls:
     """A flag that says whether a state was ever handed a bucket. It outlives the state."""
 
@@ -117,7 +110,8 @@ class _Calls:
 class HopsumState:
     """State of the DDP communication hook: a communicator, and an error feedback for each parameter of `module`.
 
-    All arguments are the same on all ranks, but for the rank of `comm`.
+    All arguments are the same on all ranks, but for the rank of `comm`. Each option but `process_group` and `scaler`
+    may be in the environment, as `HOPSUM_` and its name in capitals. Arguments come before it.
 
     Args:
         comm: sums gradients. The caller closes it. Several states may share a communicator, if all ranks run their
@@ -151,7 +145,8 @@ class HopsumState:
         ValueError: a negative number, a pattern that fits no parameter, a process group that is missing or has other
             ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or there is no error feedback; a
             DistributedDataParallel with torch's "python_reducer", or one whose module has lost parameters.
-        ConfigError: HOPSUM_LOW_RANK or HOPSUM_COMPARE is no number.
+        ConfigError: a variable in the environment that does not fit.
+        TypeError: an option that does not exist.
         CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no code for a parameter's device.
     """
 
@@ -159,21 +154,14 @@ class HopsumState:
         self,
         comm: Communicator,
         module: nn.Module,
-        *,
-        error_feedback: bool = True,
-        on_nonfinite: OnNonfinite = "raise",
-        small_tensor_bytes: int = 0,
-        uncompressed: Sequence[str] = (),
-        start_iter: int = 0,
-        method: Method = "hopsum",
-        on_switch_lost: OnSwitchLost = "raise",
-        log_every: int = 0,
-        codec_on: CodecOn = "auto",
-        low_rank: int | None = None,
-        low_rank_start: int = DENSE_STEPS,
-        process_group: dist.ProcessGroup | None = None,
-        scaler: Scaler | None = None,
+        **options: Unpack[HookOptions],
     ) -> None:
+        chosen, low_rank = settings_from(options), options.get("low_rank")
+        process_group, scaler = options.get("process_group"), options.get("scaler")
+        error_feedback, on_nonfinite, uncompressed = chosen.error_feedback, chosen.on_nonfinite, chosen.uncompressed
+        small_tensor_bytes, start_iter, log_every = chosen.small_tensor_bytes, chosen.start_iter, chosen.log_every
+        method, on_switch_lost, codec_on = chosen.method, chosen.on_switch_lost, chosen.codec_on
+        low_rank_start = chosen.low_rank_start
         require_on_nonfinite(on_nonfinite)
         low_rank = low_rank_here() if low_rank is None else low_rank
         require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)

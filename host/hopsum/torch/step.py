@@ -36,12 +36,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import torch
 import torch.distributed as dist
 
 from hopsum.codec.interface import CollectiveError, ErrorFeedback, OnNonfinite, nonfinite_error
+from hopsum.config import OnSwitchLost
 from hopsum.errors import AllReduceError, GenerationEndedError, RankLeftError, WorkersReplacedError
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals
@@ -334,8 +335,6 @@ def places_of(sizes: Sequence[int]) -> list[slice]:
 
 # ---- a switch that is lost for good ------------------------------------------------------------------------
 
-OnSwitchLost = Literal["raise", "fall_back"]
-"""The ways in which a training goes on whose switch is lost for good."""
 ON_SWITCH_LOST: Final = get_args(OnSwitchLost)
 _log: Final = logging.getLogger(__name__)
 _MEANS, _LOST, _FAILED = range(3)

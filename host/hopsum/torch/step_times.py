@@ -23,10 +23,10 @@ import time
 from collections.abc import Callable
 from logging import INFO, Logger
 from statistics import median
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, NamedTuple, Protocol, get_args
 
 from hopsum.agent import AllReduceResult
-from hopsum.config import ConfigError
+from hopsum.config import ConfigError, Method
 
 
 class StepTime(NamedTuple):
@@ -172,8 +172,6 @@ def tell(log: Logger, text: str) -> None:
 # ---- the choice between hopsum and torch's process group ---------------------------------------------------
 
 COMPARE_VARIABLE: Final = "HOPSUM_COMPARE"
-Method = Literal["hopsum", "auto"]
-"""Through hopsum in any case, or whatever is faster here."""
 METHODS: Final = get_args(Method)
 SETTLING_STEPS: Final = 3
 """Steps each way that are not counted: DDP builds its buckets, memory is touched for the first time."""
