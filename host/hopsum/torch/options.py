@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypedDict
 import torch.distributed as dist
 
 from hopsum.codec.interface import OnNonfinite
-from hopsum.config import CodecOn, HookSettings, Method, OnSwitchLost, hook_environment, nearest
+from hopsum.config import CodecOn, HookSettings, Method, OnSwitchLost, hook_environment
+from hopsum_base.shown import nearest
 
 
 class Scaler(Protocol):
