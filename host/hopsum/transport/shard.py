@@ -97,8 +97,9 @@ class StepLock:
 
 
 _log: Final = logging.getLogger(__name__)
-# A LEAVE may be lost with its connection. It is repeated this often while `close` lingers.
-LEAVE_EVERY_S: Final = 0.1
+# A LEAVE may be lost with its connection. It is repeated while `close` lingers, after twice as long each time: all
+# ranks of a job tell all others, for each shard.
+LEAVE_AFTER_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
 # Longer than a process waits for a processor, and short against deadlines.
 TIMERS_WAIT_S: Final = 1.0
@@ -402,16 +403,21 @@ class Shard:
     def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
         """Serve peers until everybody has left, or it is time."""
         patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
-        repair, until = self.worker.repair, time.monotonic() + patience_s
+        repair, began = self.worker.repair, time.monotonic()
+        until, said_until, pause_s = began + patience_s, began, LEAVE_AFTER_S
         waiting = WaitMonitor(_log, f"rank {self.worker.membership.rank}")
         with self._changed:
             while repair is not None and channel.failure is None:
-                repair.leave(finished=linger)
-                self.say()
-                if repair.everybody_left or time.monotonic() >= until:
+                now = time.monotonic()
+                # Not for every message that comes: those are the LEAVEs of all others.
+                if now >= said_until:
+                    repair.leave(finished=linger)
+                    self.say()
+                    said_until, pause_s = now + pause_s, 2 * pause_s
+                if repair.everybody_left or now >= until:
                     break
-                waiting.check(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
-                self._changed.wait(min(LEAVE_EVERY_S, self._linger_s))
+                waiting.check(lambda: "the others to say that they need nothing more of it", until - now)
+                self._changed.wait(max(0.0, min(said_until, until) - time.monotonic()))
 
     def _with_peers(self) -> Peers:
         """Return the peers. Raises TypeError if there are none."""

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,3 +217,28 @@ def test_peers_without_an_address(stack: ExitStack) -> None:
     stack.callback(link.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
         Shard(link, Membership(GENERATION, 0, 3, SLOTS), peers=Peers(channel, {1: (LOCALHOST, 1)}))
+
+
+def test_a_worker_that_closes_says_so_seldom_however_many_others_close() -> None:
+    """All ranks say to all that they leave, for each shard: one answer to each would be the square of them again."""
+    shard = Shard.__new__(Shard)
+    left: list[float] = []
+    everybody = SimpleNamespace(everybody_left=False, leave=lambda finished: left.append(time.monotonic()))
+    worker = SimpleNamespace(
+        repair=everybody, statistics=SimpleNamespace(updates=1), membership=SimpleNamespace(rank=0)
+    )
+    fakes: Any = {"worker": worker, "_linger_s": 0.5, "_changed": threading.Condition(), "say": lambda: None}
+    vars(shard).update(fakes)
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.is_set():
+            with shard._changed:
+                shard._changed.notify_all()
+
+    others = threading.Thread(target=tell)
+    others.start()
+    shard._take_leave(SimpleNamespace(failure=None), linger=True)  # type: ignore[arg-type]
+    over.set()
+    others.join()
+    assert 1 <= len(left) <= 3
