@@ -142,7 +142,7 @@ class Config:
     deadline_s: float = _setting(
         300.0,
         _seconds(0.01, 86400),
-        "seconds before a phase of an all-reduce ends without a result; with hosts:// 1800, as gloo",
+        "seconds before a phase of an all-reduce ends without a result; with hosts:// 1800, also for ranks to come",
     )
     flush_after_s: float | None = _setting(
         None,

@@ -28,6 +28,7 @@ from hopsum.connection.url import UrlError, split_url
 from hopsum.errors import HopsumError
 
 __all__ = ["Hooks", "connect", "open_config", "open_resolved", "settings_of"]
+_MEMBERSHIP: Final = "membership_wait_s"
 TELL_S: Final = 15.0
 """The time for the other ranks to come to one that has failed before it met them."""
 
@@ -97,23 +98,33 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
     what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
     # All ranks open this together: where one fails, or opens something else, the others hear of it. They meet before a
     # codec is made, which takes a rank up to a minute.
-    if together and hooks.meeting is None and (meeting := _meeting(config.membership_wait_s, what, hooks.group)):
+    if together and hooks.meeting is None and (meeting := _meeting(_patience(config, parts), what, hooks.group)):
         with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
             return _open(config, parts, hooks._replace(meeting=meeting))
     return _open(config, parts, hooks)
 
 
-def _meeting(wait_s: float, what: str, group: Any = None) -> Any:
+def _patience(config: Config, parts: SplitResult) -> tuple[float, str]:
+    """Return the seconds for ranks that have not come, and the setting that says them."""
+    # As long as an all-reduce waits for a rank that computes: some prepare data when the others are there already.
+    return (config.deadline_s, "deadline_s") if parts.scheme == "hosts" else (config.membership_wait_s, _MEMBERSHIP)
+
+
+def _meeting(patience: tuple[float, str], what: str, group: Any = None, failure: str = "") -> Any:
     """Return the `Meeting` of all ranks, or those of a group, None where torch or its process group is missing.
+
+    Args:
+        failure: why this rank comes only to say that it fails.
 
     Raises ConfigError where there are no ranks that could meet.
     """
     # The file of the URL says what is missing.
     try:
         from hopsum.connection.rank_store import meet_all_ranks
+        from hopsum.hosts.meeting import Patience
     except ModuleNotFoundError:
         return None
-    return meet_all_ranks(wait_s, what, group)
+    return meet_all_ranks(Patience(*patience), what, group, failure)
 
 
 def _tell_ranks(error: ConfigError, group: Any) -> None:
@@ -121,7 +132,7 @@ def _tell_ranks(error: ConfigError, group: Any) -> None:
     is_rank = "torch" in sys.modules or "WORLD_SIZE" in os.environ
     # Without a process group or torchrun's variables nobody waits. Nor may this error become another one.
     with suppress(HopsumError, RuntimeError, OSError):
-        if is_rank and (meeting := _meeting(TELL_S, "hosts://", group)) is not None:
+        if is_rank and (meeting := _meeting((TELL_S, _MEMBERSHIP), "hosts://", group, str(error))) is not None:
             meeting.fail(error)
 
 

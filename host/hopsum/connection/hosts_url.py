@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from urllib.parse import SplitResult
 
 from hopsum.agent import Communicator
@@ -20,11 +21,16 @@ from hopsum.rpc.controller_job import open_job
 from hopsum_wire import MAX_WORKERS
 
 
-def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part as one rank. All ranks call this at the same point."""
-    query = query_of(config, parts, {"slots": int, "min_workers": int})
+def query_of_hosts(config: Config, parts: SplitResult) -> dict[str, Any]:
+    """Return the parameters of a hosts:// URL. Raises UrlError."""
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
+    return query_of(config, parts, {"slots": int, "min_workers": int})
+
+
+def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
+    """Take part as one rank. All ranks call this at the same point."""
+    query = query_of_hosts(config, parts)
     meeting: Meeting = hooks.meeting
     if hooks.group is None and config.rank not in (None, meeting.rank):
         raise ConfigError(f"hosts://: rank={config.rank}, but torch says {meeting.rank}; leave rank out")

@@ -22,7 +22,9 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -37,7 +39,7 @@ from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches
 from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.stream import slots_for
-from hopsum.rpc.channel import Channel, ControllerAddress
+from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.transport.offload import mtu_towards
 from hopsum_wire.payload import PACKET_BYTES
@@ -51,8 +53,9 @@ LEAVE_S: Final = 15.0
 _FAILED_S: Final = 3.0
 """The same where the program fails: the others have heard the reason, and one that was killed never leaves."""
 _CONTROLLER_S: Final = 60.0
-_SWITCH_S: Final = 3.0
-"""Seconds for a switch on another host to take a connection. It serves already."""
+_SWITCH_S: Final = 60.0
+"""Seconds for a switch on another host, which serves already, to answer: a machine may stand still for a while."""
+_AGAIN_S: Final = 0.25
 # Several in each lease, so that a rank is heard soon after its link is back.
 _HEARTBEAT_S: Final = 2.0
 _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
@@ -117,12 +120,13 @@ def open_hosts(
         def start_job() -> tuple[str, str, float]:
             secret = secrets.token_urlsafe(32)
             owners = {_name(number): leaders[number % hosts] for number in range(len(switches))}
+            hosts_of = {name: f"rank {rank} ({places[rank].responder.ip})" for name, rank in owners.items()}
             size: dict[str, Any] = {"workers": meeting.workers, "slots": slots, "switch": _name(0)}
             if hosts > 1:
                 size |= {"switch": None, "shards": [*owners][:hosts]}
             if fewest is not None:
                 size |= {"min_workers": fewest, "replace_s": replace_s(config.lease_s)}
-            target, token = _start_job(children, config, codec, secret, switches, **size)
+            target, token = _start_job(children, config, codec, secret, switches, hosts_of, **size)
             if fewest is not None:
                 kept.callback(mind_hosts(meeting, target, secret, owners))
             return target, token, config.lease_s
@@ -198,9 +202,13 @@ def _leaders(places: Sequence[_Place]) -> list[int]:
 
 
 def _start_job(
-    children: Children, config: Config, codec: Codec, secret: str, switches: Sequence[EmbeddedSwitch], **size: Any
-) -> tuple[str, str]:
-    """Start the controller with an administrator's secret, and make the job. Return its address and the job's token."""
+    children: Children, config: Config, codec: Codec, secret: str, switches: Sequence[EmbeddedSwitch],
+    hosts_of: Mapping[str, str], **size: Any,
+) -> tuple[str, str]:  # fmt: skip
+    """Start the controller with an administrator's secret, and make the job. Return its address and the job's token.
+
+    `hosts_of` has by name of each switch the words for its host.
+    """
     file = children.folder / "controller.toml"
     token_file = children.folder / "admin.token"
     # Made with its mode before the secret is written: no moment in which others can read it.
@@ -209,32 +217,81 @@ def _start_job(
     database = children.folder / "state.sqlite"
     file.write_text(_controller_config(switches, str(database), str(token_file), config.lease_s), encoding="utf-8")
     arguments = ["hopsum_cli.main", "controller", "--config", str(file)]
-    _require_switches(switches)
+    _require_switches(switches, hosts_of)
     try:
         target = children.start("controller", arguments, _READY_CONTROLLER, _CONTROLLER_S)[1]
     except ChildError:
         # A host that was cut off meanwhile says more than the controller, which waited for it.
-        _require_switches(switches)
+        _require_switches(switches, hosts_of)
         raise
     tables: dict[str, Any] = dict(job_tables(codec))
     with Channel(ControllerAddress.of(target, tls=False)) as channel:
-        made = JobsClient(channel, secret).create(
-            JOB, **size, **tables, codec=config.codec, codec_options=config.codec_options
-        )
+        made = _make_job(
+            JobsClient(channel, secret), hosts_of,
+            # With a token of ours the call can be repeated.
+            {**size, **tables, "codec": config.codec, "codec_options": config.codec_options}
+            | {"token": secrets.token_urlsafe(32)},
+        )  # fmt: skip
     return target, made.token
 
 
-def _require_switches(switches: Sequence[EmbeddedSwitch]) -> None:
+def _make_job(jobs: JobsClient, hosts_of: Mapping[str, str], fields: Mapping[str, Any]) -> Any:
+    """Make the job once all switches answer the controller. Raises ConfigError naming the hosts of those that do not.
+
+    A host that stands still takes connections, so only the controller notices.
+    """
+    until = time.monotonic() + _SWITCH_S
+    while True:
+        if not (silent := _silent(jobs)):
+            try:
+                return jobs.create(JOB, **fields)
+            except ControllerError:
+                # It tried the switches anew. Whatever else it refuses is no reason to wait.
+                if not (silent := _silent(jobs)):
+                    raise
+        if time.monotonic() >= until:
+            hosts = ", ".join(dict.fromkeys(hosts_of[each] for each in silent))
+            why = "; ".join(dict.fromkeys(silent.values()))
+            raise ConfigError(
+                f"the host of {hosts} does not answer: its switch was silent for {_SWITCH_S:g} s ({why}). See whether "
+                "that host still runs, and to its network"
+            )
+        time.sleep(_AGAIN_S)
+
+
+def _silent(jobs: JobsClient) -> dict[str, str]:
+    """Return why the controller does not reach switches, by their names."""
+    return {each.name: each.condition or "not reached yet" for each in jobs.switches() if not each.reachable}
+
+
+def _require_switches(switches: Sequence[EmbeddedSwitch], hosts_of: Mapping[str, str]) -> None:
     """Raise ConfigError naming the hosts whose switches take no connection from here."""
-    problems = []
-    for switch in switches:
-        host, _, port = switch.grpc.rpartition(":")
+    with ThreadPoolExecutor(len(switches)) as pool:
+        told = list(pool.map(_no_connection, switches))
+    named = zip(hosts_of.values(), switches, told, strict=True)
+    if problems := [
+        f"the host of {host} does not answer: its switch takes no connection at port {switch.grpc.rpartition(':')[2]} "
+        f"({why})"
+        for host, switch, why in named
+        if why
+    ]:
+        raise ConfigError(f"{', '.join(problems)}: it was reached before; see to its network")
+
+
+def _no_connection(switch: EmbeddedSwitch) -> str:
+    """Return why a switch takes no connection, empty if it does."""
+    host, _, port = switch.grpc.rpartition(":")
+    until = time.monotonic() + _SWITCH_S
+    while True:
         try:
-            socket.create_connection((host, int(port)), _SWITCH_S).close()
+            socket.create_connection((host, int(port)), max(_AGAIN_S, until - time.monotonic())).close()
         except OSError as error:
-            problems.append(f"the switch on host {host} takes no connection at port {port} ({error})")
-    if problems:
-        raise ConfigError(f"{', '.join(problems)}: the host was reached before; see to its network")
+            # A host that is there and refuses has no switch any more: nothing is gained by a wait.
+            if isinstance(error, ConnectionRefusedError) or time.monotonic() >= until:
+                return str(error)
+            time.sleep(_AGAIN_S)
+        else:
+            return ""
 
 
 def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str, lease_s: float) -> str:

@@ -4,21 +4,33 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from hopsum.config import ConfigError
 from hopsum.errors import HopsumError
 
-# torch's stores have no wait for one of several keys, so the ranks look again.
+# torch's stores have no wait for one of several keys, so the ranks look again: soon at first, and then seldom, since
+# one process answers all of them.
 _LOOK_AGAIN_S: Final = 0.02
+_LOOK_SELDOM_S: Final = 0.25
+SAY_EVERY_S: Final = 60.0
+"""Seconds between two lines on the log that name the ranks which are waited for."""
+STEP_S: Final = 300.0
+"""Seconds for a step of ranks that have come. A kernel that is compiled on a busy machine takes minutes."""
 ERRORS_S: Final = 4.0
 """Seconds for the other ranks' errors, once there is one: so all ranks have the same text."""
+# Longer than those seconds, and than the pause between two looks.
+_STAY_S: Final = ERRORS_S + 2
+COMING: Final = "here"
+"""The topic at which ranks come to a meeting."""
 _TOLD_MAX: Final = 4
 """Errors of ranks that one message has."""
 Value = TypeVar("Value")
+_log: Final = logging.getLogger(__name__)
 
 
 class MeetingError(ConfigError):
@@ -34,6 +46,9 @@ class KeyValueStore(Protocol):
     def find(self, key: str) -> str | None:
         """Return a value, None if there is none yet, without waiting."""
 
+    def has_all(self, keys: Sequence[str]) -> bool:
+        """Say in one question whether all keys have values."""
+
     def admit(self, ranks: Collection[int]) -> None:
         """Let these ranks, which were started again, find the name of this call, unless another call has begun."""
 
@@ -47,19 +62,61 @@ def store_answers(what: str, topic: str) -> Iterator[None]:
         raise MeetingError(f"{what}: torch's store does not answer any more ({topic}): {error}") from error
 
 
+class Patience(NamedTuple):
+    """The time for ranks that have not come, and the name of the setting that says it."""
+
+    wait_s: float
+    setting: str = "membership_wait_s"
+
+
 def await_ranks(
-    look: Callable[[], Sequence[int]], what: str, topic: str, rank: int, workers: int, wait_s: float
+    look: Callable[[], Sequence[int]],
+    what: str,
+    topic: str,
+    rank: int,
+    workers: int,
+    patience: Patience,
+    missing: Callable[[], Sequence[int]] | None = None,
 ) -> None:
-    """Call `look`, which returns the ranks that are missing, until there are none. Raises MeetingError after a time."""
-    until = time.monotonic() + wait_s
-    while missing := look():
-        if time.monotonic() >= until:
+    """Call `look` until nothing is missing. Raises MeetingError after a time, and names the missing ranks every minute.
+
+    Args:
+        look: returns the ranks that are missing.
+        missing: returns the ranks that are missing, where that takes longer and `look` may return too many.
+    """
+    began, lines = time.monotonic(), 0
+    while found := look():
+        waited_s, left_s = (now := time.monotonic()) - began, began + patience.wait_s - now
+        if left_s <= 0:
+            ranks = ", ".join(map(str, missing() if missing else found))
             raise MeetingError(
-                f"{what}: rank {rank} has not heard of ranks {', '.join(map(str, missing))} within {wait_s:g} s "
-                f"({topic}). Call hopsum.connect on all {workers} ranks at the same point of the program, or wait "
-                "longer (membership_wait_s)"
+                f"{what}: rank {rank} has not heard of ranks {ranks} within {patience.wait_s:g} s ({topic}). "
+                + _advice(workers, patience)
             )
-        time.sleep(_LOOK_AGAIN_S)
+        if waited_s >= (lines + 1) * SAY_EVERY_S:
+            lines += 1
+            absent = missing() if missing else found
+            # One line for all ranks: rank 0 has it, unless it is missing itself. Those that have come wait for rank 0,
+            # as long as that waits for others.
+            if rank == 0 or (topic != COMING and 0 in absent):
+                text = "%s: rank %d has waited %.0f s for ranks %s (%s), and waits %.0f s more at most%s"
+                shown = f" ({patience.setting})" if patience.setting else ""
+                _log.warning(text, what, rank, waited_s, ", ".join(map(str, absent)), topic, left_s, shown)
+        time.sleep(min(max(waited_s / 10, _LOOK_AGAIN_S), _LOOK_SELDOM_S, left_s))
+
+
+def _advice(workers: int, patience: Patience) -> str:
+    if not patience.setting:
+        return "They had come: see whether their processes still run, and at what"
+    return (
+        f"Call hopsum.connect on all {workers} ranks at the same point of the program, or wait longer "
+        f"({patience.setting})"
+    )
+
+
+def failures_key(name: str) -> str:
+    """Return the key that is set once a rank has failed in the call of that name, or in a part of it."""
+    return f"hopsum/{name.partition('/')[0]}/failed"
 
 
 class Meeting:
@@ -67,9 +124,10 @@ class Meeting:
 
     Args:
         name: of the call, the same on all ranks, and of no other call over the same store.
-        wait_s: for the other ranks, at each topic.
+        wait_s: for ranks that have not come. Those that have get as much for each topic, 300 s at most.
         what: the name of the communicator that is being opened; texts of errors begin with it.
         ranks: the ranks that meet, by their numbers in the store, where that has others too.
+        setting: its name is that of `wait_s` in messages.
     """
 
     def __init__(
@@ -81,8 +139,10 @@ class Meeting:
         wait_s: float,
         what: str = "hosts://",
         ranks: Sequence[int] | None = None,
+        setting: str = "membership_wait_s",
     ) -> None:
-        self.store, self._name, self.rank, self.workers, self._wait_s = store, name, rank, workers, wait_s
+        self.store, self._name, self.rank, self.workers = store, name, rank, workers
+        self._patience = Patience(wait_s, setting)
         self._what, self._ranks, self._has_all = what, range(workers) if ranks is None else ranks, ranks is None
         self.absent: Collection[int] = ()
         """Ranks that are lost: nobody waits until they have left."""
@@ -91,7 +151,7 @@ class Meeting:
     def opening(self, opens: str) -> Iterator[None]:
         """Find out that all ranks open the same. Where the block fails, tell those that wait for this rank why."""
         try:
-            told = self.exchange("here", lambda: opens)
+            told = self.exchange(COMING, lambda: opens)
             for rank, theirs in enumerate(told):
                 if theirs != told[0]:
                     raise MeetingError(
@@ -100,7 +160,7 @@ class Meeting:
             yield
         # All ranks hear of an error of the meeting, if rank 0, which may have the store, is there for so long.
         except MeetingError:
-            self.leave(ERRORS_S, waits=self.rank == 0)
+            self.leave(_STAY_S, waits=self.rank == 0)
             raise
         except BaseException as error:
             self.fail(error)
@@ -112,7 +172,8 @@ class Meeting:
         # The store may have gone with the process that had it.
         with suppress(RuntimeError, OSError):
             self.store.put(self._failure_key(self.rank), told)
-        self.leave(ERRORS_S, waits=self.rank == 0)
+            self.store.put(failures_key(self._name), "true")
+        self.leave(_STAY_S, waits=self.rank == 0)
 
     def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
@@ -135,11 +196,11 @@ class Meeting:
             except BaseException as error:
                 told = {"error": f"{type(error).__name__}: {error}"}
                 with suppress(RuntimeError, OSError):
-                    self.store.put(self._key(topic, self.rank), json.dumps(told))
+                    self._tell(topic, told)
                 raise
         with store_answers(self._what, topic):
             if self.rank in telling:
-                self.store.put(self._key(topic, self.rank), json.dumps(told))
+                self._tell(topic, told)
             found = self._await(topic, telling)
         errors = [f"rank {rank}: {found[rank]['error']}" for rank in sorted(found) if "error" in found[rank]]
         if errors:
@@ -147,6 +208,11 @@ class Meeting:
             more = f"; and {len(errors) - len(shown)} more ranks" if len(errors) > len(shown) else ""
             raise MeetingError(f"{self._what}: {'; '.join(shown)}{more}")
         return [found[rank]["value"] for rank in telling]
+
+    def _tell(self, topic: str, told: Mapping[str, Any]) -> None:
+        self.store.put(self._key(topic, self.rank), json.dumps(told))
+        if "error" in told:
+            self.store.put(failures_key(self._name), "true")
 
     def has_told(self, topic: str, rank: int) -> bool:
         """Say whether a rank has told its value of a topic, without waiting. Raises MeetingError without a store."""
@@ -175,15 +241,22 @@ class Meeting:
         errors_until = 0.0
         found: dict[int, Any] = {}
 
+        def absent() -> list[int]:
+            return [rank for rank in ranks if self.store.find(self._key(topic, rank)) is None]
+
         def look() -> list[int]:
             nonlocal errors_until
-            for rank in ranks:
-                if rank not in found and (text := self.store.find(self._key(topic, rank))) is not None:
-                    found[rank] = json.loads(text)
             missing = [rank for rank in ranks if rank not in found]
+            # Two questions, however many ranks are missing: ranks that looked for each would keep the store busy.
+            failed = self.store.find(failures_key(self._name)) is not None
+            if not failed and not self.store.has_all([self._key(topic, rank) for rank in missing]):
+                return missing
             for rank in missing:
-                if (why := self.store.find(self._failure_key(rank))) is not None:
+                if (text := self.store.find(self._key(topic, rank))) is not None:
+                    found[rank] = json.loads(text)
+                elif failed and (why := self.store.find(self._failure_key(rank))) is not None:
                     found[rank] = {"error": why}
+            missing = [rank for rank in ranks if rank not in found]
             if missing and any("error" in each for each in found.values()):
                 # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
                 # theirs.
@@ -192,12 +265,18 @@ class Meeting:
                     return []
             return missing
 
-        await_ranks(look, self._what, topic, self.rank, self.workers, self._wait_s)
+        patience = self._patience
+        if topic != COMING and patience.wait_s > STEP_S:
+            patience = Patience(STEP_S, "")
+        elif topic == COMING and self.rank:
+            # Rank 0 waits for them too, and knows who has come: its error is the one that all shall have.
+            patience = patience._replace(wait_s=patience.wait_s + 4 * _LOOK_SELDOM_S)
+        await_ranks(look, self._what, topic, self.rank, self.workers, patience, absent)
         return found
 
     def _failure_key(self, rank: int) -> str:
         # One for each call and rank, in whatever part of the meeting the rank fails.
-        return f"hopsum/{self._name.partition('/')[0]}/failed/{self._ranks[rank]}"
+        return f"{failures_key(self._name)}/{self._ranks[rank]}"
 
     def _key(self, topic: str, rank: int) -> str:
         return f"hopsum/{self._name}/{topic}/{rank}"

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from hopsum.config import ConfigError
@@ -22,8 +23,12 @@ from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum_base.own_random import OWN_RANDOM
 from hopsum_wire.payload import LONGEST_BYTES
 
-TRY_S: Final = 3.0
-"""Seconds for all answers."""
+TRY_S: Final = 15.0
+"""Seconds for all answers. A machine that other programs keep busy may stand still for some of them."""
+TOGETHER_S: Final = 3.0
+"""The same for datagrams that are sent together, which a job can do without."""
+_DIALS: Final = 16
+"""Connections that are tried at one time."""
 # The shortest of a few: a round trip that waited for a processor says nothing about the network.
 ROUNDS: Final = 8
 """Times that a rank which answers is asked: the shortest round trip of these counts."""
@@ -110,9 +115,9 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
     trips_s = {rank: min(found) for rank, found in _ask(own_ip, others, try_s)[0].items() if found}
     silent = sorted(set(others) - set(trips_s))
     problems = [f"rank {rank} at {others[rank].ip} does not answer datagrams" for rank in silent]
-    for rank, place in others.items():
-        if rank not in silent and (why := _silent_by_tcp(own_ip, place, try_s)):
-            problems.append(f"rank {rank} at {place.ip} takes no connection ({why})")
+    with ThreadPoolExecutor(_DIALS) as pool:
+        told = pool.map(lambda rank: (rank, _silent_by_tcp(own_ip, others[rank], try_s)), trips_s)
+        problems += [f"rank {rank} at {others[rank].ip} takes no connection ({why})" for rank, why in told if why]
     if problems:
         raise ConfigError(
             f"from {own_ip}, {', '.join(problems)}. On every host, set {INTERFACE_VARIABLE} to the interface between "
@@ -127,7 +132,7 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
     return max(trips_s.values(), default=0.0)
 
 
-def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> bool:
+def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TOGETHER_S) -> bool:
     """Say whether datagrams that this host sends together reach all ranks, which are reachable."""
     # Every rank in an order of its own: else all would ask the same few first.
     mixed = dict(OWN_RANDOM.sample(list(others.items()), len(others)))

@@ -7,6 +7,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from hopsum.config import ConfigError
+from hopsum.connection import rank_store
 from hopsum.connection.rank_store import RankStore, agree_on_round
+from hopsum.hosts import meeting
+from hopsum.hosts.meeting import COMING, Meeting, Patience
 from hopsum_topologies.star import Star
 
 from ...support.printed import parse_printed
@@ -33,7 +37,9 @@ ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
 def agree(store: Store, workers: int) -> list[str]:
     """Return what each rank takes as the name of its round. Rank 0 comes last."""
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda rank: agree_on_round(store, rank, workers, 60, "x"), reversed(range(workers))))
+        return list(
+            pool.map(lambda rank: agree_on_round(store, rank, workers, Patience(60), "x"), reversed(range(workers)))
+        )
 
 
 class AheadStore(Store):
@@ -53,13 +59,60 @@ def test_each_round_has_a_name_of_its_own_in_a_store_that_stays(kind: type[Store
         before.add(name)
 
 
-def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_one_of_this_round() -> None:
-    store = Store()
-    agree(store, 3)
+def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_one_of_this_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meeting, "_STAY_S", 0.0)
     for rank, missing in ((0, "1, 2"), (2, "0")):
+        store = Store()
+        agree(store, 3)
         with pytest.raises(ConfigError, match=rf"x: rank {rank} has not heard of ranks {missing} within 0.2 s"):
-            agree_on_round(store, rank, 3, 0.2, "x")
-    assert len(set(agree(store, 3))) == 1
+            agree_on_round(store, rank, 3, Patience(0.2), "x")
+        # Processes of the next round were started after that, and take it for what it is.
+        with monkeypatch.context() as later:
+            later.setattr(rank_store, "_started_at", lambda: inf)
+            assert len(set(agree(store, 3))) == 1
+
+
+def given_up(store: Store, rank: int) -> str:
+    """Let a rank come in vain, and return its words."""
+    with pytest.raises(ConfigError, match="has not heard of") as told:
+        agree_on_round(store, rank, 2, Patience(0.2, "deadline_s"), "x")
+    return str(told.value)
+
+
+def test_a_rank_that_comes_late_hears_at_once_that_the_others_have_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_STAY_S", 0.0)
+    for first, later in ((0, 1), (1, 0)):
+        store = Store()
+        told = given_up(store, first)
+        assert told.endswith("at the same point of the program, or wait longer (deadline_s)")
+        with pytest.raises(ConfigError, match="has not heard of") as heard:
+            agree_on_round(store, later, 2, Patience(600), "x")
+        assert str(heard.value) == f"x: rank {first}: {told.removeprefix('x: ')}"
+        # What was heard is heard once: both may try again.
+        assert len(set(agree(store, 2))) == 1
+
+
+def test_ranks_that_have_come_hear_of_a_failure_while_others_are_waited_for() -> None:
+    store = Store()
+
+    def fail() -> None:
+        name = agree_on_round(store, 1, 3, Patience(600), "x")
+        Meeting(store, f"{name}/all", 1, 3, 0).fail(ConfigError("no such codec"))
+
+    def wait() -> None:
+        name = agree_on_round(store, 2, 3, Patience(600), "x")
+        Meeting(store, f"{name}/all", 2, 3, 600, "x").exchange(COMING, lambda: None)
+
+    def come() -> None:
+        agree_on_round(store, 0, 4, Patience(600), "x")
+
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.exception() for each in [pool.submit(each) for each in (come, fail, wait)]]
+    assert str(found[0]) == "x: rank 1: no such codec"
+    assert found[1] is None
+    assert re.search("rank 1: no such codec", str(found[2]))
 
 
 def test_a_rank_that_is_started_again_finds_its_round_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +123,7 @@ def test_a_rank_that_is_started_again_finds_its_round_and_no_other(monkeypatch: 
     (store.name,) = set(agree(values, 3))
 
     def again() -> str:
-        return agree_on_round(values, 2, 3, 0.5, "x")
+        return agree_on_round(values, 2, 3, Patience(0.5), "x")
 
     with pytest.raises(ConfigError, match="rank 2 has not heard of ranks 0"):
         again()

@@ -10,23 +10,27 @@ import socket
 import sys
 import threading
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hopsum import connection
 from hopsum.codec import make_codec
 from hopsum.config import Config, ConfigError, resolve
 from hopsum.hosts import job_over_hosts
+from hopsum.hosts import meeting as meeting_module
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
-from hopsum.hosts.meeting import Meeting, MeetingError
+from hopsum.hosts.meeting import COMING, Meeting, MeetingError, Patience
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.stream import slots_for
+from hopsum.rpc.channel import ControllerError
 from hopsum.transport.offload import mtu_towards, probe_offload, udp_socket
 from hopsum_wire.payload import PACKET_BYTES
 
@@ -44,6 +48,9 @@ class Store:
 
     def find(self, key: str) -> str | None:
         return self.values.get(key)
+
+    def has_all(self, keys: Sequence[str]) -> bool:
+        return all(key in self.values for key in keys)
 
     def admit(self, ranks: Collection[int]) -> None:
         self.put("admitted", str([*ranks]))
@@ -185,7 +192,7 @@ def test_the_ranks_of_each_process_group_meet_by_themselves(monkeypatch: pytest.
 
     def meet(rank: int) -> Any:
         numbers.rank = rank
-        meeting = rank_store.meet_all_ranks(60, "hosts://", [rank % 2, rank % 2 + 2])
+        meeting = rank_store.meet_all_ranks(Patience(60), "hosts://", [rank % 2, rank % 2 + 2])
         return meeting, meeting.exchange("x", lambda: rank)
 
     with ThreadPoolExecutor(4) as pool:
@@ -195,6 +202,58 @@ def test_the_ranks_of_each_process_group_meet_by_themselves(monkeypatch: pytest.
     meetings[3].fail(ConfigError("no way"))
     with pytest.raises(MeetingError, match="rank 1: no way"):
         meetings[1].exchange("y", lambda: None)
+
+
+class CountingStore(Store):
+    """A store that counts the questions it was asked, and has no more of them than a test allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = self.looked = 0
+
+    def find(self, key: str) -> str | None:
+        self.found += 1
+        return super().find(key)
+
+    def has_all(self, keys: Sequence[str]) -> bool:
+        self.looked += 1
+        return super().has_all(keys)
+
+
+def test_a_wait_for_many_ranks_asks_the_store_as_often_as_one_for_few() -> None:
+    store = CountingStore()
+    with pytest.raises(MeetingError, match=r"ranks 1, 2, .* 62, 63 within"):
+        Meeting(store, "1", 0, 64, 0.2).exchange("x", lambda: 1)
+    # One look at the failures each time, and at every rank once, for the message.
+    assert store.found == store.looked + 64
+
+
+def test_ranks_that_are_missing_are_named_every_minute_by_one_rank(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(meeting_module, "SAY_EVERY_S", 0.1)
+    store = Store()
+    for rank in (1, 0):
+        with pytest.raises(MeetingError, match=r"within (0|1)\.5 s"):
+            Meeting(store, "1", rank, 4, 0.5, setting="deadline_s").exchange(COMING, lambda: 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert said
+    shown = r"hosts://: rank 0 has waited \d s for ranks 2, 3 \(here\), and waits \d s more at most \(deadline_s\)"
+    assert all(re.fullmatch(shown, each) for each in said), said
+
+
+def test_hosts_waits_for_ranks_that_have_not_come_as_gloo_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def meet_all(patience: Any, *_: Any, **__: Any) -> None:
+        asked.append(patience)
+        raise ConfigError("as far as it goes here")
+
+    monkeypatch.setattr(connection, "_meeting", meet_all)
+    for url, environment in (("hosts://", {}), ("hosts://", {"deadline_s": 7.0}), ("collective://gloo", {})):
+        with pytest.raises(ConfigError, match="as far as it goes"):
+            connection.connect(url, **environment)
+    assert asked == [(1800, "deadline_s"), (7, "deadline_s"), (60, "membership_wait_s")]
 
 
 def test_calls_do_not_hear_each_other() -> None:
@@ -400,11 +459,54 @@ def test_nobody_waits_for_another_process_where_none_can_come() -> None:
 
 
 def test_a_host_that_is_cut_off_before_the_controller_reaches_it_is_named() -> None:
+    hosts_of = {"switch0": "rank 1 (127.0.0.2)"}
     with socket.create_server(("127.0.0.2", 0)) as silent:
         there = EmbeddedSwitch("127.0.0.2", f"127.0.0.2:{silent.getsockname()[1]}", 1)
-        job_over_hosts._require_switches([there])
-    with pytest.raises(ConfigError, match=r"the switch on host 127\.0\.0\.2 takes no connection at port"):
-        job_over_hosts._require_switches([there])
+        job_over_hosts._require_switches([there], hosts_of)
+    words = r"the host of rank 1 \(127\.0\.0\.2\) does not answer: its switch takes no connection at port"
+    with pytest.raises(ConfigError, match=words):
+        job_over_hosts._require_switches([there], hosts_of)
+
+
+class PausedJobs:
+    """A controller, one of whose hosts stands still until it was looked at so often."""
+
+    def __init__(self, looks: float, refuses: bool = False) -> None:
+        self.looks, self.refuses, self.made = looks, refuses, 0
+
+    def switches(self) -> list[Any]:
+        self.looks -= 1
+        paused = self.looks > 0
+        return [
+            SimpleNamespace(name=f"switch{number}", reachable=not (paused and number), condition="no answer in 3 s")
+            for number in range(2)
+        ]
+
+    def create(self, *_: object, **fields: Any) -> Any:
+        if self.refuses:
+            self.refuses = False
+            raise ControllerError("no place for job 'hosts' with 85 slots: switch1: no answer", "RESOURCE_EXHAUSTED")
+        self.made += 1
+        return fields
+
+
+def test_a_host_that_stands_still_before_the_job_is_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_over_hosts, "_AGAIN_S", 0.0)
+    hosts_of = {"switch0": "rank 0 (10.0.0.1)", "switch1": "rank 1 (10.0.0.2)"}
+    for jobs in (PausedJobs(3), PausedJobs(0)):
+        assert job_over_hosts._make_job(jobs, hosts_of, {"token": "t"}) == {"token": "t"}  # type: ignore[arg-type]
+        assert jobs.made == 1
+    # Only the call that makes the job may find out.
+    late: Any = PausedJobs(0, refuses=True)
+    states = iter((False, True, False))
+    late.switches = lambda: [SimpleNamespace(name="switch1", reachable=not next(states), condition="no answer")]
+    assert job_over_hosts._make_job(late, hosts_of, {}) == {}
+    with pytest.raises(ControllerError, match="no place"):
+        job_over_hosts._make_job(PausedJobs(0, refuses=True), hosts_of, {})  # type: ignore[arg-type]
+    monkeypatch.setattr(job_over_hosts, "_SWITCH_S", 0.0)
+    words = r"the host of rank 1 \(10\.0\.0\.2\) does not answer: its switch was silent for 0 s \(no answer in 3 s\)"
+    with pytest.raises(ConfigError, match=words):
+        job_over_hosts._make_job(PausedJobs(inf), hosts_of, {})  # type: ignore[arg-type]
 
 
 def test_a_child_that_does_not_start_is_told_with_its_words() -> None:
