@@ -127,7 +127,8 @@ class DeadlineProber:
         own, answer = self._membership, self.answer
         if answer is None:
             about = self._about if self._place == self.oldest else 0
-            return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"
+            why = "the switch cannot be reached, does not know this worker, or is busy"
+            return f"{about} PROBEs about it had no answer: {why}"
         arrived = name_ranks([rank for rank in range(own.workers) if answer.contributors >> rank & 1])
         others, where = own.remote_ranks, str(SlotRound(answer.slot, answer.round))
         if missing := self.missing_ranks():

@@ -80,7 +80,10 @@ def test_a_question_is_repeated_until_it_is_answered() -> None:
     submit(subject)
     error, asked = run(subject)
     assert asked == ASK_AT
-    assert "4 PROBEs about it had no answer: the switch cannot be reached, or does not know this worker." in str(error)
+    assert (
+        "4 PROBEs about it had no answer: the switch cannot be reached, does not know this worker, or is busy."
+        in str(error)
+    )
     assert error.missing_ranks == ()
 
 

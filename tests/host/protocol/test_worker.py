@@ -314,7 +314,7 @@ def test_silence_at_the_deadline() -> None:
         "no result from switch 192.0.2.1:24677 within 100 s: generation 7, rank 1, slot 1, round 1, UPDATE sent "
         "22 times, 1056 bytes each; "
         "nothing came back. 1 of 3 chunks lack their result. 4 PROBEs about it had no answer: the switch cannot be "
-        "reached, or does not know this worker. The switch is silent until its quorum is in: check that "
+        "reached, does not know this worker, or is busy. The switch is silent until its quorum is in: check that "
         "all 3 workers run this all-reduce with the codec, the options and the vector lengths of the others, that the "
         "switch has the entries of generation 7, and its drop counters. "
         "Connect all ranks again; the job of a membership file has to be made again before that"
