@@ -24,10 +24,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hopsum doctor",
         description="Check a worker's way to its switch, on the host where it runs or is to run: each line passes, or "
-        "fails with what to do. A running job is not disturbed. Ends with 1 if a line failed. How a controller and its "
-        "jobs are, say `hopsum job show` and `hopsum top`.",
+        "fails with what to do. A running job is not disturbed. With hosts:// it checks this host before a job. Ends "
+        "with 1 if a line failed. How a controller and its jobs are, say `hopsum job show` and `hopsum top`.",
     )
-    parser.add_argument("target", metavar="MEMBERSHIP", help="membership file of the job, or a URL: hopsum://, file://")
+    parser.add_argument(
+        "target", metavar="MEMBERSHIP", help="membership file of the job, or a URL: hopsum://, file://, hosts://"
+    )
     parser.add_argument(
         "--rank",
         type=int,
@@ -61,6 +63,10 @@ def main(arguments: Sequence[str]) -> int:
             from hopsum_cli.diagnosis.joining_side import examine_url  # here: gRPC, which other targets do not need
 
             report = examine_url(resolve({"url": options.target, "rank": options.rank}), patience)
+        elif options.target.startswith("hosts:"):
+            from hopsum_cli.diagnosis.hosts_side import examine_host  # here: gRPC too
+
+            report = examine_host(options.target, options.timeout)
         else:
             # By the settings of workers: HOPSUM_RANK and RANK count here as for a worker in this terminal.
             rank = resolve({"rank": options.rank}).rank

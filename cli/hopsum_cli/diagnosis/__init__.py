@@ -5,6 +5,7 @@ rows          the result of a check, and the report of several
 probe_client  PROBEs to a switch, from an address that it admits
 worker_side   the checks of one worker, in their order
 joining_side  the checks of one worker of a controller's job, in their order
+hosts_side    the checks of one host before a job by hosts://
 """
 
 from __future__ import annotations
