@@ -45,6 +45,21 @@ class OwnedFolder(tempfile.TemporaryDirectory[str]):
         self._owner.close()
 
 
+def living_folders(what: str) -> list[Path]:
+    """Return this user's folders of that purpose whose owners run."""
+    found = []
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"hopsum-{what}-*")):
+        # A folder of another user, or one that goes at this moment, is none of ours.
+        with suppress(OSError):
+            if stat.S_ISDIR((status := folder.lstat()).st_mode) and status.st_uid == os.geteuid():
+                with (folder / _OWNER).open("r+") as owner:
+                    try:
+                        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        found.append(folder)
+    return found
+
+
 def remove_left_folders() -> None:
     """Remove this user's folders whose owners are dead: they have tokens, databases and logs."""
     for folder in Path(tempfile.gettempdir()).glob("hopsum-*"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The context of operator commands: the controller and the files that options leave out, from the environment.
 
-HOPSUM_CONTROLLER         its address, else 127.0.0.1:4700
+HOPSUM_CONTROLLER         its address, else 127.0.0.1:4700; hosts:// for that of a job by hosts:// on this host
 HOPSUM_ADMIN_TOKEN_FILE   the file with the administrator's token
 HOPSUM_CA_FILE, HOPSUM_CERTIFICATE_FILE, HOPSUM_KEY_FILE   of TLS, which workers read too
 HOPSUM_TLS                true or false
@@ -12,13 +12,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from hopsum.config import BOOLEANS
 from hopsum.errors import HopsumError
+from hopsum.hosts.children import ADDRESS_FILE, FOLDER, TOKEN_FILE
+from hopsum_base.owned_folder import living_folders
 
 DEFAULT_CONTROLLER: Final = "127.0.0.1:4700"
+_OVER_HOSTS: Final = "hosts://"
 KEYS: Final = ("controller", "admin_token_file", "ca_file", "certificate_file", "key_file", "tls")
 
 
@@ -35,7 +39,7 @@ def complete(options: argparse.Namespace, environment: Mapping[str, str] | None 
     """Return a copy of the options, in which the environment fills in for those left out, None or empty.
 
     Raises:
-        ContextError: HOPSUM_TLS is neither true nor false.
+        ContextError: HOPSUM_TLS is neither true nor false, or hosts:// means no job, or several.
     """
     environment = os.environ if environment is None else environment
     made = argparse.Namespace(**vars(options))
@@ -44,7 +48,33 @@ def complete(options: argparse.Namespace, environment: Mapping[str, str] | None 
         if getattr(made, key) in (None, "") and (text := environment.get(variable(key), "")):
             setattr(made, key, _flag(text, variable(key)) if key == "tls" else text)
     made.controller = made.controller or DEFAULT_CONTROLLER
+    if made.controller.startswith(_OVER_HOSTS):
+        made.controller, made.admin_token_file = _job_over_hosts(made.controller.removeprefix(_OVER_HOSTS))
+        made.tls = False
     return made
+
+
+def _job_over_hosts(wanted: str) -> tuple[str, Path]:
+    """Return address and token file of the controller that this user's rank 0 of a job by hosts:// runs here.
+
+    Args:
+        wanted: the address, where there are several. Empty for the only one.
+    """
+    found = {}
+    for folder in living_folders(FOLDER):
+        # Other ranks have no controller, and rank 0 has none yet while it starts.
+        with suppress(OSError):
+            found[(folder / ADDRESS_FILE).read_text(encoding="ascii")] = folder / TOKEN_FILE
+    there = ", ".join(f"{_OVER_HOSTS}{address}" for address in sorted(found))
+    fitting = [wanted] if wanted in found else [] if wanted else [*found]
+    if len(fitting) == 1:
+        return fitting[0], found[fitting[0]]
+    if fitting:
+        raise ContextError(f"controller {_OVER_HOSTS}: there are {len(fitting)} jobs here: name one, of {there}")
+    raise ContextError(
+        f"controller {_OVER_HOSTS}{wanted}: no job of this user by hosts:// has its rank 0 on this host, with this "
+        f"TMPDIR{f'; there are {there}' if there else ''}"
+    )
 
 
 def _flag(text: str, origin: str) -> bool:
@@ -59,7 +89,8 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--controller",
         metavar="HOST:PORT",
-        help=f"address of the controller, or unix:PATH ({variable('controller')}; default {DEFAULT_CONTROLLER})",
+        help=f"address of the controller, unix:PATH, or hosts:// on the host of rank 0 of such a job "
+        f"({variable('controller')}; default {DEFAULT_CONTROLLER})",
     )
     group.add_argument(
         "--admin-token-file",

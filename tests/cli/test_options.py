@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import hopsum
 from hopsum.config import resolve
+from hopsum_base.owned_folder import OwnedFolder
 from hopsum_cli.context import KEYS, ContextError, add_operator_arguments, complete, variable
 from hopsum_cli.main import COMMANDS
 from hopsum_cli.operator import address_of
@@ -142,3 +144,27 @@ def test_the_place_is_the_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_workers_take_no_notice_of_it() -> None:
     environment = {variable(key): "x" for key in KEYS if key != "tls"} | {"HOPSUM_TLS": "1"}
     assert resolve(environment=environment) == hopsum.config.Config(ca_file="x", certificate_file="x", key_file="x")
+
+
+def test_a_job_by_hosts_is_found_by_its_rank_0_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def complete_hosts(address: str = "") -> tuple[str, object, object]:
+        made = complete(options("--controller", f"hosts://{address}"), {})
+        return made.controller, made.admin_token_file, made.tls
+
+    with pytest.raises(ContextError, match="controller hosts://: no job of this user by hosts://"):
+        complete_hosts()
+    with OwnedFolder("hosts") as first, OwnedFolder("hosts") as second:
+        # Ranks above 0 have such a folder without a controller.
+        (first / "controller.address").write_text("10.0.0.1:4001")
+        assert complete_hosts() == ("10.0.0.1:4001", first / "admin.token", False)
+        assert complete(options(), {"HOPSUM_CONTROLLER": "hosts://"}).controller == "10.0.0.1:4001"
+        (second / "controller.address").write_text("10.0.0.2:4002")
+        with pytest.raises(
+            ContextError, match=r"there are 2 jobs here: name one, of hosts://10\.0\.0\.1:4001, hosts://"
+        ):
+            complete_hosts()
+        assert complete_hosts("10.0.0.2:4002")[1] == second / "admin.token"
+        with pytest.raises(ContextError, match=r"hosts://x: no job .* there are hosts://10\.0\.0\.1:4001, "):
+            complete_hosts("x")

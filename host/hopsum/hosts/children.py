@@ -24,6 +24,11 @@ from hopsum_wire import HOPSUM_UDP_PORT
 
 # A controller writes its database and a switch closes its ports in well under a second.
 TERMINATE_S: Final = 5.0
+FOLDER: Final = "hosts"
+"""The purpose of the folder of a rank's children, in its name."""
+ADDRESS_FILE: Final = "controller.address"
+TOKEN_FILE: Final = "admin.token"
+"""In rank 0's folder, the address of its controller, and the token of that one's administrator."""
 _LOOK_AGAIN_S: Final = 0.02
 _TAIL_BYTES: Final = 1500
 
@@ -37,7 +42,7 @@ class Children:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._held = OwnedFolder("hosts")
+        self._held = OwnedFolder(FOLDER)
         self.folder = self._held.path
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

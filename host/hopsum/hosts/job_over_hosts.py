@@ -29,11 +29,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from hopsum.agent import Communicator
+from hopsum.agent import Communicator, CommunicatorStatistics
 from hopsum.codec import Codec, job_tables
 from hopsum.config import Config, ConfigError, facts_of, shared_settings
 from hopsum.errors import unhandled, why_unfinished
-from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch, start_switch
+from hopsum.hosts.children import ADDRESS_FILE, TOKEN_FILE, ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address, host_name
 from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches
 from hopsum.hosts.meeting import Meeting, MeetingError
@@ -145,8 +145,24 @@ def open_hosts(
         if fewest is not None:
             # The controller gives up a host that vanishes, after its lease. Until then nobody ends for its silence.
             config = replace(config, unreachable_s=config.unreachable_s + lease_s)
+        opened: list[Communicator] = []
+        if meeting.rank == 0:
+            kept.callback(lambda: _log.info("%s", summary(opened[0].statistics)) if opened else None)
         # Ranks of one host share its address, and need a port each.
-        return open_job(replace(config, ip=own_ip, udp_port=0), address, JOB, token, kept.pop_all())
+        opened.append(open_job(replace(config, ip=own_ip, udp_port=0), address, JOB, token, kept.pop_all()))
+        return opened[0]
+
+
+def summary(done: CommunicatorStatistics) -> str:
+    """Say in one line what a job did: its bytes beside those in fp32, and how long steps waited."""
+    sent, plain = done.traffic.interface_bytes_sent, 4 * done.elements
+    text = f"hosts://: rank 0 summed {done.elements:,} elements in {done.allreduces:,} all-reduces"
+    if plain:
+        text += f": {sent / 1e6:,.1f} MB sent, {sent / plain:.2f} of the {plain / 1e6:,.1f} MB of fp32"
+    if done.step_seconds > 0:
+        share = done.wait_seconds / done.step_seconds
+        text += f"; {100 * share:.0f} % of {done.steps:,} steps' time waited for sums"
+    return text
 
 
 def _leave(meeting: Meeting) -> None:
@@ -210,7 +226,7 @@ def _start_job(
     `hosts_of` has by name of each switch the words for its host.
     """
     file = children.folder / "controller.toml"
-    token_file = children.folder / "admin.token"
+    token_file = children.folder / TOKEN_FILE
     # Made with its mode before the secret is written: no moment in which others can read it.
     token_file.touch(mode=0o600)
     token_file.write_text(secret, encoding="ascii")
@@ -224,6 +240,8 @@ def _start_job(
         # A host that was cut off meanwhile says more than the controller, which waited for it.
         _require_switches(switches, hosts_of)
         raise
+    # Last, when the token is there: `hopsum top --controller hosts://` finds the job by this file.
+    (children.folder / ADDRESS_FILE).write_text(target, encoding="ascii")
     tables: dict[str, Any] = dict(job_tables(codec))
     with Channel(ControllerAddress.of(target, tls=False)) as channel:
         made = _make_job(

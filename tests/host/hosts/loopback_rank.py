@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of `hosts://` that has a loopback address as its host, without torch: FOLDER RANK RANKS.
 
-The ranks meet over files in the folder. Each sums twice, and prints the first means.
+The ranks meet over files in the folder. Each sums twice, prints the means, and stays while a file `stay` is there.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -61,7 +63,10 @@ def main(folder: Path, rank: int, ranks: int) -> None:
         for vector in (np.full(ELEMENTS, rank, np.float32), np.full(ELEMENTS, rank + 1, np.float32)):
             mean = comm.allreduce(vector).mean
             print(f"{mean.min():.3f} {mean.max():.3f} {len(comm.membership.shards)}", flush=True)
+        while (folder / "stay").exists():
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 from hopsum import connection
+from hopsum.agent import CommunicatorStatistics
+from hopsum.agent.allreduce_results import SocketTraffic
 from hopsum.codec import make_codec
 from hopsum.config import Config, ConfigError, resolve
 from hopsum.hosts import job_over_hosts
@@ -517,3 +519,14 @@ def test_a_child_that_does_not_start_is_told_with_its_words() -> None:
     finally:
         children.close()
     assert not children.folder.exists()
+
+
+def test_the_line_at_the_end_says_what_a_job_saved_and_waited() -> None:
+    done = CommunicatorStatistics(allreduces=1200, elements=3_000_000)
+    assert job_over_hosts.summary(CommunicatorStatistics()).endswith("summed 0 elements in 0 all-reduces")
+    done.traffic = SocketTraffic(bytes_sent=1_500_000)
+    done.steps, done.step_seconds, done.wait_seconds = 40, 10.0, 1.5
+    assert job_over_hosts.summary(done) == (
+        "hosts://: rank 0 summed 3,000,000 elements in 1,200 all-reduces: 1.5 MB sent, 0.12 of the 12.0 MB of fp32; "
+        "15 % of 40 steps' time waited for sums"
+    )
