@@ -67,18 +67,20 @@ class WaitMonitor:
         """Return the seconds until `check` has something to say, None when it has said it."""
         return None if self._said else max(0.0, AFTER_S - self.lasted_s)
 
-    def check(self, awaited: Callable[[], str], left_s: float | None = None) -> None:
+    def check(self, awaited: Callable[[], str], left_s: float | None = None, sooner: str = "") -> None:
         """Write the line if it is time and it was not written yet.
 
         Args:
             awaited: returns what is awaited, and from whom.
             left_s: how much longer the wait may last, None without a limit.
+            sooner: what may end it before, empty for nothing.
         """
         lasted_s = self.lasted_s
         if self._said or lasted_s < AFTER_S:
             return
         self._said = True
         left = "without a limit" if left_s is None else f"{max(0.0, left_s):.0f} s more at most"
+        left += f", {sooner}" if sooner else ""
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
     def over(self, outcome: str = "goes on") -> None:

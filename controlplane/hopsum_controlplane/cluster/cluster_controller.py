@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_mover import JobMover
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.job_status import ranks_in_words, status_of
+from hopsum_controlplane.cluster.job_status import LITTLE_LEFT, ranks_in_words, status_of
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
 from hopsum_controlplane.cluster.membership_builder import membership_of, switches_of
@@ -105,6 +105,9 @@ class ClusterController:
         self._gone_since_s: dict[str, dict[int, float]] = {}
         """The time since which a rank is waited for though enough others are there, by job and rank."""
         self._disputes = Disputes(self._cache)
+        self.silences_s: Callable[[], Mapping[tuple[str, int], float]] = dict
+        """Returns for how many seconds nothing has come over the connection of a member, by job and rank. Set by the
+        service; a member that is left out is heard by its heartbeats alone."""
         options: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "may_remove": may_remove}
         self._reconcilers = SwitchReconcilers(config, devices, self._cache, pipeline=pipeline, **options)
         self.mover = JobMover(self._cache, self._reconcilers)
@@ -434,6 +437,7 @@ class ClusterController:
             self._leases.keep_only(names)
             self._disputes.keep_only(names)
             self._unheard &= names
+            self._hear_connections([record for record in records if record.name not in self._unheard], now_s)
             for record in records:
                 # Workers that all call another controller are alive: a backup that was started as a test, or a
                 # machine that no worker reaches, must not end their sums.
@@ -462,8 +466,29 @@ class ClusterController:
         with self._cache.changed:
             self._store.close()
 
+    def _hear_connections(self, records: Sequence[JobRecord], now_s: float) -> None:
+        """Extend the leases of members whose heartbeats stay away, and over whose connections bytes come.
+
+        Their programs hold Python's interpreter lock, and gRPC sends pings without it.
+        """
+        late = [
+            (record, rank)
+            for record in records
+            for rank in self._leases.expired(record, now_s + LITTLE_LEFT * self._lease_s(record))
+        ]
+        # Asked only where it is needed: all descriptors of the process are looked at.
+        silences_s = self.silences_s() if late else {}
+        for record, rank in late:
+            if (silent_s := silences_s.get((record.name, rank))) is not None:
+                self._leases.extend(record.name, rank, now_s + self._lease_s(record) - silent_s)
+
+    def _unheard_for(self, record: JobRecord) -> str:
+        """Say that nothing was heard of a member for its lease, and what makes a lease longer."""
+        setting = "lease_s: longer by HOPSUM_LEASE_S on rank 0 with hosts://, else by hopsum job create --lease"
+        return f"nothing was heard of it for {self._lease_s(record):g} s ({setting})"
+
     def _lose(self, record: JobRecord, rank: int) -> None:
-        why, told = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s", ""
+        why, told = f"the lease of rank {rank} ran out: {self._unheard_for(record)}", ""
         if self._leases.shortened(record.name, rank):
             told = f"its connection ended, and nothing was heard of it for {GRACE_S:g} s"
             why = f"the connection of rank {rank} ended, and nothing was heard of it for {GRACE_S:g} s"
@@ -549,7 +574,7 @@ class ClusterController:
         return record, member
 
     def _given_up(self, record: JobRecord, member: Member) -> str:
-        why = member.why or f"nothing was heard of it for {self._lease_s(record):g} s"
+        why = member.why or self._unheard_for(record)
         return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 
     def _lease_s(self, record: JobRecord) -> float:

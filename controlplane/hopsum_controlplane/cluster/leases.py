@@ -42,6 +42,12 @@ class Leases:
             lease.statistics = dict(statistics)
             lease.heartbeat_at_s = now_s
 
+    def extend(self, job: str, rank: int, until_s: float) -> None:
+        """End a lease at `until_s` at the earliest, as after a sign of life that is no heartbeat."""
+        lease = self._leases.get((job, rank))
+        if lease is not None and until_s > lease.until_s:
+            lease.until_s, lease.shortened = until_s, False
+
     def shorten(self, job: str, rank: int, until_s: float) -> None:
         """End a lease at `until_s` at the latest, as after the end of the member's connection."""
         lease = self._leases.get((job, rank))

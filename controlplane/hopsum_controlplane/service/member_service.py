@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -21,6 +21,7 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
+from hopsum_controlplane.service.connections import silences_s
 from hopsum_controlplane.service.event_loop import Bell
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, address_of, given
 from hopsum_wire.control import control_pb2 as pb
@@ -40,9 +41,9 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass
 class _Presence:
-    """The Attend streams of one member: how many are open, and whether the member has left."""
+    """The Attend streams of one member: the peer of each that is open, and whether the member has left."""
 
-    streams: int = 0
+    peers: list[str] = field(default_factory=list)
     left: bool = False
 
 
@@ -92,6 +93,15 @@ class Workers:
             if known and name == "Heartbeat":
                 self._beats.submit(self._controller.hear, call.token)
             raise
+
+    def silences_s(self) -> dict[tuple[str, int], float]:
+        """Return for how many seconds nothing has come from members that attend, by job and rank. Any thread."""
+        of_peer, found = silences_s(), {}
+        # A copy: the event loop's thread opens and ends streams meanwhile.
+        for (job, rank, _), presence in list(self._present.items()):
+            if known := [of_peer[peer] for peer in presence.peers if peer in of_peer]:
+                found[job, rank] = min(known)
+        return found
 
     def close(self) -> None:
         """End the waits of all calls. Any thread may call it."""
@@ -146,7 +156,7 @@ class Workers:
         def look() -> pb.HeartbeatResponse:
             return self._controller.member_status(job, rank, secret, generation=generation)
 
-        with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
+        with self._present_in(job, rank, secret, call.peer) as presence, self._bell.listening(job) as event:
             while not presence.left:
                 # Clear before the look: news that comes during the look sets the event again.
                 event.clear()
@@ -185,11 +195,11 @@ class Workers:
         yield bytes(pb.LeaveResponse().SerializeToString())
 
     @contextmanager
-    def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:
+    def _present_in(self, job: str, rank: int, secret: bytes, peer: str) -> Iterator[_Presence]:
         """Count a stream of a member for the block. When its last one breaks off, the controller is told."""
         key = (job, rank, secret)
         presence = self._present.setdefault(key, _Presence())
-        presence.streams += 1
+        presence.peers.append(peer)
         refused = False
         try:
             yield presence
@@ -197,8 +207,8 @@ class Workers:
             refused = True
             raise
         finally:
-            presence.streams -= 1
-            if not presence.streams:
+            presence.peers.remove(peer)
+            if not presence.peers:
                 del self._present[key]
                 # Only the last stream of a member that broke off by itself shortens its lease.
                 if not (refused or presence.left or self._closing):

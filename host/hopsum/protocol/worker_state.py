@@ -75,11 +75,14 @@ class Timing:
     """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
     unreachable_s: float | None = None
     """Seconds for which everything may come back as 'port unreachable'. None: up to the deadline."""
+    lease_s: float | None = None
+    """Seconds after which the job's controller evicts a rank of which nothing is heard, for messages. None: it has no
+    controller."""
 
     def __post_init__(self) -> None:
         given = (
             self.retransmit_s, self.retransmit_max_s, self.deadline_s, self.retransmit_min_s, self.flush_after_s,
-            self.unreachable_s,
+            self.unreachable_s, self.lease_s,
         )  # fmt: skip
         times = [time for time in given if time is not None]
         if min(times) <= 0 or self.backoff < 1:

@@ -24,12 +24,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from hopsum.agent import Agent
+from hopsum.agent import TIMING, Agent
 from hopsum.agent.allreduce_results import heartbeat_counts
 from hopsum.errors import AllReduceTimeoutError, GenerationEndedError, HopsumError, name_ranks, why_unfinished
+from hopsum.protocol.worker import Timing
 from hopsum.rpc.channel import START_AGAIN, ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member_client import MemberClient
@@ -53,6 +55,7 @@ class JobAgent(Agent):
         replacement_wait_s: for others in the places of ranks that are gone.
         silence_s: for a switch that says nothing though the controller reaches it. None: until the deadline. With it,
             a worker that hears neither its switches nor the controller ends after a lease.
+        timing: as of any agent, and `rest`.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class JobAgent(Agent):
         wait_s: float,
         replacement_wait_s: float,
         silence_s: float | None = None,
+        timing: Timing | None = None,
         **rest: Any,
     ) -> None:
         self._lease, self._held, self._wait_s, self._silence_s = lease, held, wait_s, silence_s
@@ -84,7 +88,9 @@ class JobAgent(Agent):
             wait_s=wait_s,
             replacement_wait_s=replacement_wait_s,
         )
-        super().__init__(membership, rank, **rest)
+        # The lines on whom it waits for name the lease, which may end the wait before its deadline.
+        timing = replace(timing or TIMING, lease_s=lease.lease_s)
+        super().__init__(membership, rank, timing=timing, **rest)
         # Last: the lease's thread may end this generation at once, and needs the whole agent for it.
         self._change.enter()
 

@@ -16,10 +16,12 @@
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
-they say which generation they are about. The stream also tells the controller that this process is there. When it ends
-without LEAVE, and no heartbeat follows, the place is lost soon. So a stream ends only when the next one is heard: a
-controller that is slow may have its connections given up, and must not take that for the end of its members. A
-controller of before hears heartbeats only.
+they say which generation they are about. The stream also tells the controller that this process is there. While other
+code holds Python's interpreter lock, no heartbeat is sent, but gRPC's own threads send pings over the stream's
+connection: then the controller takes these for signs of life. When the stream ends without LEAVE, and no heartbeat
+follows, the place is lost soon. So a stream ends only when the next one is heard: a controller that is slow may have
+its connections given up, and must not take that for the end of its members. A controller of before hears heartbeats
+only.
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
 worker up the switch's silence ends the all-reduce.

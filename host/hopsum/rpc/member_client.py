@@ -237,8 +237,8 @@ class MemberClient:
     def attend(self, generation: int) -> Replies:
         """Open the stream of changes of this worker's place: a HeartbeatResponse for each change.
 
-        It renews no lease. While it is open the controller knows that this process is there: when it breaks off the
-        lease becomes short. The replies raise ControllerError.
+        While gRPC sends pings over its connection the lease goes on without heartbeats: this process runs. When it
+        breaks off the lease becomes short. The replies raise ControllerError.
         """
         registration = self.registration
         request = pb.AttendRequest(job=self.job, rank=registration.rank, generation=generation)

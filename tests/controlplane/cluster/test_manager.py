@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,11 @@ from .world import (
     state_of,
     switch_config,
     time_passes,
+)
+
+UNHEARD = (
+    "nothing was heard of it for 10 s (lease_s: longer by HOPSUM_LEASE_S on rank 0 with hosts://, else by hopsum job "
+    "create --lease)"
 )
 
 
@@ -85,13 +91,11 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     assert cluster.controller.job("job").members[1].lease_left_s == 1
     cluster.clock.sleep(1)
     cluster.controller.tick()
-    reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
+    reason = f"the lease of rank 1 ran out: {UNHEARD}"
     assert first.beat() == beat_of(JobState.FORMING, 0, reason)
-    why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
+    why = f"rank 1 of job 'job' was evicted: {UNHEARD}"
     assert second.beat() == beat_of(JobState.FORMING, 0, why)
-    with pytest.raises(
-        UnauthenticatedError, match="evicted: nothing was heard of it for 10 s; close, and connect again"
-    ):
+    with pytest.raises(UnauthenticatedError, match=re.escape(f"evicted: {UNHEARD}; close, and connect again")):
         second.membership()
     assert first.membership() == pending_of((0, 1), JobState.FORMING, gone_ranks=(1,), reason=reason)
     cluster.check()
@@ -102,6 +106,33 @@ def test_silence_ends_the_generation(cluster: Cluster) -> None:
     assert first.generation > old
     assert first.beat() == beat_of(JobState.RUNNING, first.generation, "")
     cluster.check()
+
+
+def test_whose_connection_is_not_silent_keeps_its_place_without_heartbeats(cluster: Cluster) -> None:
+    """It runs, and its interpreter is held by other code: its lease lasts from the last bytes on."""
+    first, _ = cluster.run()
+    silent_s = 3.0
+    cluster.controller.silences_s = lambda: {("job", 1): silent_s, ("other", 0): 0.0}
+    for _ in range(5):
+        cluster.clock.sleep(LEASE_S - 1)
+        first.beat()
+        cluster.controller.tick()
+        assert cluster.controller.job("job").members[1].lease_left_s == LEASE_S - silent_s
+    assert cluster.controller.job("job").health == pb.JOB_HEALTH_HEALTHY
+    silent_s = LEASE_S
+    cluster.clock.sleep(LEASE_S - 1)
+    first.beat()
+    cluster.controller.tick()
+    assert first.beat().reason == f"the lease of rank 1 ran out: {UNHEARD}"
+
+
+def test_a_connection_that_ended_is_no_sign_of_life(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    cluster.controller.silences_s = lambda: {("job", 0): 0.0}
+    second.disconnect()
+    cluster.clock.sleep(GRACE_S)
+    cluster.controller.tick()
+    assert "the connection of rank 1 ended" in first.beat().reason
 
 
 def test_what_a_worker_says_as_it_leaves_is_one_line_of_some_length(cluster: Cluster) -> None:
@@ -310,7 +341,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     generation, actual = first.generation, cluster.installed_entries()
     time_passes(cluster, LEASE_S, first, third)
     assert first.beat() == beat_of(JobState.RUNNING, generation, "", (1,))
-    why = "rank 1 of job 'job' was evicted: nothing was heard of it for 10 s"
+    why = f"rank 1 of job 'job' was evicted: {UNHEARD}"
     assert second.beat() == beat_of(JobState.RUNNING, 0, why)
     with pytest.raises(UnauthenticatedError, match="evicted"):
         second.membership()

@@ -63,7 +63,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     host, port = cluster.switch.address
     switch = f"switch {host}:{port}"
     shards = [
-        Shard(link, Membership(cluster.membership.generation, rank, 2, 8, switch), EAGER)
+        Shard(link, Membership(cluster.membership.generation, rank, 2, 8, switch), replace(EAGER, lease_s=1.5))
         for rank, link in enumerate(cluster.links)
     ]
     first, second = (stack.enter_context(Transport([shard])) for shard in shards)
@@ -80,6 +80,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     (line,) = lines(caplog, network.__name__)
     assert line.startswith("rank 0 has waited 6 s for the result of 1 chunk from switch 127.0.0.1:"), line
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
+    assert line.endswith(" s more at most, but 1.5 s for a rank of which nothing is heard (lease_s)")
     second.submit(Op.ADD32, payloads)
     _step(first, lambda: bool(worker.statistics.results) or not second.step(0.01))
     _step(first, lambda: bool(worker.statistics.results))

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from hopsum.rpc.member_client import MemberClient
 from hopsum_base.quiet_grpc import STREAMS_MAX
 from hopsum_base.token_files import AdminToken
 from hopsum_controlplane.cluster import JobRequest
-from hopsum_controlplane.service import handlers, member_service
+from hopsum_controlplane.service import connections, handlers, member_service
 from hopsum_controlplane.service.access import Safeguards, bearer
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
@@ -279,14 +281,59 @@ def test_who_is_replaced_or_whose_job_is_deleted_hears_why(cluster: Cluster, cha
     assert raised.value.code == "NOT_FOUND"
 
 
-def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
+@pytest.mark.parametrize("silent", [False, True])
+def test_bytes_over_the_connection_of_a_stream_keep_its_place(
+    cluster: Cluster, crew: Crew, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    if silent:
+        found = connections.silences_s
+        monkeypatch.setattr(member_service, "silences_s", lambda: dict.fromkeys(found(), LEASE_S + 1))
     replies = crew.attend(1)
     next(replies)
     cluster.clock.sleep(LEASE_S - 1)
     crew.members[0].heartbeat(crew.generation, {})
     cluster.clock.sleep(2)
     cluster.controller.expire()
-    assert "rank 1" in next(replies).reason
+    if silent:
+        assert "rank 1" in next(replies).reason
+    else:
+        left_s = cluster.controller.job("train", counters=False).members[1].lease_left_s
+        assert left_s is not None
+        assert left_s > 0
+
+
+def test_without_a_stream_the_lease_runs_out(cluster: Cluster, crew: Crew) -> None:
+    """Whose connection is only another member's is heard by heartbeats."""
+    replies = crew.attend(0)
+    next(replies)
+    cluster.clock.sleep(LEASE_S - 1)
+    crew.members[0].heartbeat(crew.generation, {})
+    cluster.clock.sleep(2)
+    cluster.controller.expire()
+    assert "lease of rank 1" in next(replies).reason
+
+
+def test_the_silence_of_each_connection_of_the_process() -> None:
+    """By peer, also where the peer of a socket for IPv6 has an IPv4 address."""
+    with ExitStack() as stack:
+        for family, address, kind in (
+            (socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1"),
+            (socket.AF_INET6, "::", "ipv4:127.0.0.1"),
+            (socket.AF_INET6, "::1", "ipv6:[::1]"),
+        ):
+            dual = address == "::"
+            server = stack.enter_context(socket.create_server((address, 0), family=family, dualstack_ipv6=dual))
+            to = ("127.0.0.1" if dual else address, server.getsockname()[1])
+            client = stack.enter_context(socket.create_connection(to))
+            there = stack.enter_context(server.accept()[0])
+            peer = f"{kind}:{client.getsockname()[1]}"
+            before_s = connections.silences_s()[peer]
+            threading.Event().wait(0.2)
+            assert connections.silences_s()[peer] >= before_s + 0.1
+            sent_at_s = time.monotonic()
+            client.send(b"x")
+            assert there.recv(1) == b"x", "the connection is as it was"
+            assert connections.silences_s()[peer] <= time.monotonic() - sent_at_s + 0.05
 
 
 def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
 from hopsum_controlplane.cluster import ClusterController, JobRequest
 from hopsum_controlplane.errors import UnauthenticatedError
+from hopsum_wire.membership import MembershipError
 
 from ...support.processes import await_that
 from ...support.restartable_controller import SLOTS, RestartableController, close_all
@@ -106,6 +108,43 @@ def test_an_exception_that_nobody_handles(
     assert "RuntimeError: a bad batch" in said
     _reason(cluster, "rank 1 left unfinished: RuntimeError: a bad batch")
     job.close()
+
+
+@contextmanager
+def beside_a_holder(
+    controller: RestartableController, cluster: ClusterController, lease_s: float, hold_s: int
+) -> Iterator[tuple[Communicator, subprocess.Popen[bytes]]]:
+    """Yield rank 0 of a job of two, and the process of rank 1, which has summed once and runs no Python for a while."""
+    token = cluster.create_job(JobRequest("held", 2, SLOTS, lease_s=lease_s)).token
+    url = f"hopsum://{controller.address}/held"
+    command = [sys.executable, "-m", "tests.host.rpc.holding_worker", url, token, "1", str(hold_s)]
+    with subprocess.Popen(command, cwd=ROOT) as child:
+        try:
+            with controller.connect("held", token, 0, deadline_s=120, replacement_wait_s=0.0) as job:
+                assert job.allreduce(np.float32([0, 2])).mean.tolist() == [0.5, 2]
+                yield job, child
+        finally:
+            child.kill()
+
+
+def test_who_holds_the_interpreter_lock_for_longer_than_its_lease_keeps_its_place(
+    controller: RestartableController, desk: tuple[ClusterController, str]
+) -> None:
+    """Its heartbeats stay away, and gRPC's pings come every 5 s."""
+    with beside_a_holder(controller, desk[0], lease_s=12.0, hold_s=24) as (job, child):
+        assert job.allreduce(np.float32([0, 4])).mean.tolist() == [0.5, 4]
+        job.close()
+        assert child.wait(60) == 0
+
+
+def test_who_is_stopped_for_longer_than_its_lease_loses_its_place(
+    controller: RestartableController, desk: tuple[ClusterController, str]
+) -> None:
+    """Its connection stays as it was, and nothing comes over it."""
+    with beside_a_holder(controller, desk[0], lease_s=3.0, hold_s=600) as (job, child):
+        child.send_signal(signal.SIGSTOP)
+        with pytest.raises(MembershipError, match=r"lease of rank 1 ran out: nothing .* for 3 s .*HOPSUM_LEASE_S"):
+            job.allreduce(np.float32([0, 4]))
 
 
 WAIT_S = 30.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 8052d0ec4f18f96fd05b9e8348942615
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 4e23ab19b30599111627bed9437c4985
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
