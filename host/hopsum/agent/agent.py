@@ -26,7 +26,6 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -158,13 +157,12 @@ class Agent(Communicator):
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
-        until = time.monotonic() + wait_s
         while True:
             with self._lock:
                 self._require_open()
                 generation = self._generations.start_generation
             try:
-                data = self._shards[0].states.fetch(generation, max(0.0, until - time.monotonic()), bytes_max)
+                data = self._shards[0].states.fetch(generation, wait_s, bytes_max)
             except StateMovedError:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:

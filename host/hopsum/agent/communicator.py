@@ -243,15 +243,17 @@ class Communicator(ABC):
         return False
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Fetch the state that another worker gave to `resume`. Ask the workers in turn, for `wait_s` seconds at most.
+        """Fetch the state that another worker gave to `resume`. Ask the workers in turn.
 
         The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
+        The others wait for this worker meanwhile.
 
         Args:
+            wait_s: seconds until the first bytes, and for which no more may come. The whole may take longer.
             bytes_max: a longer state is refused.
 
         Raises:
-            HopsumError: this worker is no newcomer, or nobody had anything in time, or something too long.
+            HopsumError: this worker is no newcomer, or nothing came for `wait_s`, or something too long.
         """
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 

@@ -93,14 +93,22 @@ class LocalGroupLeader(LocalRank):
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state of the job's other workers, for the members too. See `Communicator.fetch_state`."""
-        state = self._job.fetch_state(wait_s, bytes_max=bytes_max)
+        members = [member.connection for member in self._members.values()]
+        for connection in members:
+            connection.send({"says": "fetching"})
+        try:
+            state = self._job.fetch_state(wait_s, bytes_max=bytes_max)
+        except HopsumError as error:
+            for connection in members:
+                connection.send({"says": "state", "error": told_error(error)})
+            raise
         # In memory and passed by descriptor: a state of gigabytes neither fits a packet nor belongs on a disk.
         descriptor = os.memfd_create("hopsum-state", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
                 file.write(state)
-            for member in self._members.values():
-                member.connection.send({"says": "state"}, descriptor)
+            for connection in members:
+                connection.send({"says": "state"}, descriptor)
         finally:
             os.close(descriptor)
         return state

@@ -71,7 +71,9 @@ class LocalGroupMember(LocalRank):
         """Tasks that the leader has been told of and has not answered, by number, in order."""
         self._counted.local_ranks = len(group.local)
         self._state: bytes | None = None
-        self._state_is_here = threading.Event()
+        self._why_no_state: HopsumError | None = None
+        self._is_fetching, self._is_fetched = threading.Event(), threading.Event()
+        """Set while the leader fetches the state and once it has it, and once it has it or has given up."""
         self._thread.start()
 
     # ---- what a program calls -------------------------------------------------------------------------
@@ -85,10 +87,16 @@ class LocalGroupMember(LocalRank):
         """Return the state that the leader fetches: it calls this too. See `Communicator.fetch_state`."""
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
-        self._state_is_here.wait(wait_s)
+        # The leader's own wait ends by silence, whatever the whole transfer takes.
+        if self._why_no_state is None and self._is_fetching.wait(wait_s):
+            self._is_fetched.wait()
         if self._state is None:
             with self._lock:
                 self._require_open()
+            # Said once: the next call waits for the leader's next one.
+            why, self._why_no_state = self._why_no_state, None
+            if why is not None:
+                raise why
             raise HopsumError(f"{self._who} has no state from it after {wait_s:g} s: all ranks call fetch_state")
         if len(self._state) > bytes_max:
             raise HopsumError(f"a state of {len(self._state)} bytes, and bytes_max is {bytes_max}")
@@ -159,9 +167,16 @@ class LocalGroupMember(LocalRank):
             return False
         message, descriptor = received
         attached = None if descriptor is None else _read_all(descriptor)
-        if message["says"] == "state":
+        if message["says"] == "fetching":
+            self._why_no_state = None
+            self._is_fetched.clear()
+            self._is_fetching.set()
+        elif message["says"] == "state":
             self._state = attached
-            self._state_is_here.set()
+            if attached is None:
+                self._why_no_state = error_of(message["error"])
+                self._is_fetching.clear()
+            self._is_fetched.set()
         elif message["says"] == "over":
             self._end(error_of(message["error"]))
         elif message["says"] == "begun":
@@ -210,7 +225,8 @@ class LocalGroupMember(LocalRank):
     def _leave(self) -> None:
         """Part from the leader; what was not answered ends, and goes back into the error feedback."""
         self._connection.close()
-        self._state_is_here.set()
+        self._is_fetching.set()
+        self._is_fetched.set()
         self._waker.close()
         left = [call.task for call in self._calls.values()] + list(self._tasks)
         self._calls.clear()

@@ -9,7 +9,8 @@ leader    begun: number                                    the sum of the host i
 leader    done: number, skipped, seconds, contributors     the mean is in that segment
 leader    failed: number, error, over                      that all-reduce, which had begun, has failed, and all with it
 leader    over: error                                      the leader takes nothing more
-leader    state [memory]                                   what a newcomer needs, as `fetch_state` returned it
+leader    fetching                                         it fetches what a newcomer needs
+leader    state: error [memory]                            that, as `fetch_state` returned it; without memory, its error
 
 A message is a JSON object in one packet of a Unix socket. The end of the connection is the end of the other process.
 """

@@ -66,7 +66,8 @@ class PeerMessage(NamedTuple):
     value: int = 0
     payload: bytes = b""
     shard: int = 0
-    """The shard of the job whose stream the message is about. A program's state is shard 0's."""
+    """The shard of the job whose stream the message is about. A program's state is shard 0's, but that
+    it is not all here (STATE_NONE of a newcomer) is said about each."""
 
     def pack(self) -> bytes:
         """Return its bytes. Raises struct.error if a value does not fit its field."""

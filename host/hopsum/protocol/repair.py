@@ -115,7 +115,7 @@ class PeerRepair:
         """The position of the last DONE."""
         self._untold = self._untold_bytes = 0
         """All-reduces, and bytes of their results, since DONE was last told at once."""
-        self._query_at = 0.0
+        self._query_at = self._excused_at = 0.0
         self.store.enter(membership, now)
 
     @property
@@ -268,6 +268,10 @@ class PeerRepair:
 
     # ---- holding back, and time ---------------------------------------------------------------------
 
+    def excuse(self, now: float) -> None:
+        """Let the time of stragglers begin anew: one of them gets on with the state that it needs first."""
+        self._excused_at = now
+
     def may_open(self, active_before: int, bytes_before: int) -> bool:
         """Say whether one more all-reduce may begin (R2), after those in progress, whose results have so many bytes."""
         policy, unproved = self.policy, len(self.store) + active_before
@@ -292,7 +296,7 @@ class PeerRepair:
             self._fetch(now)
         if held_back is None or not self.store.unproved():
             return
-        # R2 lets a straggler hold the others back for `straggler_s` at most.
+        # R2 lets a straggler hold the others back for `straggler_s` at most, but for a newcomer that gets its state.
         if self._gives_up_at(held_back.submitted_at) <= now:
             for rank in self.store.give_up():
                 self._statistics.given_up |= 1 << rank
@@ -302,7 +306,7 @@ class PeerRepair:
                 self._say(rank, PeerKind.PROGRESS_QUERY)
 
     def _gives_up_at(self, submitted_at: float) -> float:
-        return max(submitted_at, self.store.oldest_delivered_at or 0.0) + self.policy.straggler_s
+        return max(submitted_at, self.store.oldest_delivered_at or 0.0, self._excused_at) + self.policy.straggler_s
 
     def _say(self, rank: int, kind: PeerKind, **fields: Any) -> None:
         self.outgoing.append((rank, PeerMessage(kind, self._own.rank, self._own.generation, **fields)))

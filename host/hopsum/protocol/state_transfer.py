@@ -15,7 +15,11 @@ not got the state of their generation ask for that of a later one (StateMovedErr
     STATE_PIECE of another digest             all that is here is forgotten
     all bytes, digest right                   it has the state: STATE_TAKEN to everybody
     all bytes, digest wrong                   the next worker is asked, from the first byte on
-    nothing for `STALLED_S`                   the next worker is asked, from the first byte that is lacking on
+    nothing for `STALLED_S`, or twice the     the next worker is asked, from the first byte that is lacking on
+      longest pause between two pieces
+
+A transfer takes as long as it takes: its end is silence (`moved_at`), not a time for all of it. A newcomer says
+STATE_NONE to everybody as more bytes arrive, so that all-reduces which wait for it do not fail at their deadline.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ PIECES: Final = 32
 STATE_BYTES_MAX: Final = 16 << 30
 """The most bytes of a state that a newcomer takes, unless it is told otherwise."""
 STALLED_S: Final = 1.0
+STALLED_MAX_S: Final = 10.0
+"""On a slow link two pieces lie further apart than `STALLED_S`. Who asks again then is sent the same pieces twice."""
 PAUSE_S: Final = 0.1
 DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
 _PIECE: Final = struct.Struct(">Q32s")
@@ -117,17 +123,28 @@ class StateFetch:
         """The source was asked, and has not answered all."""
         self._asked_to = 0
         """The byte behind those asked for."""
+        self._stalled_s, self._since = STALLED_S, 0.0
+        """The silence after which the next one is asked, and when the present silence began."""
         self.due = 0.0
         """The time at which `ask` has something to send, if nothing arrives before."""
         self.state: bytes | None = None
         """All of it, once it is here."""
+        self.moved_at: float | None = None
+        """The time at which more bytes were here than ever before, None before the first."""
+        self._most = 0
+        """The most bytes of one state that were here. Bytes that are fetched again are no progress."""
         self._begin(b"", 0)
 
     def __str__(self) -> str:
         """Word the progress of the transfer."""
         if self._digest:
-            return f"{len(self._buffer)} of {self._total} bytes are here"
+            return f"{self.held} of {self.total} bytes are here"
         return "no worker has offered it yet" if self._refused else "no worker has answered"
+
+    @property
+    def held(self) -> int:
+        """Return the number of bytes that are here."""
+        return len(self._buffer)
 
     @property
     def source(self) -> int:
@@ -139,7 +156,9 @@ class StateFetch:
         if self.state is not None or now < self.due:
             return None
         self._turn += self._is_awaited  # the one that was asked says nothing
-        self._is_awaited, self.due = True, now + STALLED_S
+        if not self._is_awaited:
+            self._since = now
+        self._is_awaited, self.due = True, now + self._stalled_s
         first = len(self._buffer)
         self._asked_to = first + PIECES * DATA_BYTES
         return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
@@ -156,13 +175,16 @@ class StateFetch:
         if total > self._bytes_max:
             self.too_large = message.sender, total
             return
-        if (digest, total) != (self._digest, self._total):
+        if (digest, total) != (self._digest, self.total):
             self._begin(digest, total)
         if message.value == len(self._buffer):
             piece = memoryview(message.payload)[PIECE_BYTES_MIN:]
             self._buffer += piece
             self._hash.update(piece)
-            self.due = now + STALLED_S
+            self._stalled_s = min(max(self._stalled_s, 2 * (now - self._since)), STALLED_MAX_S)
+            self._since, self.due = now, now + self._stalled_s
+            if self.held > self._most:
+                self._most, self.moved_at = self.held, now
         if len(self._buffer) >= total:
             if self._hash.digest() == digest:
                 self.state = bytes(self._buffer)
@@ -174,7 +196,7 @@ class StateFetch:
 
     def _begin(self, digest: bytes, total: int) -> None:
         """Begin with the first byte of a state."""
-        self._digest, self._total = digest, total
+        self._digest, self.total = digest, total
         self._buffer = bytearray()
         self._hash = hashlib.sha256()
 

@@ -394,6 +394,13 @@ class Worker:
             self.state.release()
         self._prober.handle_timer(self.state.active, now)
 
+    def postpone_deadlines(self, now: float) -> None:
+        """Give the all-reduces in progress all of their time again: a newcomer that they wait for is on its way."""
+        for reduce in self.in_progress:
+            reduce.deadline_at = now + self.timing.deadline_s
+        if self.repair is not None:
+            self.repair.excuse(now)
+
     def probe(self) -> None:
         """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
         if self.runs:

@@ -38,10 +38,11 @@ class StateDictRecovery:
         load_state_dict: is called here, once, where this worker has the rank of one that is gone, with what another
             rank's `state_dict` returned, its tensors on the CPU.
         state_dict: returns what a newcomer needs (model, optimiser, step): tensors, numbers, texts, lists and dicts.
-        wait_s: seconds for which a newcomer waits for the others' state.
+        wait_s: seconds for which a newcomer waits until the others' state begins to arrive, and for which no more of it
+            may come. The whole state may take longer.
 
     Raises:
-        HopsumError: nobody had a state in time, or it is too long, see `Communicator.fetch_state`.
+        HopsumError: nothing came for `wait_s`, or the state is too long, see `Communicator.fetch_state`.
     """
 
     def __init__(

@@ -222,6 +222,11 @@ class SideChannel:
         if not self._has_news.is_set():
             self._do(self._has_news.set)
 
+    @property
+    def shards(self) -> int:
+        """Return the number of shards that it serves."""
+        return len(self._delivers)
+
     def require_open(self) -> None:
         """Raise HopsumError if the channel has ended. Its cause is attached."""
         if self.failure is not None:

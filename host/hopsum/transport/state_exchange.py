@@ -19,6 +19,10 @@ from hopsum.protocol.worker import Worker
 from hopsum.transport.side_channel import SideChannel
 
 _log: Final = logging.getLogger(__name__)
+TELL_EVERY_S: Final = 10.0
+"""The seconds between two lines on the log of a transfer that takes long."""
+TELL_PEERS_EVERY_S: Final = 1.0
+"""The least seconds until the peers, whose all-reduces wait, are told of further bytes."""
 
 
 class StateMovedError(HopsumError):
@@ -42,6 +46,9 @@ class StateExchange:
         self._fetch: StateFetch | None = None
         self._over: str | None = None
         """The reason why no state is waited for any more."""
+        self._arriving: dict[int, tuple[int, int]] = {}
+        """By rank, the generation and the bytes of the state that it said to be getting."""
+        self._told_at = 0.0
 
     def offer(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
         """Have a state ready, not copied, for the newcomers of a generation, until they have taken it.
@@ -54,22 +61,28 @@ class StateExchange:
             self._offers.offer(state, digest, start_generation, newcomers)
 
     def fetch(self, start_generation: int, wait_s: float, bytes_max: int) -> bytes:
-        """Return the state that another worker offers to the newcomers of a generation. Wait for it up to `wait_s`.
+        """Return the state that another worker offers to the newcomers of a generation.
+
+        Wait for up to `wait_s` until it begins to arrive, and for more of it.
 
         Raises:
-            HopsumError: the state is not here in time, or longer than `bytes_max`; `end_fetch` was called, or the side
-                channel has ended.
+            HopsumError: nothing came for so long, or the state is longer than `bytes_max`; `end_fetch` was called, or
+                the side channel has ended.
             StateMovedError: there are newcomers of a later generation.
         """
-        until = time.monotonic() + wait_s
+        began = time.monotonic()
         with self._changed:
             self._fetch = fetch = StateFetch(self._rank, start_generation, self._able(start_generation), bytes_max)
-            waiting = WaitMonitor(_log, f"rank {self._rank}")
+            waiting, transfer = WaitMonitor(_log, f"rank {self._rank}"), TransferMonitor(f"rank {self._rank}", began)
             try:
                 while fetch.state is None:
-                    now = time.monotonic()
+                    now, since = time.monotonic(), began if fetch.moved_at is None else fetch.moved_at
+                    until = since + wait_s
                     self._require_fetching(fetch, wait_s, until - now)
-                    waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
+                    if fetch.moved_at is None:
+                        waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
+                    elif transfer.check(fetch, wait_s, now):
+                        self._say(PeerKind.STATE_NONE, start_generation, fetch.held)
                     ask = fetch.ask(self._worker.membership.generation, now)
                     # A rank that is gone has no address, and is asked in turn all the same: it may come back.
                     if ask is not None:
@@ -78,11 +91,10 @@ class StateExchange:
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
                 self._fetch = None
-            waiting.over("has the state")
+            if not transfer.over(len(fetch.state)):
+                waiting.over("has the state")
             # Everybody hears that the state is here, so that the holders free theirs.
-            generation = self._worker.membership.generation
-            taken = PeerMessage(PeerKind.STATE_TAKEN, self._rank, generation, round=start_generation)
-            self._channel.send_all([(peer, taken) for peer in self._repair.peers])
+            self._say(PeerKind.STATE_TAKEN, start_generation)
             return fetch.state
 
     def hear(self, message: PeerMessage) -> None:
@@ -90,6 +102,8 @@ class StateExchange:
         if message.kind in (PeerKind.STATE_PIECE, PeerKind.STATE_NONE):
             if self._fetch is not None:
                 self._fetch.take(message, time.monotonic())
+            else:
+                self._note_arriving(message, time.monotonic())
             return
         answers = self._offers.answer(message, self._worker.membership.generation)
         self._channel.send_all([(message.sender, answer) for answer in answers])
@@ -99,6 +113,28 @@ class StateExchange:
         with self._changed:
             self._over = self._over or why
             self._changed.notify_all()
+
+    def _say(self, kind: PeerKind, start_generation: int, held: int = 0) -> None:
+        """Tell all peers, about each shard, of the state that this newcomer is getting: `held` bytes are here."""
+        told = PeerMessage(kind, self._rank, self._worker.membership.generation, round=start_generation, value=held)
+        # All-reduces wait at every shard, and each of these has an exchange of its own.
+        shards = range(self._channel.shards) if kind is PeerKind.STATE_NONE else (0,)
+        self._channel.send_all([(peer, told._replace(shard=shard)) for peer in self._repair.peers for shard in shards])
+
+    def _note_arriving(self, message: PeerMessage, now: float) -> None:
+        """Take a newcomer's word that more of its state is there: all-reduces that wait for it get new time."""
+        before, said = self._arriving.get(message.sender, (0, 0)), (message.round, message.value)
+        # The same bytes again are no progress, however often they are said.
+        if message.round != self._worker.join_point.generation or said <= before:
+            return
+        self._arriving[message.sender] = said
+        self._worker.postpone_deadlines(now)
+        if message.shard == 0 and not self._worker.is_idle and now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            _log.warning(
+                "rank %d waits for rank %d, which has %.1f MB of the others' state so far",
+                self._rank, message.sender, message.value / 1e6,
+            )  # fmt: skip
 
     def _able(self, start_generation: int) -> Sequence[int]:
         """Return the ranks that may have the state: the old ones, if there are any."""
@@ -125,7 +161,49 @@ class StateExchange:
                 f"rank {self._rank} waits for a state of generation {fetch.start_generation}, and others began since"
             )
         if left_s <= 0:
+            again = "ask again, or wait longer: wait_s of StateDictRecovery and fetch_state"
+            if fetch.moved_at is None:
+                raise HopsumError(
+                    f"rank {self._rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The "
+                    f"others offer it once their programs have gone on: check that they do, and {again}"
+                )
             raise HopsumError(
-                f"rank {self._rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others "
-                "offer it once their programs have gone on; check that they do, and ask again"
+                f"rank {self._rank} has got no more of the state of another worker for {wait_s:.3g} s: {fetch}. Check "
+                f"that the others run, and the network in between, and {again}"
             )
+
+
+class TransferMonitor:
+    """Says how far a transfer is, once in TELL_EVERY_S. Not thread-safe.
+
+    Args:
+        who: begins each line.
+        now: seconds that do not go back.
+    """
+
+    def __init__(self, who: str, now: float) -> None:
+        self._who, self._began = who, now
+        self._line_at, self._line_bytes = now, 0
+        self._peers_at, self._peers_bytes = now, 0
+        self._said = False
+
+    def check(self, fetch: StateFetch, wait_s: float, now: float) -> bool:
+        """Write a line if it is time. Return whether the peers are to be told of further bytes."""
+        if (passed_s := now - self._line_at) >= TELL_EVERY_S:
+            rate = max(fetch.held - self._line_bytes, 0) / passed_s
+            left = f"about {(fetch.total - fetch.held) / rate:.0f} s more" if rate else "and stalls"
+            self._line_at, self._line_bytes, self._said = now, fetch.held, True
+            _log.warning(
+                "%s gets the state of rank %d: %s, %.3g MB/s, %s; it ends where nothing comes for %.3g s (wait_s)",
+                self._who, fetch.source, str(fetch), rate / 1e6, left, wait_s,
+            )  # fmt: skip
+        if now - self._peers_at < TELL_PEERS_EVERY_S or fetch.held <= self._peers_bytes:
+            return False
+        self._peers_at, self._peers_bytes = now, fetch.held
+        return True
+
+    def over(self, size: int) -> bool:
+        """Write that all is here where other lines were written. Return whether they were."""
+        if self._said:
+            _log.warning("%s has the state, %d bytes, after %.1f s", self._who, size, time.monotonic() - self._began)
+        return self._said

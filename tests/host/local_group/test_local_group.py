@@ -278,13 +278,17 @@ class NewcomerJob(Communicator):
 
     def __init__(self) -> None:
         super().__init__("job", rank=0, codec=make_codec("fixed", workers=1, backend="numpy"), thread="job")
-        self._end = threading.Event()
+        self._end, self.comes, self.fails = threading.Event(), threading.Event(), False
+        self.comes.set()
         self._thread.start()
 
     is_newcomer = True  # type: ignore[assignment]
     statistics = None  # type: ignore[assignment]
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = 0) -> bytes:
+        assert self.comes.wait(WAIT_S)
+        if self.fails:
+            raise HopsumError("nothing more came")
         return b"state" * 100_000
 
     def _serve(self) -> None:
@@ -309,3 +313,29 @@ def test_members_of_a_newcomer_have_its_state() -> None:
         assert leader.fetch_state() == member.fetch_state(WAIT_S) == b"state" * 100_000
         with pytest.raises(HopsumError, match="a state of 500000 bytes, and bytes_max is 10"):
             member.fetch_state(WAIT_S, bytes_max=10)
+
+
+def test_a_member_waits_for_as_long_as_its_leader_fetches_and_has_its_error() -> None:
+    mine, its = connect_pair()
+    group, job = LocalGroup(((0, 1),), 0), NewcomerJob()
+    with (
+        LocalGroupLeader(job, group, {1: mine}, deadline_s=WAIT_S) as leader,
+        LocalGroupMember(job.codec, LocalGroup(((0, 1),), 1), its, deadline_s=WAIT_S, is_newcomer=True) as member,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        job.comes.clear()
+        for fails in (True, False):
+            job.fails = fails
+            first = pool.submit(leader.fetch_state)
+            assert member._is_fetching.wait(WAIT_S)
+            second = pool.submit(member.fetch_state, 0.05)
+            with pytest.raises(TimeoutError):
+                second.result(0.2)  # no longer than its own wait
+            job.comes.set()
+            if fails:
+                for each in (first, second):
+                    with pytest.raises(HopsumError, match="nothing more came"):
+                        each.result(WAIT_S)
+            else:
+                assert first.result(WAIT_S) == second.result(WAIT_S) == b"state" * 100_000
+            job.comes.clear()

@@ -299,6 +299,24 @@ def test_stragglers_are_given_up_on_and_may_come_back() -> None:
     assert worker.repair.store.unproved() == [3], "it counts again"
 
 
+def test_a_newcomer_that_gets_its_state_is_no_straggler_and_is_waited_for_beyond_a_deadline() -> None:
+    worker = make(slots=4, straggler_s=5.0, timing=Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=8.0))
+    submit_and_sum(worker, 0, 1)
+    assert [done(worker).handle for _ in range(2)] == [1, 2]
+    submit(worker, now=1.0)
+    for now in range(4, 40, 4):
+        worker.handle_timer(float(now))
+        worker.postpone_deadlines(float(now))
+    assert (worker.statistics.updates, worker.statistics.given_up) == (2, 0)
+    worker.handle_timer(40.9)
+    assert worker.statistics.given_up == 0
+    worker.handle_timer(41.0)
+    worker.datagrams_to_send(41.0)
+    assert (worker.statistics.updates, worker.statistics.given_up) == (3, 0b1101)
+    worker.handle_timer(44.0)
+    error_of(worker, AllReduceTimeoutError)
+
+
 def test_who_is_late_itself_gives_up_once() -> None:
     """The second has its result, the first has not and holds the third back: no timer is due again and again."""
     worker = make(slots=4, straggler_s=5.0)

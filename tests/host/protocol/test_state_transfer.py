@@ -10,7 +10,7 @@ import pytest
 
 from hopsum.protocol import state_transfer
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.state_transfer import PIECES, StateFetch, StateOffers
+from hopsum.protocol.state_transfer import PIECES, STALLED_S, StateFetch, StateOffers
 
 GENERATION, START_GENERATION = 12, 9
 NEWCOMER = 3
@@ -148,6 +148,37 @@ def test_one_that_says_nothing_is_left() -> None:
     assert ways.fetch.source == silent
     assert ways.fetch.ask(GENERATION, ways.fetch.due) is not None
     assert ways.fetch.source == 1 - silent
+
+
+def test_a_slow_source_is_not_asked_for_the_same_again_and_again() -> None:
+    """Each of its pieces takes longer than STALLED_S. What a link has to carry twice makes it slower still."""
+    ways, asked, on_the_way = Ways(ranks=1), 0, list[PeerMessage]()
+    offer(ways.offers[0], state_of(PIECES * 100))
+    tick = 0
+    while ways.fetch.state is None and tick < 100 * PIECES:
+        tick, now = tick + 1, tick * STALLED_S / 2
+        if (ask := ways.fetch.ask(GENERATION, now)) is not None:
+            asked += 1
+            on_the_way += ways.offers[0].answer(ask, GENERATION)
+        if tick % 6 == 0:
+            ways.fetch.take(on_the_way.pop(0), now)
+    assert ways.fetch.state == state_of(PIECES * 100)
+    assert asked <= 5
+    assert tick == 6 * PIECES, "the link carried each piece once"
+
+
+def test_bytes_that_are_fetched_again_are_no_progress() -> None:
+    """Two that offer other bytes, and stall in turn, end by silence."""
+    ways = Ways(ranks=2)
+    assert ways.fetch.moved_at is None
+    for rank in range(2):
+        offer(ways.offers[rank], state_of(300, rank))
+    for now, pieces, moved_at in ((0.0, 2, 0.0), (5.0, 2, 0.0), (50.0, 1, 0.0), (70.0, 3, 70.0)):
+        ask = ways.fetch.ask(GENERATION, now)
+        assert ask is not None
+        for piece in ways.offers[ways.fetch.source].answer(ask._replace(value=0), GENERATION)[:pieces]:
+            ways.fetch.take(piece, now)
+        assert ways.fetch.moved_at == moved_at
 
 
 def test_what_all_have_taken_is_dropped() -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import hopsum
 from hopsum.agent import Agent, AllReduceResult, CommunicatorClosedError
 from hopsum.codec import ErrorFeedback
 from hopsum.errors import AllReduceTimeoutError, HopsumError, WorkersReplacedError
+from hopsum.protocol import state_transfer
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum_controlplane.service.grpc_service import Service
@@ -92,6 +95,55 @@ def test_all_reduces_go_on_in_the_next_generation(served: Served) -> None:
         position = jobs[0]._counts()["position"]
         assert 0 < position <= jobs[0]._transport.shards[0].worker.stream.end
     assert sorted(desk.left) == [0, 1]
+
+
+def throttle(job: JobAgent, pause_s: float, stack: ExitStack) -> None:
+    """Let the pieces of a state leave a worker one after the other, each after a pause, as over a slow link."""
+    channel = job._transport.shards[0].states._channel
+    send, pieces = channel.send_all, SimpleQueue[tuple[int, PeerMessage] | None]()
+
+    def send_all(messages: Sequence[tuple[int, PeerMessage]]) -> None:
+        for message in messages:
+            if message[1].kind is PeerKind.STATE_PIECE:
+                pieces.put(message)
+            else:
+                send([message])
+
+    def serve() -> None:
+        while (piece := pieces.get()) is not None:
+            threading.Event().wait(pause_s)
+            send([piece])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(pieces.put, None)
+    channel.send_all = send_all  # type: ignore[method-assign]
+
+
+def test_a_state_that_takes_longer_than_any_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes come: neither the newcomer's `wait_s` nor the deadline of an all-reduce that waits is the end."""
+    monkeypatch.setattr(state_transfer, "DATA_BYTES", 100)
+    monkeypatch.setattr(state_transfer, "PIECES", 4)
+    desk, service = served
+    state, wait_s, deadline_s = bytes(range(100)) * 30, 6.0, 8.0
+    with crew(service, deadline_s=deadline_s) as (survivor, lost), ExitStack() as stack:
+        check_sum([survivor, lost])
+        vanish(lost)
+        desk.end("rank 1 was silent", lost=1)
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        coming = pool.submit(connect, service, 1, deadline_s=deadline_s)
+        with pytest.raises(WorkersReplacedError):
+            survivor.allreduce(vector(survivor))
+        throttle(survivor, 0.4, stack)
+        survivor.resume(lambda: state)
+        waiting = survivor.submit(vector(survivor))
+        newcomer = coming.result(WAIT_S)
+        assert newcomer.fetch_state(wait_s) == state
+        assert mean(newcomer.submit(vector(newcomer))) == [0.5, 2] == mean(waiting)
+        closing = pool.submit(newcomer.close)
+        survivor.close()
+        closing.result(WAIT_S)
 
 
 def test_a_worker_that_is_replaced(served: Served) -> None:
