@@ -94,6 +94,25 @@ def test_a_rank_that_comes_late_hears_at_once_that_the_others_have_given_up(monk
         assert len(set(agree(store, 2))) == 1
 
 
+@pytest.mark.parametrize(
+    ("deadline_s", "timeout_s", "waits_s"), [(1800, 7200, 7200), (1800, 1800, 1800), (7, 1800, 7), (3600, 1800, 3600)]
+)
+def test_a_process_group_with_a_longer_timeout_than_torchs_own_is_waited_for_as_long(
+    monkeypatch: pytest.MonkeyPatch, deadline_s: float, timeout_s: float, waits_s: float
+) -> None:
+    asked: list[float] = []
+
+    def open_store(patience: Patience, *_: object) -> None:
+        asked.append(patience.wait_s)
+        raise ConfigError("as far as it goes here")
+
+    monkeypatch.setattr(rank_store, "_group_timeout_s", lambda _: timeout_s)
+    monkeypatch.setattr(rank_store, "RankStore", open_store)
+    with pytest.raises(ConfigError, match="as far as it goes"):
+        rank_store.meet_all_ranks(Patience(deadline_s, "deadline_s"), "hosts://")
+    assert asked == [waits_s]
+
+
 def test_ranks_that_have_come_hear_of_a_failure_while_others_are_waited_for() -> None:
     store = Store()
 
