@@ -29,7 +29,7 @@ _PREFIX: Final = "HOPSUM_"
 _SERVICE_LINK: Final = re.compile(r"HOPSUM_\w+?_(?P<kind>SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT|PORT_\d+_\w+)")
 _OTHERS: Final = (
     "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
-    "HOPSUM_LOW_RANK", "HOPSUM_NETWORK", "HOPSUM_TLS",
+    "HOPSUM_NETWORK", "HOPSUM_TLS",
 )  # fmt: skip
 """Variables that are no settings of `connect`: what `hopsum.torch`, the compiled loops and
 `hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""
@@ -89,6 +89,7 @@ _CODEC: Final = _Kind(
 """What a text names is checked by `parse_codec`, whose message says what is wrong."""
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _COUNT: Final = _Kind("integer of 0 or more", int, lambda value: type(value) is int and value >= 0)
+_RANK: Final = _Kind("integer of 1 or more", int, lambda value: type(value) is int and value >= 1)
 _NAMES: Final = _Kind(
     "list of names, with commas between them",
     lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
@@ -240,6 +241,7 @@ class HookSettings:
     )
     log_every: int = _setting(0, _COUNT, "steps between two lines about their times; 0: no lines")
     codec_on: CodecOn = _setting("auto", _text(*CODEC_ON), "place where gradients are encoded; ranks may differ")
+    low_rank: int | None = _setting(None, _RANK, "rank of the factors in which matrices travel")
     low_rank_start: int = _setting(10, _COUNT, "with low_rank, so many steps have matrices travel whole; with DiLoCo 1")
 
 

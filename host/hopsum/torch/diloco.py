@@ -44,7 +44,7 @@ from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec.interface import Floats, feeds_back
 from hopsum.config import hook_environment
 from hopsum.torch.buckets import Sender
-from hopsum.torch.low_rank import low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.options import settings_from
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
@@ -290,10 +290,10 @@ class DiLoCo:
         low_rank: int | None = None,
         low_rank_start: int | None = None,
     ) -> None:
-        error_feedback = settings_from({"error_feedback": error_feedback}).error_feedback
+        chosen = settings_from({"error_feedback": error_feedback, "low_rank": low_rank})
+        error_feedback, low_rank = chosen.error_feedback, chosen.low_rank
         if low_rank_start is None:
             low_rank_start = hook_environment().get("low_rank_start", WHOLE_SYNCHRONISATIONS)
-        low_rank = low_rank_here() if low_rank is None else low_rank
         require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         self.low_rank, self.low_rank_start = low_rank, low_rank_start
         self.comm = comm

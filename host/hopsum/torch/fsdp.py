@@ -26,7 +26,7 @@ from hopsum.config import CodecOn
 from hopsum.connection import settings_of
 from hopsum.torch.buckets import Sender
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import DENSE_STEPS, low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import DENSE_STEPS, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.options import settings_from
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
@@ -222,11 +222,11 @@ def register_all_reduce_hook(
     """
     from torch.distributed.fsdp import FSDPModule
 
-    given = {"on_nonfinite": on_nonfinite, "codec_on": codec_on, "low_rank_start": low_rank_start}
-    chosen = settings_from(given)
-    on_nonfinite, codec_on, low_rank_start = chosen.on_nonfinite, chosen.codec_on, chosen.low_rank_start
+    ranks = {"low_rank": low_rank, "low_rank_start": low_rank_start}
+    chosen = settings_from({"on_nonfinite": on_nonfinite, "codec_on": codec_on, **ranks})
+    on_nonfinite, codec_on = chosen.on_nonfinite, chosen.codec_on
+    low_rank, low_rank_start = chosen.low_rank, chosen.low_rank_start
     require_on_nonfinite(on_nonfinite)
-    low_rank = low_rank_here() if low_rank is None else low_rank
     require_low_rank(low_rank, low_rank_start, error_feedback=True)
     modules = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not modules:

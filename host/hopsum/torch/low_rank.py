@@ -25,7 +25,6 @@ One thread makes Q_i and means, one after the other. The communicator's thread s
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,7 +37,6 @@ import torch
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec.interface import CollectiveError, NonFiniteError, OnNonfinite, feeds_back
-from hopsum.config import ConfigError
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank_factors import (
     PAYS_BY,
@@ -56,23 +54,10 @@ from hopsum.torch.step import Step
 from hopsum.torch.step_times import Tally
 from hopsum.torch.sum_order import SumOrder
 
-LOW_RANK_VARIABLE: Final = "HOPSUM_LOW_RANK"
 DENSE_STEPS: Final = 10
 """Steps at the start that the codec carries whole: the first gradients have no few directions, and Q is random."""
 _CPU: Final = torch.device("cpu")
 _log: Final = logging.getLogger(__name__)
-
-
-def low_rank_here() -> int | None:
-    """Return the rank in HOPSUM_LOW_RANK, None where it is not set. Raises ConfigError for anything but a number."""
-    text = os.environ.get(LOW_RANK_VARIABLE)
-    if text is None:
-        return None
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(
-            f"{LOW_RANK_VARIABLE}={text!r}: the rank of the factors, 1 or more, as in {LOW_RANK_VARIABLE}=8"
-        )
-    return int(text)
 
 
 def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool) -> None:

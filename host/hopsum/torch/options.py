@@ -35,14 +35,14 @@ class HookOptions(TypedDict, total=False):
     on_switch_lost: OnSwitchLost
     log_every: int
     codec_on: CodecOn
-    low_rank_start: int
     low_rank: int | None
+    low_rank_start: int
     process_group: dist.ProcessGroup | None
     scaler: Scaler | None
 
 
-OF_OBJECTS = ("low_rank", "process_group", "scaler")
-"""Options that are no `HookSettings`: `low_rank_here` reads HOPSUM_LOW_RANK, and no text can name the others."""
+OF_OBJECTS = ("process_group", "scaler")
+"""Options that are no `HookSettings`: no text can name them."""
 
 
 def settings_from(options: Mapping[str, Any]) -> HookSettings:

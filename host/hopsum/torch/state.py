@@ -40,7 +40,7 @@ from hopsum.torch.buckets import (
     sparse_parameters,
 )
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import low_rank_here, matrices_of, require_low_rank
+from hopsum.torch.low_rank import matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.options import HookOptions, Scaler, settings_from
 from hopsum.torch.residuals import (
@@ -156,14 +156,13 @@ class HopsumState:
         module: nn.Module,
         **options: Unpack[HookOptions],
     ) -> None:
-        chosen, low_rank = settings_from(options), options.get("low_rank")
+        chosen = settings_from(options)
         process_group, scaler = options.get("process_group"), options.get("scaler")
         error_feedback, on_nonfinite, uncompressed = chosen.error_feedback, chosen.on_nonfinite, chosen.uncompressed
         small_tensor_bytes, start_iter, log_every = chosen.small_tensor_bytes, chosen.start_iter, chosen.log_every
         method, on_switch_lost, codec_on = chosen.method, chosen.on_switch_lost, chosen.codec_on
-        low_rank_start = chosen.low_rank_start
+        low_rank, low_rank_start = chosen.low_rank, chosen.low_rank_start
         require_on_nonfinite(on_nonfinite)
-        low_rank = low_rank_here() if low_rank is None else low_rank
         require_low_rank(low_rank, low_rank_start, error_feedback=error_feedback)
         if min(small_tensor_bytes, start_iter, log_every) < 0:
             numbers = f"small_tensor_bytes={small_tensor_bytes}, log_every={log_every}, start_iter={start_iter}"

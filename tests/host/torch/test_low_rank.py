@@ -608,7 +608,7 @@ def test_the_setting_in_the_environment(stack: ExitStack, monkeypatch: pytest.Mo
     assert DiLoCo(nn.Linear(64, 64), comm, sync_every=2).low_rank == 4
     for text in ("0", "eight", "-1"):
         monkeypatch.setenv("HOPSUM_LOW_RANK", text)
-        with pytest.raises(ConfigError, match=f"HOPSUM_LOW_RANK='{text}': the rank of the factors"):
+        with pytest.raises(ConfigError, match=r"HOPSUM_LOW_RANK.*integer of 1 or more"):
             HopsumState(comm, nn.Linear(64, 64))
 
 
