@@ -11,13 +11,13 @@ value of its code. All of it is integers of 16 bits: |w| is at most 256, so that
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numba import extending as numba_extending
-from numba.core import cgutils
+from numba import extending
+from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import filled, inner, kernel, read, scratch, types
+from hopsum.codec.backends.jit import f32, filled, i16, i32, i64, inner, kernel, read, scratch, types, u8, u32, u64
 from hopsum.codec.backends.thc_kernels import (
     TURNS,
     block_key,
@@ -39,6 +39,11 @@ from hopsum.codec.backends.thc_kernels import (
 )
 from hopsum.codec.backends.vector_code import (
     LOOK_UP_BYTES,
+    Builder,
+    Context,
+    Kind,
+    Made,
+    Value,
     array_data,
     constant,
     hadamard,
@@ -51,11 +56,8 @@ from hopsum.codec.backends.vector_code import (
     vector,
 )
 from hopsum.codec.hashing import LANE_STRIDE
+from hopsum.codec.interface import Bitmaps, Bytes, Floats, Ints
 
-_numba_cgutils: Any = cgutils
-_extending: Any = numba_extending
-u8, i8, i16, i32, i64 = np.uint8, np.int8, np.int16, np.int32, np.int64
-u32, u64, f32 = np.uint32, np.uint64, np.float32
 _U8, _I8, _I16, _I32, _I64 = types.uint8, types.int8, types.int16, types.int32, types.int64
 _U64, _F32, _BOOL = types.uint64, types.float32, types.boolean
 _ELEMENTS = 1024
@@ -66,7 +68,7 @@ _TABLE = vector(ir.IntType(8), LOOK_UP_BYTES)
 
 
 @inner
-def _shared_bits(key: Any, shared: Any) -> None:
+def _shared_bits(key: int, shared: Bytes) -> None:
     """Fill shared, uint8[1024], with the 4 bits of each coordinate that all ranks draw."""
     low, high = u32(key), u32(key >> u64(32))
     bits = scratch(128, u32)
@@ -79,7 +81,7 @@ def _shared_bits(key: Any, shared: Any) -> None:
 
 
 @inner
-def _pack(codes: Any, bits: Any, group: Any, out: Any) -> None:
+def _pack(codes: Bytes, bits: int, group: int, out: Bytes) -> None:
     """Pack the codes of a block, see `hopsum_wire.payload`; group 0 stands for lanes."""
     if bits == 2:
         first, second, third, last = codes[:256], codes[256:512], codes[512:768], codes[768:1024]
@@ -97,7 +99,7 @@ def _pack(codes: Any, bits: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _unpack(payload: Any, bits: Any, group: Any, codes: Any) -> None:
+def _unpack(payload: Bytes, bits: int, group: int, codes: Bytes) -> None:
     """Undo `_pack`."""
     if bits == 2:
         first, second, third, last = codes[:256], codes[256:512], codes[512:768], codes[768:1024]
@@ -125,14 +127,14 @@ def _unpack(payload: Any, bits: Any, group: Any, codes: Any) -> None:
         to_codes8(payload, group, codes)
 
 
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _look_up_words(_: Any, indices: Any, table: Any, out: Any) -> Any:
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _look_up_words(_: Context, indices: Kind, table: Kind, out: Kind) -> Made:
     """Fill out, int16[1024], with the entries of a table at indices below 16.
 
     The table is uint8[32]: the low bytes of 16 entries, then their high bytes.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
         low, high = (load(builder, data[1], at, _TABLE) for at in (0, LOOK_UP_BYTES))
         with rows_of(builder, _ELEMENTS, _AT_ONCE) as (first, _count):
@@ -145,11 +147,11 @@ def _look_up_words(_: Any, indices: Any, table: Any, out: Any) -> Any:
     return types.void(indices, table, out), generate
 
 
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _rotate_back(_: Any, w: Any, spare: Any, lanes: Any, factor: Any, out: Any) -> Any:
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _rotate_back(_: Context, w: Kind, spare: Kind, lanes: Kind, factor: Kind, out: Kind) -> Made:
     """Rotate a block of w, int16[1024], back into out, float32[1024]; spare: int16[1024]."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 1, 2, 4)}
         columns, kind = _ELEMENTS // 16, vector(ir.IntType(16), 16)
         with rows_of(builder, columns, 16) as (column, _count):
@@ -168,7 +170,7 @@ def _rotate_back(_: Any, w: Any, spare: Any, lanes: Any, factor: Any, out: Any) 
 
 
 @inner
-def _split(value: Any, code: Any, table: Any) -> None:
+def _split(value: int, code: int, table: Bytes) -> None:
     """Put an entry of 16 bits into the table of `_look_up_words`."""
     bits = u32(i32(value))
     table[code], table[LOOK_UP_BYTES + code] = u8(bits & u32(255)), u8((bits >> u32(8)) & u32(255))
@@ -181,8 +183,8 @@ _ENCODE = (
 
 @kernel(*_ENCODE)
 def dither_encode(
-    x: Any, scales: Any, shifts: Any, granularity: Any, bits: Any, group: Any, rotation: Any, rounding: Any,
-    dither: Any, shift: Any, turns: Any, own: Any, out: Any,
+    x: Floats, scales: Floats, shifts: Ints, granularity: int, bits: int, group: int, rotation: int, rounding: int,
+    dither: int, shift: int, turns: NDArray[np.int64], own: int, out: Bytes,
 ) -> None:  # fmt: skip
     """Encode blocks of 1024 elements by the identity table, with a dither whose upper 4 bits all ranks know."""
     a, spare, u = scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32)
@@ -217,8 +219,8 @@ _DEQUANTIZE = (
 
 @kernel(*_DEQUANTIZE)
 def dither_dequantize(
-    payloads: Any, factors: Any, known: Any, unit: Any, granularity: Any, bits: Any, group: Any, rotation: Any,
-    dither: Any, subtract: Any, turns: Any, own: Any, out: Any,
+    payloads: Bytes, factors: Floats, known: NDArray[np.int8], unit: int, granularity: int, bits: int, group: int,
+    rotation: int, dither: int, subtract: bool, turns: NDArray[np.int64], own: int, out: Floats,
 ) -> None:  # fmt: skip
     """Decode payloads of one rank alone; known, int8[16]: its row of `Dither.own`."""
     codes, shared, lanes = scratch(_ELEMENTS, u8), scratch(_ELEMENTS, u8), scratch(32, u32)
@@ -247,7 +249,7 @@ def dither_dequantize(
 
 
 @inner
-def _known_sum(contributors: Any, known: Any, offsets: Any) -> Any:
+def _known_sum(contributors: int, known: NDArray[np.int8], offsets: Bytes) -> int:
     """Fill the table of the sums of contributors' known dithers, and return the number of contributors."""
     count = i64(0)
     for rank in range(known.shape[0]):
@@ -268,8 +270,9 @@ _DECODE = (
 
 @kernel(*_DECODE)
 def dither_decode(
-    results: Any, contributors: Any, factors: Any, known: Any, bounds: Any, values: Any, unit: Any, granularity: Any,
-    bits: Any, group: Any, rotation: Any, dither: Any, turns: Any, own: Any, out: Any, peaks: Any,
+    results: Bytes, contributors: Bitmaps, factors: Floats, known: NDArray[np.int8], bounds: Ints,
+    values: NDArray[np.int16], unit: int, granularity: int, bits: int, group: int, rotation: int, dither: int,
+    turns: NDArray[np.int64], own: int, out: Floats, peaks: Ints,
 ) -> None:  # fmt: skip
     """Decode results of 1024 elements: whole sums where `bounds` has one row or none, else codes of `bits` bits.
 

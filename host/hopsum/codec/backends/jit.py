@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from numba.core import cgutils, codegen, compiler, compiler_lock
 from numba.np import arrayobj
 
 from hopsum.codec.backends import NotCompiledError, is_only_cached
+from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value
 from hopsum_base.records import R, record_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -123,7 +124,7 @@ class LazyKernel:
     A kernel takes seconds to compile and a codec needs few of them. `make_codec` calls all that its codec needs.
     """
 
-    def __init__(self, function: Callable[..., None], signature: Any) -> None:
+    def __init__(self, function: Callable[..., None], signature: Kind) -> None:
         # numba keeps functions of one name in one index: processes that write it at once would mix up their code.
         function.__qualname__ += "".join(f"-{cell.cell_contents}" for cell in function.__closure__ or ())
         self._function, self._signature = function, signature
@@ -190,16 +191,16 @@ class LazyKernel:
         return address
 
 
-def kernel(*arguments: Any) -> Callable[[Callable[..., None]], LazyKernel]:
+def kernel(*arguments: Kind) -> Callable[[Callable[..., None]], LazyKernel]:
     """Make a kernel of a function, for arguments of these types."""
     return lambda function: LazyKernel(function, types.void(*arguments))
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(_: Any, array: Any, index: Any, value: Any) -> Any:
+def fetch_add(_: Context, array: Kind, index: Kind, value: Kind) -> Made:
     """Add to an element of an int64 array, atomically over threads, and return what it was."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "monotonic")
 
@@ -207,11 +208,11 @@ def fetch_add(_: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def call_at(_: Any, address: Any, arguments: Any) -> Any:
+def call_at(_: Context, address: Kind, arguments: Kind) -> Made:
     """Call the kernel at an address with a tuple of arguments, of the types that the kernel was made for."""
 
     # By address: a call by name would compile the kernel once more, into its caller.
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, values: Sequence[Value]) -> Value:
         kinds = tuple(signature.args[1])
         target = context.call_conv.get_function_type(types.none, kinds).as_pointer()
         each = cgutils.unpack_tuple(builder, values[1], len(kinds))
@@ -221,7 +222,7 @@ def call_at(_: Any, address: Any, arguments: Any) -> Any:
     return types.void(address, arguments), generate
 
 
-def _array(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
+def _array(context: Context, builder: Builder, kind: Kind, data: Value, shape: Sequence[Value]) -> Value:
     """Return an array of numba over memory that the array does not own."""
     array = context.make_array(kind)(context, builder)
     size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
@@ -231,11 +232,11 @@ def _array(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
 
 
 @_numba.extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def scratch(_: Any, count: Any, element: Any) -> Any:
+def scratch(_: Context, count: Kind, element: Kind) -> Made:
     """Return an array of a constant number of elements on the stack, not filled, until the kernel returns."""
 
     # np.empty is compiled anew for every type of elements, and references of its arrays are counted.
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         size = count.literal_value
         data = cgutils.alloca_once(builder, context.get_data_type(element.dtype), size)
         data.align = 64
@@ -245,22 +246,22 @@ def scratch(_: Any, count: Any, element: Any) -> Any:
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def array_at(_: Any, address: Any, shape: Any, element: Any) -> Any:
+def array_at(_: Context, address: Kind, shape: Kind, element: Kind) -> Made:
     """Return the array of a shape, a tuple of one or two numbers, that begins at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = builder.inttoptr(arguments[0], context.get_data_type(element.dtype).as_pointer())
         return _array(context, builder, signature.return_type, data, cgutils.unpack_tuple(builder, arguments[1]))
 
     return filled(element.dtype, len(shape))(types.int64, types.UniTuple(types.int64, len(shape)), element), generate
 
 
-def _cells_at(element: Any) -> Any:
+def _cells_at(element: Kind) -> Any:
     """Return an intrinsic that makes a pointer to such elements of an address."""
 
     @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def point(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def point(_: Context, address: Kind) -> Made:
+        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return types.CPointer(element)(types.int64), generate
@@ -283,8 +284,8 @@ def record_at(cls: type[R]) -> Callable[[int], R]:
     found = _numba.from_dtype(record_dtype(cls))
 
     @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def at(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def at(_: Context, address: Kind) -> Made:
+        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return found(types.int64), generate
@@ -293,11 +294,11 @@ def record_at(cls: type[R]) -> Callable[[int], R]:
     return given
 
 
-def read(dtype: Any, axes: int) -> Any:
+def read(dtype: Kind, axes: int) -> Kind:
     """Return the type of an array that is read. Writable arrays convert to it."""
     return types.Array(dtype, axes, "C", readonly=True)
 
 
-def filled(dtype: Any, axes: int = 2) -> Any:
+def filled(dtype: Kind, axes: int = 2) -> Kind:
     """Return the type of an array that is filled."""
     return types.Array(dtype, axes, "C")

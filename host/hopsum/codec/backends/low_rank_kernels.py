@@ -6,20 +6,32 @@ No instruction has a fast-math flag and no call asks for a fused multiply-add, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numba import extending as numba_extending
+from numba import extending
 from numba.core import cgutils
+from numpy.typing import NDArray
 
 from hopsum.codec.backends.factor_kernels import LEAST_SINE_SQUARED, FactorKernels
-from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
-from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, splat, store, vector
+from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch, types
+from hopsum.codec.backends.vector_code import (
+    Builder,
+    Context,
+    Kind,
+    Made,
+    Value,
+    array_data,
+    ir,
+    load,
+    shuffle,
+    splat,
+    store,
+    vector,
+)
 from hopsum.codec.interface import Doubles, Floats
 
-_numba_cgutils: Any = cgutils
-_extending: Any = numba_extending
-f32, f64 = np.float32, np.float64
 _I64, _F32, _F64 = types.int64, types.float32, types.float64
 _FLOATS, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
 _EIGHT = vector(ir.FloatType(), 8)
@@ -28,16 +40,16 @@ _RUN: Final = 512
 """Elements of a column of each factor that are used for all rows of the matrix, then the next ones."""
 
 
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _product(_: Any, left: Any, right: Any) -> Any:
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _product(_: Context, left: Kind, right: Kind) -> Made:
     """Return the product of two rows of as many elements, a multiple of 16, float64."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = [array_data(context, builder, signature, arguments, at) for at in range(2)]
         elements = context.make_array(signature.args[0])(context, builder, arguments[0]).nitems
-        total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
+        total = cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
         zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
-        with _numba_cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
+        with cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
             values = [builder.fpext(load(builder, each, first, _FLOATS), _DOUBLES) for each in data]
             builder.store(builder.fadd(builder.load(total), builder.fmul(*values)), total)
         sums = builder.load(total)
@@ -50,7 +62,7 @@ def _product(_: Any, left: Any, right: Any) -> Any:
 
 
 @kernel(read(_F32, 2), filled(_F64))
-def _gram(columns: Any, out: Any) -> None:
+def _gram(columns: Floats, out: Doubles) -> None:
     for a in range(columns.shape[0]):
         for b in range(a + 1):
             out[a, b] = _product(columns[a], columns[b])
@@ -58,7 +70,7 @@ def _gram(columns: Any, out: Any) -> None:
 
 
 @kernel(read(_F64, 2), filled(_F64), filled(_F64, 1), filled(_F64), filled(_I64, 1))
-def _triangle(gram: Any, lower: Any, inverse: Any, weights: Any, dependent: Any) -> None:
+def _triangle(gram: Doubles, lower: Doubles, inverse: Doubles, weights: Doubles, dependent: NDArray[np.int64]) -> None:
     rank = gram.shape[0]
     for a in range(rank):
         inverse[a] = f64(1) / np.sqrt(gram[a, a]) if gram[a, a] > f64(0) else f64(0)
@@ -92,7 +104,7 @@ def _triangle(gram: Any, lower: Any, inverse: Any, weights: Any, dependent: Any)
 
 
 @kernel(read(_F32, 2), read(_F64, 2), filled(_F32))
-def _combine(columns: Any, weights: Any, out: Any) -> None:
+def _combine(columns: Floats, weights: Doubles, out: Floats) -> None:
     total = scratch(512, f64)
     for first in range(0, columns.shape[1], 512):
         count = min(512, columns.shape[1] - first)
@@ -111,19 +123,21 @@ def _combine(columns: Any, weights: Any, out: Any) -> None:
 def _rows_of(count: int) -> Any:
     """Return an intrinsic that reconstructs so many rows, from row i on, of columns first to stop, a multiple of 8."""
 
-    @_extending.intrinsic  # type: ignore[untyped-decorator]
-    def rows_of(_: Any, left: Any, mean: Any, own: Any, rest: Any, out: Any, i: Any, first: Any, stop: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    @extending.intrinsic  # type: ignore[untyped-decorator]
+    def rows_of(
+        _: Context, left: Kind, mean: Kind, own: Kind, rest: Kind, out: Kind, i: Kind, first: Kind, stop: Kind
+    ) -> Made:
+        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
             p, q, taken, kept, made = (array_data(context, builder, signature, arguments, at) for at in range(5))
             row, start, end = arguments[5:]
             rank, rows = _shape(context, builder, signature, arguments, 0)
             columns = _shape(context, builder, signature, arguments, 1)[1]
             zeros, step = ir.Constant(_EIGHT, [0.0] * 8), ir.Constant(ir.IntType(64), 8)
-            totals = [_numba_cgutils.alloca_once(builder, _EIGHT) for _ in range(2 * count)]
-            with _numba_cgutils.for_range_slice(builder, start, end, step) as (j, _count):
+            totals = [cgutils.alloca_once(builder, _EIGHT) for _ in range(2 * count)]
+            with cgutils.for_range_slice(builder, start, end, step) as (j, _count):
                 for each in totals:
                     builder.store(zeros, each)
-                with _numba_cgutils.for_range(builder, rank) as loop:
+                with cgutils.for_range(builder, rank) as loop:
                     at = builder.add(builder.mul(loop.index, columns), j)
                     # Loaded once for all rows: loads are what limits one row.
                     rights = [load(builder, each, at, _EIGHT) for each in (q, taken)]
@@ -147,17 +161,17 @@ def _rows_of(count: int) -> Any:
     return rows_of
 
 
-def _shape(context: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
+def _shape(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value], place: int) -> Value:
     """Return the two lengths of the array that is argument number `place` of an intrinsic."""
     array = context.make_array(signature.args[place])(context, builder, arguments[place])
-    return _numba_cgutils.unpack_tuple(builder, array.shape, 2)
+    return cgutils.unpack_tuple(builder, array.shape, 2)
 
 
 _four_rows, _one_row = _rows_of(4), _rows_of(1)
 
 
 @kernel(read(_F32, 2), read(_F32, 2), read(_F32, 2), filled(_F32), filled(_F32))
-def _reconstruct(left: Any, mean: Any, own: Any, rest: Any, out: Any) -> None:
+def _reconstruct(left: Floats, mean: Floats, own: Floats, rest: Floats, out: Floats) -> None:
     rank, rows, columns = left.shape[0], out.shape[0], out.shape[1]
     # Parts of one place in all rows follow each other, so that the factors' parts stay in the first cache. Matrices
     # pass through memory once.

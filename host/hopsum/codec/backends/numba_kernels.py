@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import dither_kernels, range_kernels, stream_kernels, thc_kernels
-from hopsum.codec.backends.jit import LazyKernel, filled, inner, kernel, read, types
+from hopsum.codec.backends.jit import LazyKernel, f32, f64, filled, i32, inner, kernel, read, types, u8, u32
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
 from hopsum.codec.backends.stream_kernels import ChunkRun
 from hopsum.codec.backends.thc_kernels import TURNS, take
@@ -24,20 +24,19 @@ from hopsum.codec.dither import Dither
 from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
 from hopsum_base.records import record_copy
 
-i32, u8, u32, f32, f64 = np.int32, np.uint8, np.uint32, np.float32, np.float64
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64
 _TINY: Final = np.finfo(np.float32).tiny
 
 
 @inner
-def swap(word: Any) -> Any:
+def swap(word: int) -> int:
     """Return a word with its four bytes in the other order."""
     low = u32(u32(word << u32(24)) | u32(u32(word & u32(0xFF00)) << u32(8)))
     return u32(low | u32(u32(u32(word >> u32(8)) & u32(0xFF00)) | u32(word >> u32(24))))
 
 
 @kernel(read(_U32, 2), TURNS, _I64, filled(_U32, 1))
-def _peak_bits(bits: Any, turns: Any, own: Any, out: Any) -> None:
+def _peak_bits(bits: Words, turns: NDArray[np.int64], own: int, out: Words) -> None:
     first, end = take(turns, own, bits.shape[0])
     while first < end:
         for block in range(first, end):
@@ -50,7 +49,7 @@ def _peak_bits(bits: Any, turns: Any, own: Any, out: Any) -> None:
 
 
 @kernel(read(_F32, 2), read(_F32, 1), _F32, TURNS, _I64, filled(_U32))
-def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: Any) -> None:
+def _fixed_encode(x: Floats, scales: Floats, limit: float, turns: NDArray[np.int64], own: int, out: Words) -> None:
     first, end = take(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
@@ -63,7 +62,7 @@ def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: An
 
 
 @kernel(read(_U32, 2), read(_F64, 1), TURNS, _I64, filled(_F32))
-def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> None:
+def _fixed_decode(lanes: Words, divisors: Doubles, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     first, end = take(turns, own, lanes.shape[0])
     while first < end:
         for block in range(first, end):
@@ -74,7 +73,7 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
 
 
 @kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_U8))
-def _two_shot_encode(x: Any, bits: Any, turns: Any, own: Any, out: Any) -> None:
+def _two_shot_encode(x: Floats, bits: int, turns: NDArray[np.int64], own: int, out: Bytes) -> None:
     # A block passes through arrays that stay in the first cache, so memory is read and written once.
     row, codes, most = np.empty(512, f32), np.empty(512, i32), i32((1 << (bits - 1)) - 1)
     words = row.view(np.uint32)
@@ -108,7 +107,7 @@ def _two_shot_encode(x: Any, bits: Any, turns: Any, own: Any, out: Any) -> None:
 
 
 @kernel(read(_U8, 2), _I64, _F32, TURNS, _I64, filled(_F32, 1))
-def _two_shot_add(blocks: Any, bits: Any, factor: Any, turns: Any, own: Any, out: Any) -> None:
+def _two_shot_add(blocks: Bytes, bits: int, factor: float, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     codes, most, mask = np.empty(512, i32), i32((1 << (bits - 1)) - 1), i32((1 << bits) - 1)
     first, end = take(turns, own, blocks.shape[0])
     while first < end:

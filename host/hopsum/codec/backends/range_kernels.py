@@ -3,28 +3,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numba import extending as numba_extending
+from numba import extending
 from numba.core import cgutils
+from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import filled, kernel, read, scratch, types
+from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch, types
 from hopsum.codec.backends.thc_kernels import TURNS, take
-from hopsum.codec.backends.vector_code import array_data, ir, load, shuffle, vector
+from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value, array_data, ir, load, shuffle, vector
+from hopsum.codec.interface import Floats
 
-_numba_cgutils: Any = cgutils
-_extending: Any = numba_extending
-f32, f64 = np.float32, np.float64
 _I64, _F32 = types.int64, types.float32
 _SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)
 
 
-def _squared_sum(builder: Any, elements: Any, value_at: Any) -> Any:
+def _squared_sum(builder: Builder, elements: Value, value_at: Callable[[Value], Value]) -> Value:
     """Return the sum of the squares of values, float64: 16 running sums, then the upper half onto the lower."""
-    total = _numba_cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
+    total = cgutils.alloca_once_value(builder, ir.Constant(_DOUBLES, [0.0] * 16))
     zero, step = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 16)
-    with _numba_cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
+    with cgutils.for_range_slice(builder, zero, elements, step) as (first, _count):
         # A square of a float32 is exact in float64. Only the order of the sums matters, and it is that of the
         # reference: 16 lanes.
         values = builder.fpext(value_at(first), _DOUBLES)
@@ -37,26 +36,26 @@ def _squared_sum(builder: Any, elements: Any, value_at: Any) -> Any:
     return builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
 
 
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _sum_squares(_: Any, row: Any) -> Any:
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _sum_squares(_: Context, row: Kind) -> Made:
     """Return the sum of the squares of a row."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         return _squared_sum(builder, array.nitems, lambda first: load(builder, array.data, first, _SQUARED))
 
     return types.float64(row), generate
 
 
-@_extending.intrinsic  # type: ignore[untyped-decorator]
-def _sum_squares_of_sum(_: Any, left: Any, right: Any) -> Any:
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _sum_squares_of_sum(_: Context, left: Kind, right: Kind) -> Made:
     """Return the sum of the squares of the sum of two rows."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = [array_data(context, builder, signature, arguments, at) for at in range(2)]
         elements = context.make_array(signature.args[0])(context, builder, arguments[0]).nitems
 
-        def value_at(first: Any) -> Any:
+        def value_at(first: Value) -> Value:
             return builder.fadd(load(builder, data[0], first, _SQUARED), load(builder, data[1], first, _SQUARED))
 
         return _squared_sum(builder, elements, value_at)
@@ -65,7 +64,7 @@ def _sum_squares_of_sum(_: Any, left: Any, right: Any) -> Any:
 
 
 @kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
-def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
+def root_mean_square(x: Floats, size: int, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     """Fill out with the root mean square of every block of `size` elements. The last one ends with zeros."""
     last = scratch(1024, f32)
     # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
@@ -82,7 +81,7 @@ def root_mean_square(x: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
 
 
 @kernel(read(_F32, 1), read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
-def root_mean_square_of_sum(x: Any, y: Any, size: Any, turns: Any, own: Any, out: Any) -> None:
+def root_mean_square_of_sum(x: Floats, y: Floats, size: int, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     """Fill out with the root mean square of every block of x + y, as `root_mean_square` of the sum."""
     last = scratch(1024, f32)
     first, end = take(turns, own, out.shape[0])

@@ -34,16 +34,39 @@ numba promotes uint32 * uint32 to uint64 and int32 + int32 to int64: every cast 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
-from numba import extending as numba_extending
+from numba import extending
 from numba.core import cgutils
+from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import fetch_add, filled, inner, kernel, read, scratch, types
+from hopsum.codec.backends.jit import (
+    LazyKernel,
+    f32,
+    fetch_add,
+    filled,
+    i16,
+    i32,
+    i64,
+    inner,
+    kernel,
+    read,
+    scratch,
+    types,
+    u8,
+    u32,
+    u64,
+)
 from hopsum.codec.backends.vector_code import (
     LOOK_UP_BYTES,
+    Builder,
+    Context,
+    Kind,
+    Loop,
+    Made,
+    Value,
     array_data,
     constant,
     hadamard,
@@ -59,11 +82,9 @@ from hopsum.codec.backends.vector_code import (
     vector,
 )
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
+from hopsum.codec.interface import Bytes, Floats, Ints, Words
 
-_numba_cgutils: Any = cgutils
-_extending: Any = numba_extending
-u8, i16, i32, i64 = np.uint8, np.int16, np.int32, np.int64
-u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+_E = TypeVar("_E", bound=np.generic)
 _U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, types.uint64, types.float32, types.boolean
 _INTS, _FLOATS = vector(ir.IntType(32), 8), vector(ir.FloatType(), 8)
 TURNS = filled(types.int64, 1)
@@ -74,14 +95,14 @@ TURN_BLOCKS = 16
 
 
 @inner
-def copy(a: Any, b: Any) -> None:
+def copy(a: NDArray[_E], b: NDArray[_E]) -> None:
     """Copy a to b, of the same size. An assignment of slices has an error message, which takes seconds to compile."""
     for j in range(b.shape[0]):
         b[j] = a[j]
 
 
 @inner
-def take(turns: Any, own: Any, blocks: Any) -> Any:
+def take(turns: NDArray[np.int64], own: int, blocks: int) -> tuple[int, int]:
     """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
 
     A run each, because threads that take turns at neighbouring blocks slow each other down.
@@ -100,7 +121,7 @@ def take(turns: Any, own: Any, blocks: Any) -> Any:
 
 
 @inner
-def block_key(key: Any, block: Any) -> Any:
+def block_key(key: int, block: int) -> int:
     """Return splitmix64(key + block)."""
     value = u64(u64(key + u64(block)) + u64(0x9E3779B97F4A7C15))
     value = u64((value ^ (value >> u64(30))) * u64(0xBF58476D1CE4E5B9))
@@ -109,7 +130,7 @@ def block_key(key: Any, block: Any) -> Any:
 
 
 @inner
-def mixed(bits: Any, high: Any) -> Any:
+def mixed(bits: int, high: int) -> int:
     """Return the random bits of a lane from what its number and the low half of the key add up to."""
     bits = u32(bits ^ (bits >> u32(16)))
     bits = u32(u32(bits * u32(LANE_FIRST)) ^ high)
@@ -119,7 +140,7 @@ def mixed(bits: Any, high: Any) -> Any:
 
 
 @inner
-def sign_lanes(key: Any, lanes: Any) -> None:
+def sign_lanes(key: int, lanes: Words) -> None:
     """Fill the 32 lanes of sign bits of a block's rotation key."""
     low, high = u32(key), u32(key >> u64(32))
     for lane in range(32):
@@ -129,21 +150,21 @@ def sign_lanes(key: Any, lanes: Any) -> None:
 # ---- encoding ---------------------------------------------------------------------------------------------
 
 
-def rows_of(builder: Any, stop: int, step: int) -> Any:
+def rows_of(builder: Builder, stop: int, step: int) -> Loop:
     """Return a loop of machine code over 0, step .. below stop: as fast as unrolled code, and compiled sooner."""
     index = ir.IntType(64)
-    return _numba_cgutils.for_range_slice(builder, index(0), index(stop), index(step))
+    return cgutils.for_range_slice(builder, index(0), index(stop), index(step))
 
 
-def _behind(builder: Any, first: Any, at: int) -> Any:
+def _behind(builder: Builder, first: Value, at: int) -> Value:
     """Return a place behind another one."""
     return builder.add(first, first.type(at))
 
 
-def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elements: int) -> None:
+def _first_stages(builder: Builder, x: Value, scale: Value, lanes: Value, spare: Value, elements: int) -> None:
     """Scale x, float32[B], to integers with signs, and do the stages of strides B/8, B/4 and B/2 into spare."""
     # llvm.rint rounds half to even, as numpy's rint does. An instruction that adds 0.5 would split the ranks.
-    rint = _numba_cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
+    rint = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
     with rows_of(builder, 32, 8) as (lane, _count):
         bits = load(builder, lanes, lane, _INTS)
         # The number of a sign's bit is a constant, so that LLVM shifts by it: a lane's elements are 32 apart.
@@ -157,7 +178,7 @@ def _first_stages(builder: Any, x: Any, scale: Any, lanes: Any, spare: Any, elem
                 store(builder, value, spare, at)
 
 
-def middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
+def middle_stages(builder: Builder, spare: Value, kind: Kind, elements: int) -> None:
     """Do the stages of strides from 16 to B/16 in place, in vectors of this type; spare: integers[B]."""
     with rows_of(builder, elements, elements // 8) as (first, _count):
         # Strides here are multiples of 16: 16 neighbours go together, as one vector or as two.
@@ -168,7 +189,7 @@ def middle_stages(builder: Any, spare: Any, kind: Any, elements: int) -> None:
                 store(builder, value, spare, at)
 
 
-def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
+def _last_rows(builder: Builder, spare: Value, out: Value, elements: int) -> None:
     """Do the stages of strides 1 to 8, and write to out, int32[B], in the wire's order."""
     columns = elements // 16
     with rows_of(builder, columns, 8) as (row, _count):
@@ -187,14 +208,14 @@ def _last_rows(builder: Any, spare: Any, out: Any, elements: int) -> None:
                 store(builder, value, out, _behind(builder, row, columns * (first + place)))
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, elements: Any) -> Any:
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def rotate(_: Context, x: Kind, scale: Kind, lanes: Kind, spare: Kind, out: Kind, elements: Kind) -> Made:
     """Leave the rotated block of x, scaled, in out.
 
     `spare` and `out` are int32[B], `lanes` has the signs, and `elements` is the constant B.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 4)}
         size = elements.literal_value
         _first_stages(builder, data[0], splat(builder, arguments[1], 8), data[2], data[3], size)
@@ -206,14 +227,14 @@ def rotate(_: Any, x: Any, scale: Any, lanes: Any, spare: Any, out: Any, element
 
 
 @inner
-def fill_strides(strides: Any) -> None:
+def fill_strides(strides: Words) -> None:
     """Fill what a lane's number adds to its random bits: multiplying anew for every block costs a third of them."""
     for lane in range(strides.shape[0]):
         strides[lane] = u32(u32(lane) * u32(LANE_STRIDE))
 
 
 @inner
-def fractions(key: Any, strides: Any, u: Any) -> None:
+def fractions(key: int, strides: Words, u: Ints) -> None:
     """Fill u, int32[B], with 16 random bits for each element."""
     low, high = u32(key), u32(key >> u64(32))
     for half in range(u.shape[0] // 512):
@@ -224,14 +245,14 @@ def fractions(key: Any, strides: Any, u: Any) -> None:
 
 
 @inner
-def _within(value: Any, low: Any, high: Any) -> Any:
+def _within(value: int, low: int, high: int) -> int:
     """Return the number in low .. high that is nearest to a value. numba compiles min and max in four functions."""
     above = value if value > low else low
     return above if above < high else high
 
 
 @inner
-def shift_up(a: Any, half: Any, shift: Any) -> None:
+def shift_up(a: Ints, half: int, shift: int) -> None:
     """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
     # With this limit the shifted value stays within +-(g 2^15 + 2^k), so 32 bits hold it for k up to 23.
     limit = i32(i32(half >> shift) + i32(1))
@@ -240,14 +261,14 @@ def shift_up(a: Any, half: Any, shift: Any) -> None:
 
 
 @inner
-def clamp(a: Any, half: Any, top: Any) -> None:
+def clamp(a: Ints, half: int, top: int) -> None:
     """Move coordinates from -half .. half to 0 .. top."""
     for j in range(a.shape[0]):
         a[j] = _within(i32(a[j] + half), i32(0), top)
 
 
 @inner
-def round_to_integers(q: Any, u: Any, codes: Any) -> None:
+def round_to_integers(q: Ints, u: Ints, codes: Bytes) -> None:
     """Round coordinates up or down to integers, the values of the identity table, and leave these as codes."""
     for j in range(q.shape[0]):
         codes[j] = u8(i32(q[j] + u[j]) >> i32(16))
@@ -259,7 +280,7 @@ _TABLE = vector(ir.IntType(8), LOOK_UP_BYTES)
 _ROUND8, _ROUND16, _ROUND32 = (vector(ir.IntType(bits), _ROUNDED) for bits in (8, 16, 32))
 
 
-def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[Any, Any]:
+def _levels(builder: Builder, data: Value, first: Value, half: Value, top: Value) -> tuple[Value, Value]:
     """Load coordinates, move them to 0 .. top, and return what is before the point, int8, and after it, int16."""
     zero = constant(_ROUND32, 0)
     moved = builder.add(load(builder, data, first, _ROUND32), half)
@@ -271,17 +292,17 @@ def _levels(builder: Any, data: Any, first: Any, half: Any, top: Any) -> tuple[A
     return whole, builder.trunc(moved, _ROUND16)
 
 
-def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> list[Any]:
+def _codes_at(builder: Builder, levels: Sequence[Value], by_level: Value, rows: Value) -> list[Value]:
     """Return the code of the highest value at or below each level. Row r of `by_level` has those of 16 r and after."""
     # Stack places instead of phi nodes: LLVM makes registers of them.
-    found = [_numba_cgutils.alloca_once(builder, _ROUND8) for _ in levels]
+    found = [cgutils.alloca_once(builder, _ROUND8) for _ in levels]
     for place in found:
         builder.store(constant(_ROUND8, 0), place)
     # A look-up takes 16 bytes, so a table of g + 1 levels is g/16 + 1 rows: the low 4 bits choose the byte, the high 4
     # the row.
     low = [builder.and_(level, constant(_ROUND8, LOOK_UP_BYTES - 1)) for level in levels]
     high = [builder.lshr(level, constant(_ROUND8, 4)) for level in levels]
-    with _numba_cgutils.for_range(builder, rows) as loop:
+    with cgutils.for_range(builder, rows) as loop:
         table = load(builder, by_level, builder.mul(loop.index, ir.Constant(ir.IntType(64), LOOK_UP_BYTES)), _TABLE)
         row = splat(builder, builder.trunc(loop.index, ir.IntType(8)), _ROUNDED)
         for place, index, number in zip(found, low, high, strict=True):
@@ -291,7 +312,7 @@ def _codes_at(builder: Any, levels: Sequence[Any], by_level: Any, rows: Any) -> 
     return [builder.load(place) for place in found]
 
 
-def _reached(builder: Any, fraction: Any, bits: Any, gap: Any, distance: Any) -> Any:
+def _reached(builder: Builder, fraction: Value, bits: Value, gap: Value, distance: Value) -> Value:
     """Return whether (fraction + bits * gap) / 2^16 is at least the distance to the next value, with 16 bits each."""
     wide = builder.mul(builder.zext(bits, _ROUND32), builder.zext(gap, _ROUND32))
     high = builder.trunc(builder.lshr(wide, constant(_ROUND32, 16)), _ROUND16)
@@ -302,17 +323,17 @@ def _reached(builder: Any, fraction: Any, bits: Any, gap: Any, distance: Any) ->
     return builder.icmp_unsigned(">=", builder.sub(high, builder.sext(carry, _ROUND16)), distance)
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def _round_block(
-    _: Any, a: Any, half: Any, top: Any, strides: Any, low: Any, high: Any, by_level: Any, steps: Any, codes: Any,
-    elements: Any,
-) -> Any:  # fmt: skip
+    _: Context, a: Kind, half: Kind, top: Kind, strides: Kind, low: Kind, high: Kind, by_level: Kind, steps: Kind,
+    codes: Kind, elements: Kind,
+) -> Made:  # fmt: skip
     """Round the coordinates of a block, int32[B], up or down to the table's values, and write the codes.
 
     strides, low and high make the random bits, as in `fractions`. `by_level` and `steps` are those of `_fill_table`.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 3, 6, 7, 8)}
         by_level_ = context.make_array(signature.args[6])(context, builder, arguments[6])
         rows = builder.udiv(builder.extract_value(by_level_.shape, 0), ir.Constant(ir.IntType(64), LOOK_UP_BYTES))
@@ -320,7 +341,7 @@ def _round_block(
         following, gaps = (load(builder, data[7], at, _TABLE) for at in (0, LOOK_UP_BYTES))
         step, half_block = ir.Constant(ir.IntType(64), _ROUNDED), ir.Constant(ir.IntType(64), 256)
         whole_block = ir.Constant(ir.IntType(64), elements.literal_value // 2)
-        with _numba_cgutils.for_range_slice(builder, whole_block.type(0), whole_block, step) as (first, _count):
+        with cgutils.for_range_slice(builder, whole_block.type(0), whole_block, step) as (first, _count):
             # One lane of random bits serves two coordinates, 256 apart: its low and its high 16 bits.
             bits = random_bits(builder, builder.add(load(builder, data[3], first, _ROUND32), low), high)
             below = builder.add(first, builder.and_(first, half_block))
@@ -341,7 +362,7 @@ def _round_block(
 
 
 @inner
-def _fill_table(table: Any, by_level: Any, steps: Any) -> None:
+def _fill_table(table: Bytes, by_level: Bytes, steps: Bytes) -> None:
     """Fill the forms of a table of up to 16 values in which kernels look up.
 
     Args:
@@ -360,7 +381,7 @@ def _fill_table(table: Any, by_level: Any, steps: Any) -> None:
 
 
 @inner
-def _pack8(codes: Any, group: Any, out: Any) -> None:
+def _pack8(codes: Bytes, group: int, out: Bytes) -> None:
     words = group // 2
     for first in range(0, 1024, group):
         for j in range(words):
@@ -368,7 +389,7 @@ def _pack8(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _pack16(codes: Any, group: Any, out: Any) -> None:
+def _pack16(codes: Bytes, group: int, out: Bytes) -> None:
     words = group // 4
     for first in range(0, 512, group):
         for j in range(words):
@@ -378,7 +399,7 @@ def _pack16(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _pack_lanes16(codes: Any, out: Any) -> None:
+def _pack_lanes16(codes: Bytes, out: Bytes) -> None:
     for j in range(512):
         out[2 * j] = u8(0)
         out[2 * j + 1] = codes[j]
@@ -390,11 +411,13 @@ _EVEN, _ODD, _MIXED = range(0, 32, 2), range(1, 32, 2), [lane // 2 + 16 * (lane 
 """Lanes of two vectors of 16: every second byte of both, and the bytes of both by turns."""
 
 
-def _on_words(builder: Any, group: Any, elements: int, codes_per_word: int, body: Any) -> None:
+def _on_words(
+    builder: Builder, group: Value, elements: int, codes_per_word: int, body: Callable[[Value, list[Value]], None]
+) -> None:
     """Call body for 16 words of each group at a time: with the places of the first word and of its codes."""
     index = ir.IntType(64)
     words = builder.udiv(group, index(codes_per_word))
-    loop = _numba_cgutils.for_range_slice
+    loop = cgutils.for_range_slice
     with (
         loop(builder, index(0), index(elements), group) as (first, _groups),
         loop(builder, index(0), words, index(16)) as (word, _words),
@@ -405,14 +428,14 @@ def _on_words(builder: Any, group: Any, elements: int, codes_per_word: int, body
         body(byte, [builder.add(code, builder.mul(words, index(part))) for part in range(codes_per_word)])
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _pack_words(_: Any, codes: Any, group: Any, out: Any, elements: Any) -> Any:
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _pack_words(_: Context, codes: Kind, group: Kind, out: Kind, elements: Kind) -> Made:
     """Pack a block's codes in groups of at least 16 words; `elements` is the constant B."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2)}
 
-        def pack(byte: Any, places: list[Any]) -> None:
+        def pack(byte: Value, places: list[Value]) -> None:
             parts = [load(builder, data[0], at, _CODES) for at in places]
             packed = [
                 builder.or_(builder.shl(high, _FOUR), low) for high, low in zip(parts[::2], parts[1::2], strict=True)
@@ -427,15 +450,15 @@ def _pack_words(_: Any, codes: Any, group: Any, out: Any, elements: Any) -> Any:
     return types.void(codes, types.int64, out, elements), generate
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _unpack_words(_: Any, payload: Any, group: Any, codes: Any, elements: Any) -> Any:
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _unpack_words(_: Context, payload: Kind, group: Kind, codes: Kind, elements: Kind) -> Made:
     """Undo `_pack_words`."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2)}
         codes_per_word = 2048 // elements.literal_value
 
-        def unpack(byte: Any, places: list[Any]) -> None:
+        def unpack(byte: Value, places: list[Value]) -> None:
             if codes_per_word == 2:
                 packed = [load(builder, data[0], byte, _CODES)]
             else:
@@ -452,7 +475,7 @@ def _unpack_words(_: Any, payload: Any, group: Any, codes: Any, elements: Any) -
 
 
 @inner
-def to_payload8(codes: Any, group: Any, out: Any) -> None:
+def to_payload8(codes: Bytes, group: int, out: Bytes) -> None:
     """Pack the codes of lanes of 8 bits in groups of so many; 0 stands for lanes."""
     if group >= 32:
         _pack_words(codes, group, out, 1024)
@@ -463,7 +486,7 @@ def to_payload8(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _to_payload16(codes: Any, group: Any, out: Any) -> None:
+def _to_payload16(codes: Bytes, group: int, out: Bytes) -> None:
     """Pack the codes of lanes of 16 bits in groups of so many; 0 stands for lanes."""
     if group >= 64:
         _pack_words(codes, group, out, 512)
@@ -478,13 +501,13 @@ _ENCODE = (
 )  # fmt: skip
 
 
-def _make_encode(elements: int) -> Any:
+def _make_encode(elements: int) -> LazyKernel:
     """Return the kernel that encodes blocks of so many elements."""
 
     @kernel(*_ENCODE)
     def encode(
-        x: Any, scales: Any, shifts: Any, table: Any, identity: Any, group: Any, rotation: Any, rounding: Any,
-        turns: Any, own: Any, out: Any,
+        x: Floats, scales: Floats, shifts: Ints, table: Bytes, identity: bool, group: int, rotation: int, rounding: int,
+        turns: NDArray[np.int64], own: int, out: Bytes,
     ) -> None:  # fmt: skip
         a, spare, u = scratch(elements, i32), scratch(elements, i32), scratch(elements, i32)
         row = scratch(elements, f32)
@@ -531,7 +554,7 @@ encode8, encode16 = _make_encode(1024), _make_encode(512)
 
 
 @inner
-def _unpack8(payload: Any, group: Any, codes: Any) -> None:
+def _unpack8(payload: Bytes, group: int, codes: Bytes) -> None:
     words = group // 2
     for first in range(0, 1024, group):
         for j in range(words):
@@ -540,7 +563,7 @@ def _unpack8(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _unpack16(payload: Any, group: Any, codes: Any) -> None:
+def _unpack16(payload: Bytes, group: int, codes: Bytes) -> None:
     words = group // 4
     for first in range(0, 512, group):
         for j in range(words):
@@ -550,13 +573,13 @@ def _unpack16(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _unpack_lanes16(payload: Any, codes: Any) -> None:
+def _unpack_lanes16(payload: Bytes, codes: Bytes) -> None:
     for j in range(512):
         codes[j] = payload[2 * j + 1]
 
 
 @inner
-def to_codes8(payload: Any, group: Any, codes: Any) -> None:
+def to_codes8(payload: Bytes, group: int, codes: Bytes) -> None:
     """Undo `to_payload8`."""
     if group >= 32:
         _unpack_words(payload, group, codes, 1024)
@@ -567,7 +590,7 @@ def to_codes8(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _to_codes16(payload: Any, group: Any, codes: Any) -> None:
+def _to_codes16(payload: Bytes, group: int, codes: Bytes) -> None:
     """Undo `_to_payload16`."""
     if group >= 64:
         _unpack_words(payload, group, codes, 512)
@@ -577,22 +600,22 @@ def _to_codes16(payload: Any, group: Any, codes: Any) -> None:
         _unpack_lanes16(payload, codes)
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _values_of(_: Any, codes: Any, table: Any, values: Any, elements: Any) -> Any:
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _values_of(_: Context, codes: Kind, table: Kind, values: Kind, elements: Kind) -> Made:
     """Fill values, uint8[B], with the entries of a table of 16 at codes."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
         row, index = load(builder, data[1], 0, _TABLE), ir.IntType(64)
         bounds = (index(0), index(elements.literal_value), index(_ROUNDED))
-        with _numba_cgutils.for_range_slice(builder, *bounds) as (first, _count):
+        with cgutils.for_range_slice(builder, *bounds) as (first, _count):
             store(builder, look_up(builder, row, load(builder, data[0], first, _ROUND8)), data[2], first)
         return context.get_dummy_value()
 
     return types.void(codes, table, values, elements), generate
 
 
-def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, elements: int) -> None:
+def _centre_rows(builder: Builder, values: Value, middle: Value, spare: Value, bits: int, elements: int) -> None:
     """Write the first four stages of 2 values - middle to spare, integers[B] of so many bits, in element order."""
     columns, kind = elements // 16, vector(ir.IntType(bits), 16)
     given = vector(values.type.pointee, 16)
@@ -608,7 +631,9 @@ def _centre_rows(builder: Any, values: Any, middle: Any, spare: Any, bits: int, 
             store(builder, done, spare, _behind(builder, target, 16 * place))
 
 
-def last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bits: int, elements: int) -> None:
+def last_stages(
+    builder: Builder, spare: Value, lanes: Value, factor: Value, out: Value, bits: int, elements: int
+) -> None:
     """Do the last three stages, the signs and the factor, and write to out, float32[B]."""
     with rows_of(builder, 32, 8) as (lane, _count):
         flips = load(builder, lanes, lane, _INTS)
@@ -625,11 +650,13 @@ def last_stages(builder: Any, spare: Any, lanes: Any, factor: Any, out: Any, bit
                 store(builder, builder.fmul(builder.sitofp(signed, _FLOATS), factor), out, here[number])
 
 
-@_extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: Any, out: Any, elements: Any) -> Any:
+@extending.intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def _restore(
+    _: Context, values: Kind, middle: Kind, spare: Kind, lanes: Kind, factor: Kind, out: Kind, elements: Kind
+) -> Made:
     """Rotate a block of the constant B values back into out, float32[B]."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 2, 3, 5)}
         bits, size = spare.dtype.bitwidth, elements.literal_value
         _centre_rows(builder, data[0], arguments[1], data[2], bits, size)
@@ -641,7 +668,7 @@ def _restore(_: Any, values: Any, middle: Any, spare: Any, lanes: Any, factor: A
 
 
 @inner
-def _widen(sums: Any, wide: Any) -> None:
+def _widen(sums: Bytes, wide: Ints) -> None:
     """Fill int32[512] from sums of 16 bits, big-endian, uint8[1024]."""
     for j in range(512):
         # Lanes are big-endian on the wire.
@@ -651,14 +678,22 @@ def _widen(sums: Any, wide: Any) -> None:
 _DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
 
 
-def _make_decode(elements: int) -> Any:
+def _make_decode(elements: int) -> LazyKernel:
     """Return the kernel that decodes sums, in blocks of so many elements."""
     # Of lanes of 8 bits, the first stages fit into 16 bits.
     lane, number = (u8, i16) if elements == 1024 else (i32, i32)
 
     @kernel(*_DECODE)
     def decode(
-        sums: Any, counts: Any, factors: Any, g: Any, rotation: Any, turns: Any, own: Any, out: Any, peaks: Any
+        sums: Bytes,
+        counts: Ints,
+        factors: Floats,
+        g: int,
+        rotation: int,
+        turns: NDArray[np.int64],
+        own: int,
+        out: Floats,
+        peaks: Ints,
     ) -> None:
         wide, spare = scratch(elements, i32), scratch(elements, number)
         lanes, row = scratch(32, u32), scratch(elements, f32)
@@ -687,7 +722,7 @@ decode8, decode16 = _make_decode(1024), _make_decode(512)
 
 
 @inner
-def take_off(row: Any, out: Any) -> None:
+def take_off(row: Floats, out: Floats) -> None:
     """Subtract a row from out, of the same size."""
     for j in range(out.shape[0]):
         out[j] = out[j] - row[j]
@@ -698,13 +733,13 @@ _DEQUANTIZE = (
 )  # fmt: skip
 
 
-def _make_dequantize(elements: int) -> Any:
+def _make_dequantize(elements: int) -> LazyKernel:
     """Return the kernel that decodes payloads alone, in blocks of so many elements."""
 
     @kernel(*_DEQUANTIZE)
     def dequantize(
-        payloads: Any, factors: Any, table: Any, identity: Any, group: Any, rotation: Any, subtract: Any, turns: Any,
-        own: Any, out: Any,
+        payloads: Bytes, factors: Floats, table: Bytes, identity: bool, group: int, rotation: int, subtract: bool,
+        turns: NDArray[np.int64], own: int, out: Floats,
     ) -> None:  # fmt: skip
         spare, lanes, row = scratch(elements, i16), scratch(32, u32), scratch(elements, f32)
         codes, values, padded = scratch(elements, u8), scratch(elements, u8), scratch(LOOK_UP_BYTES, u8)

@@ -6,12 +6,14 @@ it runs on every processor for which numba compiles. One function, `look_up`, is
 processor, or comparisons where it has none. No instruction has a fast-math flag, and no call
 asks for a fused multiply-add, so that every processor rounds alike.
 
-A `Builder` here is an `llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`. Llvmlite ships no types.
+Neither numba nor llvmlite ships types: their names here tell a reader what a type checker cannot. A `Builder` is an
+`llvmlite.ir.IRBuilder`, a `Value` an `llvmlite.ir.Value`, a `Kind` a type or a signature of numba or llvmlite, a
+`Context` numba's typing or target context, a `Loop` a context manager around the instructions of one turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding
@@ -23,9 +25,13 @@ from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND
 ir: Any = llvmlite.ir
 Builder = Any
 Value = Any
+Kind = Any
+Context = Any
+Loop = Any
+Made = tuple[Kind, Callable[[Context, Builder, Kind, Sequence[Value]], Value]]
+"""What an intrinsic gives numba: its signature, and the function that appends its instructions."""
 
 _binding: Any = llvmlite.binding
-_cgutils: Any = cgutils
 
 LOOK_UP_BYTES = 16
 """Bytes of a table that `look_up` takes."""
@@ -51,17 +57,17 @@ _INDEX = ir.IntType(32)
 _OFFSET = ir.IntType(64)
 
 
-def vector(element: Any, lanes: int) -> Any:
+def vector(element: Kind, lanes: int) -> Kind:
     """Return the type of a vector of so many lanes."""
     return ir.VectorType(element, lanes)
 
 
-def array_data(context: Any, builder: Builder, signature: Any, arguments: Any, place: int) -> Value:
+def array_data(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value], place: int) -> Value:
     """Return the pointer to the first element of the array that is argument number `place` of an intrinsic."""
     return context.make_array(signature.args[place])(context, builder, arguments[place]).data
 
 
-def load(builder: Builder, data: Value, first: int | Value, kind: Any) -> Value:
+def load(builder: Builder, data: Value, first: int | Value, kind: Kind) -> Value:
     """Load a vector from the elements of data at `first` and after, at any address that the elements may have."""
     place = _place(builder, data, first, kind)
     return builder.load(place, align=_align(data))
@@ -72,7 +78,7 @@ def store(builder: Builder, value: Value, data: Value, first: int | Value) -> No
     builder.store(value, _place(builder, data, first, value.type), align=_align(data))
 
 
-def _place(builder: Builder, data: Value, first: int | Value, kind: Any) -> Value:
+def _place(builder: Builder, data: Value, first: int | Value, kind: Kind) -> Value:
     offset = ir.Constant(_OFFSET, first) if isinstance(first, int) else first
     return builder.bitcast(builder.gep(data, [offset]), kind.as_pointer())
 
@@ -96,7 +102,7 @@ def splat(builder: Builder, value: Value, lanes: int) -> Value:
     return shuffle(builder, builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, [0] * lanes)
 
 
-def constant(kind: Any, value: int) -> Value:
+def constant(kind: Kind, value: int) -> Value:
     """Return a constant vector with the same value in every lane."""
     return ir.Constant(kind, [value] * kind.count)
 
@@ -151,7 +157,7 @@ def look_up(builder: Builder, table: Value, indices: Value) -> Value:
             found = builder.select(here, byte, found)
         return found
     kind = vector(ir.IntType(8), LOOK_UP_BYTES)
-    instruction = _cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
+    instruction = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), _LOOK_UP)
     # The instruction takes 16 indices: cut the vector, and join the results.
     starts = range(0, indices.type.count, LOOK_UP_BYTES)
     parts = [shuffle(builder, indices, indices, range(at, at + LOOK_UP_BYTES)) for at in starts]

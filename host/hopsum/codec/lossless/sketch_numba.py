@@ -8,15 +8,13 @@ of such words, which stay in the second-level cache. Every access to them is at 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+from hopsum.codec.backends.jit import f32, f64, filled, i32, i64, inner, kernel, read, types, u8, u32, u64
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum.codec.lossless.sketch_kernels import Bloom, SketchKernels, SketchLayout
 
-i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
 _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
 _F32, _F64 = types.float32, types.float64
 _LAYOUT = (_I64, _I64, _U64)
@@ -24,7 +22,7 @@ _BLOOM = (_I64, _I64, _U64)
 
 
 @inner
-def _splitmix64(value: Any) -> Any:
+def _splitmix64(value: int) -> int:
     value = u64(value + u64(0x9E3779B97F4A7C15))
     value = u64((value ^ (value >> u64(30))) * u64(0xBF58476D1CE4E5B9))
     value = u64((value ^ (value >> u64(27))) * u64(0x94D049BB133111EB))
@@ -32,7 +30,7 @@ def _splitmix64(value: Any) -> Any:
 
 
 @inner
-def _cell(bits: Any, j: Any, column: Any, third: Any) -> Any:
+def _cell(bits: int, j: int, column: int, third: int) -> int:
     # As `places` in sketch_kernels.py, without a division.
     start = (i64((bits >> u64(20 * j)) & u64(0xFFFFF)) * third) >> i64(20)
     place = start + column
@@ -42,21 +40,21 @@ def _cell(bits: Any, j: Any, column: Any, third: Any) -> Any:
 
 
 @inner
-def _signed(value: Any, bits: Any, j: Any) -> Any:
+def _signed(value: int, bits: int, j: int) -> int:
     # All ones or zero: xor and subtract negate without a branch.
     negative = u32(u32(0) - u32((bits >> u64(60 + j)) & u64(1)))
     return u32(u32(value ^ negative) - negative)
 
 
 @inner
-def _move(words: Any, bits: Any, column: Any, third: Any, word: Any) -> None:
+def _move(words: NDArray[np.uint64], bits: int, column: int, third: int, word: int) -> None:
     """Add one word to the three cells of an edge."""
     for j in range(3):
         words[_cell(bits, j, column, third)] += word
 
 
 @inner
-def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any) -> Any:
+def _take(words: NDArray[np.uint64], cell: int, members: Words, third: int, shift: int, key: int) -> int:
     """Remove the only edge of a cell from its three cells. Return its entry of `order`."""
     edge = i64(words[cell] >> u64(24))
     member = u64(members[edge])
@@ -67,7 +65,7 @@ def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any)
 
 
 @inner
-def _fill(members: Any, third: Any, shift: Any, key: Any, words: Any) -> None:
+def _fill(members: Words, third: int, shift: int, key: int, words: NDArray[np.uint64]) -> None:
     # The place of an element in its block: blocks have a power of two elements.
     mask = (u64(1) << u64(shift)) - u64(1)
     # No block has this number: the first member computes its hash. Members ascend, so that a block is hashed once.
@@ -81,7 +79,7 @@ def _fill(members: Any, third: Any, shift: Any, key: Any, words: Any) -> None:
 
 
 @inner
-def _append_rest(members: Any, order: Any, peeled: Any) -> None:
+def _append_rest(members: Words, order: Words, peeled: int) -> None:
     """Put the edges that did not peel behind the others, ascending."""
     left = np.ones(members.size, u8)
     for k in range(peeled):
@@ -93,7 +91,7 @@ def _append_rest(members: Any, order: Any, peeled: Any) -> None:
 
 
 @kernel(read(_U32, 1), *_LAYOUT, filled(_U32, 1), filled(_I64, 1))
-def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any) -> None:
+def _peel(members: Words, third: int, shift: int, key: int, order: Words, count: NDArray[np.int64]) -> None:
     # One word a cell: 24 bits count its edges, 40 bits add up their numbers. One access serves both.
     words = np.zeros(3 * third, u64)
     # All edges first: a cell is alone only once every edge is counted.
@@ -121,7 +119,7 @@ def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any
 
 
 @kernel(read(_I32, 1), read(_U32, 1), *_LAYOUT, filled(_U32, 1))
-def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any) -> None:
+def _add(values: Ints, members: Words, third: int, shift: int, key: int, cells: Words) -> None:
     mask = (u64(1) << u64(shift)) - u64(1)
     block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
     for edge in range(members.size):
@@ -140,7 +138,7 @@ def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any
 
 
 @kernel(filled(_U32, 1), read(_U32, 1), *_LAYOUT, read(_U32, 1), filled(_I32, 1))
-def _solve(cells: Any, members: Any, third: Any, shift: Any, key: Any, order: Any, out: Any) -> None:
+def _solve(cells: Words, members: Words, third: int, shift: int, key: int, order: Words, out: Ints) -> None:
     mask = (u64(1) << u64(shift)) - u64(1)
     for k in range(order.size):
         edge = i64(order[k] >> u32(3))
@@ -156,7 +154,7 @@ def _solve(cells: Any, members: Any, third: Any, shift: Any, key: Any, order: An
 
 
 @kernel(read(_U32, 1), filled(_U32, 1), filled(_I64, 1))
-def _scan(bits: Any, peaks: Any, count: Any) -> None:
+def _scan(bits: Words, peaks: Words, count: NDArray[np.int64]) -> None:
     nonzero = i64(0)
     for run in range(peaks.size):
         peak, zeros = u32(0), i32(0)
@@ -171,7 +169,7 @@ def _scan(bits: Any, peaks: Any, count: Any) -> None:
 
 
 @kernel(read(_F32, 1), read(_F32, 1), filled(_U8, 1))
-def _mark(x: Any, scales: Any, bits: Any) -> None:
+def _mark(x: Floats, scales: Floats, bits: Bytes) -> None:
     flags = np.zeros(1024, u8)
     words = flags.view(u64)
     for run in range(scales.size):
@@ -186,7 +184,7 @@ def _mark(x: Any, scales: Any, bits: Any) -> None:
 
 
 @kernel(read(_U8, 1), _I64, filled(_U32, 1))
-def _select(bits: Any, first: Any, out: Any) -> None:
+def _select(bits: Bytes, first: int, out: Words) -> None:
     found = 0
     for byte in range(bits.size):
         value = bits[byte]
@@ -198,14 +196,14 @@ def _select(bits: Any, first: Any, out: Any) -> None:
 
 
 @inner
-def _probe(hashed: Any, probe: Any, size: Any) -> Any:
+def _probe(hashed: int, probe: int, size: int) -> int:
     step = (hashed >> u64(32)) | u64(1)
     bits = ((hashed & u64(0xFFFFFFFF)) + u64(probe) * step) & u64(0xFFFFFFFF)
     return i64((bits * u64(size)) >> u64(32))
 
 
 @kernel(read(_U32, 1), *_BLOOM, filled(_U8, 1))
-def _bloom_add(members: Any, size: Any, hashes: Any, key: Any, bits: Any) -> None:
+def _bloom_add(members: Words, size: int, hashes: int, key: int, bits: Bytes) -> None:
     for k in range(members.size):
         hashed = _splitmix64(key + u64(members[k]))
         for probe in range(hashes):
@@ -214,7 +212,9 @@ def _bloom_add(members: Any, size: Any, hashes: Any, key: Any, bits: Any) -> Non
 
 
 @inner
-def _survivors(left: Any, count: Any, hashes: Any, probe: Any, size: Any, bits: Any) -> Any:
+def _survivors(
+    left: NDArray[np.int64], count: int, hashes: NDArray[np.uint64], probe: int, size: int, bits: Bytes
+) -> int:
     """Keep the elements whose probe hits, without a branch: half of the probes hit, and nobody can predict which."""
     kept = 0
     for k in range(count):
@@ -227,7 +227,7 @@ def _survivors(left: Any, count: Any, hashes: Any, probe: Any, size: Any, bits: 
 
 
 @kernel(_I64, _I64, *_BLOOM, read(_U8, 1), filled(_U8, 1))
-def _bloom_query(first: Any, count: Any, size: Any, probes: Any, key: Any, bits: Any, out: Any) -> None:
+def _bloom_query(first: int, count: int, size: int, probes: int, key: int, bits: Bytes, out: Bytes) -> None:
     hashes, left = np.empty(1024, u64), np.empty(1024, i64)
     out[:] = u8(0)
     for start in range(0, count, 1024):
@@ -243,7 +243,7 @@ def _bloom_query(first: Any, count: Any, size: Any, probes: Any, key: Any, bits:
 
 
 @kernel(read(_F32, 1), read(_F32, 1), read(_U32, 1), filled(_I32, 1))
-def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
+def _quantise(x: Floats, scales: Floats, members: Words, out: Ints) -> None:
     for edge in range(members.size):
         member = i64(members[edge])
         scale = scales[member >> 10]
@@ -252,7 +252,7 @@ def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
 
 
 @kernel(read(_I32, 1), read(_U32, 1), read(_F64, 1), filled(_F32, 1))
-def _spread(values: Any, members: Any, divisors: Any, out: Any) -> None:
+def _spread(values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
     for edge in range(members.size):
         member = i64(members[edge])
         out[member] = f32(f64(values[edge]) / divisors[member >> 10])
