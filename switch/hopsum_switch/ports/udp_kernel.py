@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import errno
 import select
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hopsum_switch.native.memory_layout import ControlWord
 from hopsum_switch.ports import udp_layout as at
@@ -33,6 +34,17 @@ _numba: Any = import_module("numba")
 _ir: Any = import_module("llvmlite.ir")
 _types: Any = _numba.types
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Numbers(Protocol):
+    """Integers in memory, as the loop has them at a pointer. Nothing checks an index."""
+
+    def __getitem__(self, index: int) -> int: ...
+
+    def __setitem__(self, index: int, value: int) -> None: ...
+
+
 # Numbers of the Linux ABI, the same on x86-64 and arm64.
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _POLLIN = select.POLLIN
@@ -42,31 +54,41 @@ _FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DO
 _OUTPUTS, _OUT_USED, _NOW = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED), int(ControlWord.NOW)
 
 # Symbols of the C library, which LLVM finds in the process. `intp` stands for every pointer and every size.
-_recvmsg = _types.ExternalFunction("recvmsg", _types.intp(_types.intc, _types.intp, _types.intc))
-_sendmsg = _types.ExternalFunction("sendmsg", _types.intp(_types.intc, _types.intp, _types.intc))
-_memcpy = _types.ExternalFunction("memcpy", _types.intp(_types.intp, _types.intp, _types.intp))
-_ppoll = _types.ExternalFunction("ppoll", _types.intc(_types.intp, _types.intp, _types.intp, _types.intp))
-_clock_gettime = _types.ExternalFunction("clock_gettime", _types.intc(_types.intc, _types.intp))
-_errno = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
+_recvmsg: Callable[[int, int, int], int] = _types.ExternalFunction(
+    "recvmsg", _types.intp(_types.intc, _types.intp, _types.intc)
+)
+_sendmsg: Callable[[int, int, int], int] = _types.ExternalFunction(
+    "sendmsg", _types.intp(_types.intc, _types.intp, _types.intc)
+)
+_memcpy: Callable[[int, int, int], int] = _types.ExternalFunction(
+    "memcpy", _types.intp(_types.intp, _types.intp, _types.intp)
+)
+_ppoll: Callable[[int, int, int, int], int] = _types.ExternalFunction(
+    "ppoll", _types.intc(_types.intp, _types.intp, _types.intp, _types.intp)
+)
+_clock_gettime: Callable[[int, int], int] = _types.ExternalFunction(
+    "clock_gettime", _types.intc(_types.intc, _types.intp)
+)
+_errno: Callable[[], Numbers] = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
 
 
 class Memory(NamedTuple):
     """Pointers to the arrays of `udp_layout`, of the engine, and of the frames of one train."""
 
-    loop: Any
-    control: Any  # of the engine, see `native.memory_layout`
-    socket: Any
-    socket_bytes: Any  # the same memory
-    egress: Any
-    groups: Any
-    parts: Any
-    sizes: Any
-    offsets: Any  # of the train's frames
-    lengths: Any
-    ports: Any
-    out_ports: Any
-    out_lengths: Any
-    out: Any
+    loop: Numbers
+    control: Numbers  # of the engine, see `native.memory_layout`
+    socket: Numbers
+    socket_bytes: Numbers  # the same memory
+    egress: Numbers
+    groups: Numbers
+    parts: Numbers
+    sizes: Numbers
+    offsets: Numbers  # of the train's frames
+    lengths: Numbers
+    ports: Numbers
+    out_ports: Numbers
+    out_lengths: Numbers
+    out: Numbers
 
 
 _BYTES = ("socket_bytes", "out")
@@ -88,25 +110,26 @@ def _call(_: Any, function: Any, state: Any, control: Any) -> Any:
     return _types.void(_types.int64, _types.int64, _types.int64), generate
 
 
-def _part(function: Any) -> Any:
-    return _numba.njit(error_model="numpy")(function)
+def _part(function: F) -> F:
+    compiled: F = _numba.njit(error_model="numpy")(function)
+    return compiled
 
 
 @_part
-def _get(data: Any, place: int) -> Any:
+def _get(data: Numbers, place: int) -> int:
     """Return two bytes as a number."""
     return data[place] * 256 + data[place + 1]
 
 
 @_part
-def _put(data: Any, place: int, value: int) -> None:
+def _put(data: Numbers, place: int, value: int) -> None:
     """Write a number as two bytes."""
     data[place] = (value >> 8) & 255
     data[place + 1] = value & 255
 
 
 @_part
-def _sum(data: Any, first: int) -> Any:
+def _sum(data: Numbers, first: int) -> int:
     """Return the sum of the ten words of an IPv4 header."""
     total = 0
     for place in range(first, first + IPV4_BYTES, 2):
@@ -115,13 +138,13 @@ def _sum(data: Any, first: int) -> Any:
 
 
 @_part
-def _now_ns(m: Any) -> Any:
+def _now_ns(m: Memory) -> int:
     _clock_gettime(_CLOCK_MONOTONIC, m.loop[at.SOCKET_AT] + 8 * at.CLOCK)
     return m.socket[at.CLOCK] * 1_000_000_000 + m.socket[at.CLOCK + 1]
 
 
 @_part
-def _write_headers(m: Any, payload_bytes: int) -> None:
+def _write_headers(m: Memory, payload_bytes: int) -> None:
     """Set lengths and checksum of the headers in front of a payload."""
     data, head = m.socket_bytes, 8 * at.HEAD
     _put(data, head + _IP + 2, IPV4_BYTES + UDP_BYTES + payload_bytes)
@@ -134,7 +157,7 @@ def _write_headers(m: Any, payload_bytes: int) -> None:
 
 
 @_part
-def _receive(m: Any) -> Any:
+def _receive(m: Memory) -> int:
     """Make frames, one after the other, of the datagrams of one system call. Return their number, 0 if none waits."""
     loop, socket, data = m.loop, m.socket, m.socket_bytes
     # The kernel replaces msg_namelen and msg_controllen by the lengths that it used, so both are set before each call.
@@ -168,7 +191,7 @@ def _receive(m: Any) -> Any:
 
 
 @_part
-def _is_plain(out: Any, first: int, length: int) -> Any:
+def _is_plain(out: Numbers, first: int, length: int) -> bool:
     """Return whether `udp_frames.strip` takes a frame, and it has neither IPv4 options nor a UDP checksum."""
     ip, udp = first + _IP, first + _UDP
     # These tests are those of `udp_frames.strip`, so that both ways send and count the same frames.
@@ -187,7 +210,7 @@ def _is_plain(out: Any, first: int, length: int) -> Any:
 
 
 @_part
-def _send_parts(m: Any, group: int, first: int, count: int) -> Any:
+def _send_parts(m: Memory, group: int, first: int, count: int) -> int:
     """Send datagrams of a group in one call of the kernel. Return 0 or the number of the error."""
     row, name = group * at.GROUP_WORDS, 8 * at.TX_NAME
     address = m.groups[row + at.ADDRESS]
@@ -208,7 +231,7 @@ def _send_parts(m: Any, group: int, first: int, count: int) -> Any:
 
 
 @_part
-def _count(m: Any, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
+def _count(m: Memory, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
     """Count frames that were sent, or not."""
     if wrong == 0:
         m.egress[row + at.SENT] += frames
@@ -221,7 +244,7 @@ def _count(m: Any, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
 
 
 @_part
-def _send_group(m: Any, group: int) -> None:
+def _send_group(m: Memory, group: int) -> None:
     """Send the datagrams of a group together, or one by one where they cannot be sent together."""
     at_group = group * at.GROUP_WORDS
     count, row = m.groups[at_group + at.COUNT], m.groups[at_group + at.PORT] * at.EGRESS_WORDS
@@ -240,14 +263,14 @@ def _send_group(m: Any, group: int) -> None:
 
 
 @_part
-def _send_all(m: Any) -> None:
+def _send_all(m: Memory) -> None:
     for group in range(m.loop[at.GROUPS]):
         _send_group(m, group)
     m.loop[at.GROUPS] = 0
 
 
 @_part
-def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
+def _find_group(m: Memory, port: int, address: int, guess: int) -> int:
     """Return the group of a destination, a new one if it has none. Try `guess` first."""
     count = m.loop[at.GROUPS]
     # The search begins at `guess`: the copies of one multicast go to the same destinations in the same order.
@@ -269,7 +292,7 @@ def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
 
 
 @_part
-def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
+def _queue(m: Memory, port: int, first: int, length: int, guess: int) -> int:
     """Put a frame after the others of its destination. Return the group, or -1 if the frame is not plain."""
     if port >= at.PORTS or m.egress[port * at.EGRESS_WORDS] < 0 or not _is_plain(m.out, first, length):
         return -1
@@ -297,7 +320,7 @@ def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
 
 
 @_part
-def _queue_outputs(m: Any) -> Any:
+def _queue_outputs(m: Memory) -> bool:
     """Queue the engine's outputs since the last call. Return true where all of them are plain."""
     guess = 0
     while m.loop[at.NEXT] < m.control[_OUTPUTS]:
@@ -312,14 +335,14 @@ def _queue_outputs(m: Any) -> Any:
 
 
 @_part
-def _send_outputs(m: Any) -> None:
+def _send_outputs(m: Memory) -> None:
     """Send all that is queued, and let the engine write its outputs from the beginning."""
     _send_all(m)
     m.control[_OUTPUTS] = m.control[_OUT_USED] = m.loop[at.NEXT] = m.loop[at.NEXT_AT] = 0
 
 
 @_part
-def _run_train(m: Any, count: int) -> Any:
+def _run_train(m: Memory, count: int) -> bool:
     """Run the frames of a train and queue their outputs. Return true where all have run and caused plain frames."""
     # OUTPUTS and OUT_USED are not reset here: outputs of several trains wait together until they are sent.
     m.control[_FRAMES_TO_RUN], m.control[_DONE], m.control[_STEPS_TAKEN] = count, 0, 0
@@ -339,7 +362,7 @@ def _run_train(m: Any, count: int) -> Any:
 
 
 @_part
-def _waits_for_more(m: Any) -> Any:
+def _waits_for_more(m: Memory) -> bool:
     """Wait for a datagram. Return true where one has arrived, false where Python is wanted, or a signal came.
 
     A train is answered within microseconds. A return to Python takes longer than that.
@@ -355,7 +378,7 @@ def _waits_for_more(m: Any) -> Any:
 
 
 @_part
-def _serve(m: Any) -> None:
+def _serve(m: Memory) -> None:
     loop = m.loop
     loop[at.REST] = loop[at.RECEIVED] = loop[at.RECEIVED_BYTES] = loop[at.PROCESSED] = loop[at.BUSY_NS] = 0
     loop[at.GROUPS] = 0
@@ -387,8 +410,9 @@ def _serve(m: Any) -> None:
 
 
 def serve(
-    loop: Any, control: Any, socket: Any, socket_bytes: Any, egress: Any, groups: Any, parts: Any, sizes: Any,
-    offsets: Any, lengths: Any, ports: Any, out_ports: Any, out_lengths: Any, out: Any,
+    loop: Numbers, control: Numbers, socket: Numbers, socket_bytes: Numbers, egress: Numbers, groups: Numbers,
+    parts: Numbers, sizes: Numbers, offsets: Numbers, lengths: Numbers, ports: Numbers, out_ports: Numbers,
+    out_lengths: Numbers, out: Numbers,
 ) -> None:  # fmt: skip
     """Carry frames until LIMIT have come, one is not plain, or none waits. The arguments are those of `Memory`.
 
