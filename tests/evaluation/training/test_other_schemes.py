@@ -12,6 +12,7 @@ from hopsum.codec import CodecError, ErrorFeedback
 from hopsum.codec.interface import blocks_of
 from hopsum.codec.lookup_table import expected_nmse
 from hopsum.codec.thc import LookupTableCodec
+from hopsum.codec.two_shot import TwoShot
 from hopsum_evaluation.baselines.thc_published import PUBLISHED, ThcPublished
 from hopsum_evaluation.compare.methods import Int8RingMethod, PowerSgdMethod, TwoShotMethod
 from hopsum_evaluation.report.lossy_training import (
@@ -48,7 +49,7 @@ def test_power_sgd_finds_a_matrix_of_low_rank_and_needs_its_bits_only() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_shot_sends_its_codes_and_scales_twice(bits: int) -> None:
-    outcome = TwoShotMethod(3, bits).run([normal(3000, rank) for rank in range(3)], 1, 1)
+    outcome = TwoShotMethod(TwoShot(3, bits=bits)).run([normal(3000, rank) for rank in range(3)], 1, 1)
     assert outcome.bits.up == outcome.bits.down == pytest.approx(2 * (2 / 3) * (bits + 32 / 512))
     assert outcome.mean.size == 3000
 
@@ -82,7 +83,7 @@ def test_the_published_worker_makes_the_error_of_our_form_of_it() -> None:
 
 def test_one_worker_has_nobody_to_exchange_with() -> None:
     with pytest.raises(CodecError, match="two-shot: 1 worker has nobody"):
-        TwoShotMethod(1, 4)
+        TwoShotMethod(TwoShot(1))
     with pytest.raises(CodecError, match="powersgd: 1 worker has nobody"):
         PowerSgdMethod(1, 2)
 
