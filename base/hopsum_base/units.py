@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Final, TypeVar
 
 _RATES: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -15,34 +15,40 @@ _SIZES: Final = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib
 _COUNTS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _Item = TypeVar("_Item")
 _NUMBER: Final = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")
+MOST: Final = (1 << 32) - 1
+"""The most of a whole number: the controller's messages have 32 bits for each."""
 
 
-def _reader(what: str, units: Mapping[str, float], example: str) -> Callable[[str], float]:
+def _reader(what: str, units: Mapping[str, float], example: str, *, zero: bool = False) -> Callable[[str], float]:
     def read(text: str) -> float:
         found = _NUMBER.fullmatch(text.strip().lower())
         if found is None or found[2] not in units:
             known = ", ".join(unit or "none" for unit in units)
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}; like {example}, unit one of {known}")
-        return float(found[1]) * units[found[2]]
+            raise argparse.ArgumentTypeError(f"{text!r:.80} is no {what}; like {example}, unit one of {known}")
+        value = float(found[1]) * units[found[2]]
+        if not isfinite(value) or (value == 0 and not zero):
+            raise argparse.ArgumentTypeError(f"{text!r:.80} is no {what}: {'too large' if value else 'more than 0'}")
+        return value
 
     return read
 
 
 rate_bits_per_s: Final = _reader("rate", _RATES, "1gbit")
 """Read a rate in tc's words."""
-time_s: Final = _reader("time", _TIMES, "120ms")
+time_s: Final = _reader("time", _TIMES, "120ms", zero=True)
 size_bytes: Final = _reader("size", _SIZES, "233MB")
 count: Final = _reader("number", _COUNTS, "25000000 or 25M")
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Make a reader of whole numbers, of `least` to `most` where there is a most."""
+def whole(least: int, most: int = MOST) -> Callable[[str], int]:
+    """Make a reader of whole numbers, of `least` to `most`."""
 
     def read(text: str) -> int:
-        number = int(text) if text.isdigit() else least - 1
-        if number < least or (most is not None and number > most):
-            upto = "or more" if most is None else f"to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r}: a whole number of {least} {upto}")
+        # Python takes digits of other scripts too, and raises for some thousand digits.
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else least - 1
+        if not least <= number <= most:
+            upto = "or more" if most == MOST and len(text) < len(str(MOST)) else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r:.80}: a whole number of {least} {upto}")
         return number
 
     # argparse names a reader in messages: people know it by what it reads.
@@ -50,12 +56,34 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
+def real(least: float, most: float = inf, *, above: bool = False) -> Callable[[str], float]:
+    """Make a reader of finite numbers, of `least`, or above it, to `most` where there is a most."""
+
+    def read(text: str) -> float:
+        found = _NUMBER.fullmatch(text.strip().lower())
+        number = float(found[1]) if found and not found[2] else inf
+        if not isfinite(number) or not least <= number <= most or (above and number == least):
+            upto = f", up to {most:g}" if above else f" to {most:g}"
+            upto = upto if most < inf else "" if above else " or more"
+            raise argparse.ArgumentTypeError(f"{text!r:.80}: a number {'above' if above else 'of'} {least:g}{upto}")
+        return number
+
+    read.__name__ = "float"
+    return read
+
+
+seconds: Final = real(0, 86_400, above=True)
+"""Read a number of seconds to wait, up to a day."""
+share: Final = real(0, 1, above=True)
+"""Read a share of a whole that is not nothing."""
+
+
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
     """Make a reader of one of some names."""
 
     def read(text: str) -> str:
         if text not in names:
-            raise argparse.ArgumentTypeError(f"{text!r}: one of {', '.join(names)}")
+            raise argparse.ArgumentTypeError(f"{text!r:.80}: one of {', '.join(names)}")
         return text
 
     return read

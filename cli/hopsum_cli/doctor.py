@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hopsum.config import ConfigError, resolve
+from hopsum_base.units import real, seconds, whole
 from hopsum_cli.diagnosis import DiagnosisReport, Patience, Status, examine
 
 _MARKS: Final = {Status.PASS: "[green]pass[/]", Status.FAIL: "[bold red]FAIL[/]", Status.SKIP: "[dim]skip[/]"}
@@ -32,15 +33,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rank",
-        type=int,
+        type=whole(0),
         help="rank of the worker (default: HOPSUM_RANK or RANK, else the rank whose address is on this host)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=1.0, metavar="SECONDS", help="time to wait for an answer (default %(default)s)"
+        "--timeout",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="time to wait for an answer (default %(default)s)",
     )
     parser.add_argument(
         "--stuck-after",
-        type=float,
+        type=real(0, 86_400),
         default=1.0,
         metavar="SECONDS",
         help="time that a slot may wait for the same ranks before it counts as stuck (default %(default)s)",
@@ -53,8 +58,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Return 0 if nothing failed."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.timeout <= 0 or options.stuck_after < 0:
-        parser.error("--timeout is more than 0 seconds, --stuck-after 0 or more")
     # A refusal ('port unreachable') comes at once or never: half of the patience is enough for it.
     patience = Patience(answer_s=options.timeout, refusal_s=options.timeout / 2, settle_s=options.stuck_after)
     try:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_base.units import whole
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.shell_prompt import SHELL_ELECTION_ID, open_shell
 from hopsum_controlplane.switch_tls import SwitchTls
@@ -33,7 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="address of the switch's P4Runtime server, HOST:PORT or unix:PATH (default %(default)s)",
     )
     parser.add_argument(
-        "--device-id", type=int, default=0, help="P4Runtime device id of the switch (default %(default)s)"
+        "--device-id",
+        type=whole(0, (1 << 64) - 1),
+        default=0,
+        help="P4Runtime device id of the switch (default %(default)s)",
     )
     parser.add_argument(
         "--election-id",

@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--elements", type=whole(1), default=65536, help="number of elements of every vector (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     add_link_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser

@@ -21,6 +21,7 @@ from hopsum_base.process_end import bound_end, die_with_parent
 from hopsum_base.service_manager import ServiceManager
 from hopsum_base.shown import shown
 from hopsum_base.tls_server import TlsServerFiles
+from hopsum_base.units import whole
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.grpc_address import ServerError, ServerTls, default_address
 from hopsum_switch.observe.metrics import MetricsError, MetricsServer
@@ -262,7 +263,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         parser.add_argument(f"--tls-{name}", type=Path, metavar="FILE", help=what)
     parser.add_argument(
         "--device-id",
-        type=int,
+        type=whole(0, MASK),
         default=DEFAULT_DEVICE_ID,
         metavar="N",
         help=f"P4Runtime device id (default {DEFAULT_DEVICE_ID})",
@@ -313,7 +314,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--die-with-parent",
-        type=int,
+        type=whole(0, (1 << 31) - 1),
         metavar="PID",
         help="stop when the thread of process PID that started this process ends, also if it has already",
     )

@@ -91,7 +91,7 @@ def test_demo_trains_over_two_racks(target: str) -> None:
         (["--topology", "star", "--quorum", "3"], "all workers complete a sum"),
         (["--target", "mininet"], "--target mininet: say which network"),
         (["--target", "bmv2", "--rate", "1gbit"], "--rate: links of one embedded switch only"),
-        (["--rate", "0mbit"], "'0mbit': at least 1 Mbit/s"),
+        (["--rate", "0.5mbit"], "'0.5mbit': at least 1 Mbit/s"),
     ],
 )
 def test_what_does_not_go_with_a_topology(

@@ -94,7 +94,7 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
 
 
 def test_arguments_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--timeout is more than 0 seconds" in usage_error(capsys, doctor, "job.json", "--timeout", "0")
+    assert "--timeout: '0': a number above 0" in usage_error(capsys, doctor, "job.json", "--timeout", "0")
 
 
 def test_a_table_for_people_names_the_fix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from hopsum_base.process_end import bound_end, die_with_parent
 from hopsum_base.service_manager import ServiceManager
 from hopsum_base.tls_server import ServerCredentials
 from hopsum_base.token_files import AdminToken
+from hopsum_base.units import whole
 from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_inventory import MayRemove
@@ -78,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--yes", action="store_true", help="answer yes to what --remove-existing asks")
     parser.add_argument(
         "--die-with-parent",
-        type=int,
+        type=whole(0, (1 << 31) - 1),
         metavar="PID",
         help="stop when the thread of process PID that started this process ends, also if it has already",
     )

@@ -8,9 +8,9 @@ import ipaddress
 import json
 import sys
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
+from hopsum_base.units import real, whole
 from hopsum_cli.packet.packet_exchange import (
     Address,
     AnswerLimits,
@@ -111,21 +111,19 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     word.add_argument(
         "--wait",
-        type=float,
+        type=real(0, 86_400),
         default=1.0,
         metavar="SECONDS",
         help="collect answers for this long (default %(default)s)",
     )
-    word.add_argument("--answers", type=int, metavar="N", help="stop after so many answers (default: only by --wait)")
+    word.add_argument(
+        "--answers", type=whole(1), metavar="N", help="stop after so many answers (default: only by --wait)"
+    )
     word.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     word.set_defaults(run=_send, parser=word)
 
 
 def _send(options: argparse.Namespace) -> int:
-    if not 0 <= options.wait < inf:
-        options.parser.error(f"--wait {options.wait:g}: it is a number of seconds, 0 or more")
-    if options.answers is not None and options.answers < 1:
-        options.parser.error(f"--answers {options.answers}: it is a number of 1 or more")
     arguments, patience = parse_arguments(options.fields), AnswerLimits(options.wait, options.answers)
     exchange = over_udp(arguments, options.to, options.source, patience)
     if options.json:

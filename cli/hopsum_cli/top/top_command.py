@@ -18,6 +18,7 @@ from rich.text import Text
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
+from hopsum_base.units import seconds
 from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator, take_snapshot
 from hopsum_cli.top.screen import screen
@@ -47,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_operator_arguments(parser)
     parser.add_argument(
         "--interval",
-        type=float,
+        type=seconds,
         default=2.0,
         metavar="SECONDS",
         help="time between two snapshots (default %(default)s)",
@@ -68,8 +69,6 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.interval <= 0:
-        parser.error("--interval is more than 0 seconds")
     try:
         with operator(options) as client:
             if options.once:

@@ -122,7 +122,7 @@ def add_common_options(parser: argparse.ArgumentParser, rates: str, window: int)
     parser.add_argument(
         "--runs", type=whole(1), default=3, help="runs of each subject at each rate (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
 
 
 def _rate(text: str) -> str | None:

@@ -29,12 +29,13 @@ from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
-from hopsum_base.units import whole
+from hopsum_base.units import real, whole
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
+from hopsum_wire import MAX_WORKERS
 from hopsum_wire.payload import SHAPES
 
 ELEMENTS = 1 << 22
@@ -49,14 +50,19 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench codec", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--workers", type=int, default=8, help="number of workers of the job (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=whole(1, MAX_WORKERS), default=8, help="number of workers of the job (default %(default)s)"
+    )
     parser.add_argument(
         "--runs", type=whole(MIN_RUNS), default=7, help=f"runs of each codec, at least {MIN_RUNS} (default %(default)s)"
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
+        "--scale",
+        type=real(0, 64, above=True),
+        default=1.0,
+        help=f"factor of the {ELEMENTS} elements (default %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 

@@ -35,7 +35,7 @@ from rich.table import Table
 
 from hopsum.codec import best_table
 from hopsum_base.owned_folder import OwnedFolder
-from hopsum_base.units import whole
+from hopsum_base.units import seconds, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench.engine_load import EngineRun, engine_runs
@@ -81,9 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="runs of each subject; a figure to quote needs five (default %(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help="length of one run of one subject (default %(default)s)"
+        "--seconds", type=seconds, default=1.0, help="length of one run of one subject (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
@@ -91,8 +91,6 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.seconds <= 0:
-        parser.error(f"--seconds {options.seconds:g}: more than 0")
     table = best_table(options.workers).values
     setting = DataplaneSetting(options.only or PARTS, options.workers, options.slots, options.seed, table)
     start = time.perf_counter()

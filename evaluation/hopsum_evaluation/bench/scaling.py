@@ -54,7 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="numbers of shards, no more than hosts (default 1,2,4)",
     )  # fmt: skip
     parser.add_argument(
-        "--elements", type=int, default=ELEMENTS, help="number of float32 elements of a tensor (default %(default)s)"
+        "--elements",
+        type=whole(1),
+        default=ELEMENTS,
+        help="number of float32 elements of a tensor (default %(default)s)",
     )
     return parser
 

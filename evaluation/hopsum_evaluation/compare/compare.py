@@ -28,7 +28,7 @@ from rich.table import Table
 from hopsum.codec import CodecError, codec_names
 from hopsum.codec.arguments import codec_argument
 from hopsum_base.shown import nearest
-from hopsum_base.units import figure, list_of, one_of, whole
+from hopsum_base.units import figure, list_of, one_of, real, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.command_options import figure_table
@@ -91,7 +91,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--steps", type=whole(2), default=STEPS, help="number of all-reduces per figure (default %(default)s)"
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
+        "--scale",
+        type=real(0, 4096, above=True),
+        default=1.0,
+        help=f"factor of the {ELEMENTS} elements (default %(default)s)",
     )
     parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     return parser

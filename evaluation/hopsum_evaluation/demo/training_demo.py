@@ -24,7 +24,7 @@ from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_base.owned_folder import OwnedFolder
-from hopsum_base.units import rate_bits_per_s, said_rate, whole
+from hopsum_base.units import rate_bits_per_s, real, said_rate, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.timing import machine, processors_of
 from hopsum_evaluation.command_options import add_link_options, check_link_options
@@ -79,10 +79,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=whole(1, MAX_WORKERS),
         help=f"number of workers, 1 to {MAX_WORKERS} (default {WORKERS}, or as many as the file of --topology has)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
+    parser.add_argument("--steps", type=whole(1), default=STEPS, help="number of training steps (default %(default)s)")
     parser.add_argument(
         "--rate", type=_rate, metavar="RATE",
         help="rate of the workers' links to one embedded switch (default 200mbit)",
@@ -99,12 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--data", choices=("digits", "fashion"), default="digits", help="data set (default %(default)s)"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the data, the model and the rotations (default %(default)s)"
+        "--seed", type=whole(0), default=1, help="seed of the data, the model and the rotations (default %(default)s)"
     )
-    parser.add_argument("--quorum", type=int, help="workers that complete a sum (default: all of them)")
+    parser.add_argument("--quorum", type=whole(1), help="workers that complete a sum (default: all of them)")
     parser.add_argument(
         "--loss",
-        type=float,
+        type=real(0, MAX_LOSS),
         default=0.0,
         help="share of frames, 0 to 0.3, that the switch drops in each direction (default 0)",
     )
@@ -197,10 +197,8 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if options.steps < 20:
         parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
     options.quorum = options.workers if options.quorum is None else options.quorum
-    if not 1 <= options.quorum <= options.workers:
+    if options.quorum > options.workers:
         parser.error(f"--quorum {options.quorum}: 1 to {options.workers}, the workers")
-    if not 0 <= options.loss <= MAX_LOSS:
-        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
     if options.topology is not None and (options.loss or options.quorum < options.workers):
         parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
     if options.target == "mininet" and options.topology is None:

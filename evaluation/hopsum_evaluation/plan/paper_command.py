@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_base.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
+from hopsum_base.units import rate_bits_per_s, real, said_rate, said_time, size_bytes, time_s
 from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--iterations",
-        type=float,
+        type=real(0, above=True),
         default=ALEXNET_ITERATIONS,
         metavar="N",
         help="number of iterations, i (default %(default)s)",

@@ -42,6 +42,7 @@ from hopsum.torch.device_reduction import DeviceFeedback, DeviceReduction
 from hopsum.torch.streams import Staging, streams_of
 from hopsum_base.units import whole
 from hopsum_evaluation.bench.timing import versions
+from hopsum_wire import MAX_WORKERS
 from hopsum_wire.payload import SHAPES
 
 CUDA_ELEMENTS: Final = 1 << 28
@@ -161,9 +162,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--codec-backend", default="auto", help="back end of the codec: auto, torch or triton (default %(default)s)"
     )
     parser.add_argument("--elements", type=whole(1), help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
-    parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
+    parser.add_argument("--workers", type=whole(1, MAX_WORKERS), default=8, help="of the job (default %(default)s)")
     parser.add_argument("--runs", type=whole(MIN_RUNS), default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
