@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from hopsum.codec import CodecError, CodecName, job_tables, make_codec, parse_codec
-from hopsum.codec.arguments import switch_codec_argument
+from hopsum.codec import CodecName, job_tables, make_codec, parse_codec
+from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
-from hopsum_base.units import rate_bits_per_s, time_s
+from hopsum_base.units import rate_bits_per_s, real, time_s, whole
 from hopsum_cli.operator import address_of, operator
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control import UNIX, is_local
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replace",
-        type=float,
+        type=real(0),
         metavar="SECONDS",
         help="seconds for which a generation of MIN:MAX workers waits for one that is gone (default: the lease)",
     )
@@ -60,9 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=switch_codec_argument,
         help="codec of the workers, as in thc:bits=2; selects the lookup table (default: thc)",
     )
-    parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
+    parser.add_argument("--quorum", type=whole(1), metavar="N", help="workers that complete a sum (default: all)")
     parser.add_argument(
-        "--min-quorum", type=int, metavar="N", help="workers required when a worker flushes a late round (default 1)"
+        "--min-quorum",
+        type=whole(1),
+        metavar="N",
+        help="workers required when a worker flushes a late round (default 1)",
     )
     parser.add_argument(
         "--switch", metavar="NAME", help="switch of the job (default: the one with the most free slots)"
@@ -81,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lease",
-        type=float,
+        type=real(0, above=True),
         metavar="SECONDS",
         help="seconds before a silent worker is evicted (default: the controller's)",
     )
@@ -91,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_slots(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("slots", "how many packets each worker may have on their way")
     slots = group.add_mutually_exclusive_group()
-    slots.add_argument("--slots", type=int, metavar="N", help=f"slots of the switch (default {_SLOTS})")
+    slots.add_argument("--slots", type=whole(1), metavar="N", help=f"slots of the switch (default {_SLOTS})")
     slots.add_argument(
         "--round-trip",
         type=time_s,
@@ -137,11 +140,12 @@ class WorkerNumbers(NamedTuple):
 
 
 def _workers(text: str) -> WorkerNumbers:
-    """Read N, or MIN:MAX. Numbers that no job has are for the controller to refuse."""
+    """Read N, or MIN:MAX. Numbers that no job has are refused. Raises ArgumentTypeError."""
     numbers = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", text)
     if numbers is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers: write 4, or 2:8 for 2 to 8")
-    return WorkerNumbers(None if numbers[1] is None else int(numbers[1]), int(numbers[2]))
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no number of workers: write 4, or 2:8 for 2 to 8")
+    read = whole(1, MAX_WORKERS)
+    return WorkerNumbers(None if numbers[1] is None else read(numbers[1]), read(numbers[2]))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -181,16 +185,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     if options.codec is None:
-        if not 1 <= options.workers.most <= MAX_WORKERS:
-            # Such numbers the controller refuses.
-            return {}
         options.codec = DEFAULT_CODEC
-    try:
-        # numpy: only the tables are wanted, and the other back ends compile for seconds.
-        codec = make_codec(options.codec, workers=options.workers.most, backend="numpy")
-    except CodecError as error:
-        options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
-    return job_tables(codec)
+    check_codec(options.parser, options.codec, options.workers.most)
+    # numpy: only the tables are wanted, and the other back ends compile for seconds.
+    return job_tables(make_codec(options.codec, workers=options.workers.most, backend="numpy"))
 
 
 def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
@@ -218,7 +216,7 @@ def _places(values: dict[str, Any], *, is_sharded: bool) -> str:
 
 def _shards(text: str) -> int | tuple[str, ...]:
     """Return a number of shards, or the names of their switches."""
-    return int(text) if text.isdecimal() else tuple(name.strip() for name in text.split(","))
+    return whole(1)(text) if text.isdecimal() else tuple(name.strip() for name in text.split(","))
 
 
 def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
-from hopsum.codec.lookup_table import best_table, expected_nmse, pareto_front
+from hopsum.codec.lookup_table import MAX_BITS, MAX_LANE_BITS, best_table, expected_nmse, pareto_front
+from hopsum_base.units import whole
 from hopsum_evaluation.baselines.thc_published import PUBLISHED
 
 SUMMARY: Final = "the Pareto front of a job: expected error against workers that a lane holds"
@@ -25,9 +26,13 @@ _SHOWN_BITS: Final = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hopsum table search`."""
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers of the job")
-    parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
-    parser.add_argument("--lane-bits", type=int, default=8, help="bits of a sum (default %(default)s)")
+    parser.add_argument("--workers", type=whole(1), required=True, metavar="N", help="number of workers of the job")
+    parser.add_argument(
+        "--bits", type=whole(1, MAX_BITS), default=4, help="bits of a code, 1 to 8 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--lane-bits", type=whole(1, MAX_LANE_BITS), default=8, help="bits of a sum (default %(default)s)"
+    )
     parser.add_argument(
         "--error-feedback", action="store_true", help="error feedback is counted on: what is truncated is sent later"
     )

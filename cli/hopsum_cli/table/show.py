@@ -22,10 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, make_codec
-from hopsum.codec.arguments import switch_codec_argument
+from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.codec.dither import CLASSES, Dither
 from hopsum.codec.thc import LookupTableCodec
+from hopsum_base.units import whole
 from hopsum_evaluation.expected_error import expected_normal_nmse
+from hopsum_wire import MAX_WORKERS
 
 SUMMARY: Final = "the table of a job with a codec, and the values of requantised results"
 _HALF_LANES: Final = 64
@@ -34,21 +36,27 @@ _HALF_LANES: Final = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hopsum table show`."""
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers of the job")
+    parser.add_argument(
+        "--workers", type=whole(1, MAX_WORKERS), required=True, metavar="N", help="number of workers of the job"
+    )
     parser.add_argument(
         "--codec", type=switch_codec_argument, default="thc", help="codec of the job (default %(default)s)"
     )
     parser.add_argument(
-        "--contributors", type=int, metavar="C", help="workers in a sum, of which values are shown (default: all)"
+        "--contributors", type=whole(1), metavar="C", help="workers in a sum, of which values are shown (default: all)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Make the codec, print its table, and return 0."""
+    contributors = options.contributors or options.workers
+    if contributors > options.workers:
+        options.parser.error(f"argument --contributors: {contributors}: 1 to {options.workers}, the workers")
+    check_codec(options.parser, options.codec, options.workers)
     try:
-        report = describe(options.codec, options.workers, options.contributors or options.workers)
+        report = describe(options.codec, options.workers, contributors)
     except CodecError as error:
-        options.parser.error(str(error))
+        options.parser.error(f"argument --codec: {error}")
     if options.json:
         print(json.dumps(report))
     else:
@@ -61,8 +69,6 @@ def describe(name: str, workers: int, contributors: int) -> dict[str, Any]:
     codec = make_codec(name, workers=workers, backend="numpy")
     if not isinstance(codec, LookupTableCodec) or codec.lookup is None:
         raise CodecError(f"codec {name} has no lookup table")
-    if not 1 <= contributors <= workers:
-        raise CodecError(f"{contributors} contributors: 1 to {workers}, the workers")
     codes = len(codec.table.values)
     report = {
         "codec": name,

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
-from hopsum.codec.lookup_table import cell_errors, optimal_table, rounding_error, truncation_error
+from hopsum.codec.lookup_table import MAX_BITS, cell_errors, optimal_table, rounding_error, truncation_error
+from hopsum_base.units import whole
 
 SUMMARY: Final = "the best table of a given size and truncation"
 MOST_PER_TRUNCATED: Final = 1e12
@@ -25,9 +26,11 @@ _BAR: Final = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hopsum table solve`."""
-    parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
     parser.add_argument(
-        "--granularity", type=int, required=True, metavar="G", help="granularity, the table's last value"
+        "--bits", type=whole(1, MAX_BITS), default=4, help="bits of a code, 1 to 8 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--granularity", type=whole(1), required=True, metavar="G", help="granularity, the table's last value"
     )
     parser.add_argument(
         "--truncation",

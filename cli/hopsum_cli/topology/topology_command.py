@@ -14,12 +14,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec.arguments import switch_codec_argument
+from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum_base.arguments import existing_file
+from hopsum_base.units import whole
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_cli.topology.drawing import in_words, link_lines
-from hopsum_topologies.description import CATALOGUE, Topology, as_document, find_topology, topology
+from hopsum_topologies.description import CATALOGUE, MAX_HOSTS, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_wire import MAX_SLOTS
 
 TARGETS: Final = ("native", "bmv2", "mininet")
 _RUN: Final = """\
@@ -53,7 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--codec", type=switch_codec_argument, default="thc",
         help="codec of the jobs, as in thc:bits=2 (default %(default)s)",
     )  # fmt: skip
-    running.add_argument("--slots", type=int, default=32, metavar="N", help="slots of every job (default %(default)s)")
+    running.add_argument(
+        "--slots", type=whole(1, MAX_SLOTS), default=32, metavar="N", help="slots of every job (default %(default)s)"
+    )
     running.add_argument(
         "--aggregate-at",
         metavar="SWITCH",
@@ -119,7 +123,9 @@ def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=f"network: {', '.join(CATALOGUE)}, or a description, FILE.json")
-    parser.add_argument("--workers", type=int, metavar="N", help="number of workers (default: the network's own)")
+    parser.add_argument(
+        "--workers", type=whole(1, MAX_HOSTS), metavar="N", help="number of workers (default: the network's own)"
+    )
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -157,8 +163,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.cli and (options.target != "mininet" or options.command):
         options.parser.error("--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND")
     program = program_with_p4info(options.program, options.p4info) if options.program else None
+    network = network_of(options)
+    for job in network.jobs if program is None else ():
+        check_codec(options.parser, options.codec, len(job.workers))
     asked = Request(
-        network_of(options), options.target, options.command, options.codec, options.slots, options.aggregate_at,
+        network, options.target, options.command, options.codec, options.slots, options.aggregate_at,
         options.output, program, tuple(shlex.split(options.control or "")), options.cli,
     )  # fmt: skip
     return run(asked)

@@ -31,12 +31,12 @@ from rich.table import Table
 
 from hopsum.agent import Span
 from hopsum.codec import Codec, CodecError, ErrorFeedback, ReductionContext, make_codec
-from hopsum.codec.arguments import switch_codec_argument
+from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.units import count, rate_bits_per_s, said_rate, said_time, size_bytes, time_s, whole
+from hopsum_base.units import count, rate_bits_per_s, real, said_rate, said_time, size_bytes, time_s, whole
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
@@ -97,15 +97,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--overlap",
-        type=float,
+        type=real(0, 1),
         default=0.0,
         metavar="SHARE",
         help="share of computing that communication may overlap; DDP: the backward pass (default %(default)s)",
     )
-    parser.add_argument("--buckets", type=int, default=8, metavar="N", help="vectors of a step (default %(default)s)")
+    parser.add_argument(
+        "--buckets", type=whole(1), default=8, metavar="N", help="vectors of a step (default %(default)s)"
+    )
     parser.add_argument(
         "--density",
-        type=float,
+        type=real(1e-9, 1),
         default=0.05,
         metavar="SHARE",
         help="share of nonzero gradients, for codec lossless (default %(default)s)",
@@ -123,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=switch_codec_argument,
         help="codec of a row, as in thc:bits=2; may be repeated (default: all)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of what is measured (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of what is measured (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -133,13 +135,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = int(options.elements or options.bytes // _FLOAT_BYTES)
-    for name, value, least, most in (
-        ("--overlap", options.overlap, 0, 1),
-        ("--buckets", options.buckets, 1, elements),
-        ("--density", options.density, 1e-9, 1),
-    ):
-        if not least <= value <= most:
-            parser.error(f"{name}: {value:g}, where {least:g} to {most:g} is possible")
+    if options.buckets > elements:
+        parser.error(f"argument --buckets: {options.buckets}: no more than elements, {elements}")
+    for codec in options.codec or ():
+        check_codec(parser, codec, options.workers)
     # Before measuring: the load that the measurement itself makes is no property of the machine.
     before = machine()
     try:
@@ -182,7 +181,7 @@ class PlanCosts:
     codec_s: to encode and decode an element, by codec.
     first_s: the part of codec_s before the first code can be sent, by codec. A two-shot encodes all before it sends.
     nmse: error of the mean by codec, where it is known.
-    refused: codecs that a job of so many workers cannot have, with the reason.
+    refused: codecs of CODECS that a job of so many workers cannot have, with the reason.
     ops: name of the switch's operation, by codec: costs are of that form of the codec.
     """
 

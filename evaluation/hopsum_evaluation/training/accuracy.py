@@ -28,6 +28,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     TrainingOrder,
     TrainingRun,
     codec_of,
+    ranks_codec_of,
 )
 from hopsum_evaluation.training.time_to_target import is_ours
 from hopsum_topologies import Star
@@ -101,7 +102,8 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         services = tuple(switch.service for switch in switches)
         timed = trainings.course.seconds > 0
         plan = AccuracyPlan(
-            trainings.workers, trainings.course.model, trainings.codecs * (1 + timed), folder, services,
+            trainings.workers, trainings.course.model, trainings.codecs * (1 + timed), folder,
+            tuple(dict.fromkeys(filter(ranks_codec_of, trainings.course.schemes))), services,
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
             trainings.dilate * trainings.compute_s,
         )  # fmt: skip

@@ -22,21 +22,33 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec.arguments import switch_codec_argument
-from hopsum_base.units import list_of, one_of, rate_bits_per_s, said_rate, whole
+from hopsum.codec.arguments import check_codec, codec_argument, switch_codec_argument
+from hopsum.codec.registry import codec_names, is_codec
+from hopsum_base.units import list_of, rate_bits_per_s, said_rate, share, whole
 from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
-from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, UNSHAPED, Course, codec_of, low_rank_of
-from hopsum_evaluation.training.time_to_target import BEST, Ratio, reached_s, time_ratios
+from hopsum_evaluation.training.accuracy_plan import (
+    FULL,
+    MODELS,
+    THC_PS,
+    UNSHAPED,
+    Course,
+    codec_of,
+    ranks_codec_of,
+)
+from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, reached_s, time_ratios
 from hopsum_topologies.local_cluster import PLACEMENTS, switches_of
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
-SCHEMES: Final = (*OTHERS, "bf16", "powersgd-4", "thc-ps")
 LOW_RANK_SCHEME: Final = "low-rank-R"
 """The spelling of low rank by codec thc, for the help text: R is a number, as in low-rank-8."""
+NO_CODECS: Final = ("fp32", "fp16", "bf16", "powersgd", "powersgd-4", THC_PS)
+"""Schemes that no codec's name is."""
+SCHEMES: Final = f"of {', '.join((*NO_CODECS, LOW_RANK_SCHEME))}, and codecs, as in thc:bits=2"
+"""What schemes there are, for the help text."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -53,14 +65,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--seeds", type=whole(1), default=5, metavar="N", help="trainings of each scheme (default %(default)s)"
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="factor of the steps of a training, up to 1 (default %(default)s)"
+        "--scale", type=share, default=1.0, help="factor of the steps of a training, up to 1 (default %(default)s)"
     )
     parser.add_argument(
         "--others",
         type=list_of(scheme),
         default=OTHERS,
         metavar="SCHEME,...",
-        help=f"schemes beside hopsum, of {', '.join((*SCHEMES, LOW_RANK_SCHEME))} (default: {','.join(OTHERS)})",
+        help=f"schemes beside hopsum, {SCHEMES} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
         "--codec",
@@ -68,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="thc",
         help=f"codec of hopsum's workers, or {LOW_RANK_SCHEME} (default %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of all seeds (default %(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=1, help="seed of all seeds (default %(default)s)")
     return parser
 
 
@@ -91,8 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train, print, and return 0. Return 1 where it cannot run."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 0 < options.scale <= 1:
-        parser.error(f"--scale {options.scale:g}: above 0 and up to 1")
+    check_schemes(parser, "--codec", [options.codec], options.workers)
+    check_schemes(parser, "--others", options.others, options.workers)
     return run_command(parser, options, train, show)
 
 
@@ -260,8 +272,22 @@ def _rate(text: str) -> float | None:
 
 
 def scheme(text: str) -> str:
-    """Read the name of a scheme, or the spelling of one that switches sum. Raises ArgumentTypeError."""
-    return own_scheme(text) if text.partition(":")[0] == "thc" or low_rank_of(text) else one_of(SCHEMES)(text)
+    """Read the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError."""
+    if text in NO_CODECS:
+        return text
+    codec = codec_of(text)
+    if not is_codec(codec.partition(":")[0]):
+        names = ", ".join((*NO_CODECS, LOW_RANK_SCHEME, *codec_names()))
+        raise argparse.ArgumentTypeError(f"{text!r:.80}: one of {names}")
+    codec_argument(codec)
+    return text
+
+
+def check_schemes(parser: argparse.ArgumentParser, option: str, schemes: Sequence[str], workers: int) -> None:
+    """End the command as wrong usage of an option where jobs of `workers` workers cannot have a scheme's codec."""
+    for each in schemes:
+        if is_ours(each) or ranks_codec_of(each):
+            check_codec(parser, ranks_codec_of(each) or codec_of(each), workers, option)
 
 
 def own_scheme(text: str) -> str:

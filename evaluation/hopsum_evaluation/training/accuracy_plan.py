@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hopsum.agent import TIMING
+from hopsum.codec.registry import CODECS, is_codec
 from hopsum.protocol.worker import Timing
 
 
@@ -49,6 +50,8 @@ MODELS: Final = {
 }
 
 
+THC_PS: Final = "thc-ps"
+"""Codec thc over gloo. THC's authors call it colocated: every worker is also the server of its share of the chunks."""
 UNSHAPED: Final = "unshaped"
 """The rate of links that are not shaped."""
 TIMED: Final = {"vgg16": (4, 32), "resnet50": (8, 64), "bert-base": (4, 64), "gpt2-small": (4, 64)}
@@ -69,6 +72,15 @@ def low_rank_of(scheme: str) -> int | None:
 def codec_of(scheme: str) -> str:
     """Return the spelling of the codec of a scheme that switches sum."""
     return _LOW_RANK.sub("thc", scheme)
+
+
+def ranks_codec_of(scheme: str) -> str | None:
+    """Return the spelling of the codec of a scheme that ranks sum over gloo; None for any other scheme."""
+    if scheme == THC_PS:
+        return "thc"
+    name = scheme.partition(":")[0]
+    # An attribute that codecs of other packages need not have.
+    return scheme if is_codec(name) and getattr(CODECS[name], "ranks_add", False) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,8 @@ class AccuracyPlan:
     do not tell them apart.
     """
     folder: Path
+    by_ranks: tuple[str, ...] = ()
+    """The schemes that ranks sum. `ranks_codec_of` tells the codec of each."""
     services: tuple[tuple[str, int], ...] = ()
     """The addresses that workers send to, by shard."""
     timing: Timing = TIMING

@@ -39,6 +39,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     TrainingRun,
     codec_of,
     low_rank_of,
+    ranks_codec_of,
 )
 from hopsum_evaluation.training.other_schemes import bf16_hook
 from hopsum_topologies.netns import enter_namespace
@@ -58,9 +59,6 @@ ONE_BUCKET_MB = 1024
 begin them in different orders, and gloo, which matches them by order, aborts the process."""
 PROBES = 4
 """Number of runs in which compute and all-reduce of a step are timed, each by itself."""
-BY_RANKS = {"two-shot:bits=4": "two-shot:bits=4", "two-shot:bits=8": "two-shot:bits=8", "thc-ps": "thc"}
-"""Codecs over gloo, by scheme. THC's authors call the last one colocated: every worker is also the server of its share
-of the chunks."""
 _INTERFACE = "eth0"
 
 
@@ -92,8 +90,11 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         learning = paced(learning, plan.compute_s)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
-        for scheme, codec in BY_RANKS.items():
-            made, group = make_codec(codec, workers=plan.workers), dist.new_group(backend="gloo")
+        for scheme in plan.by_ranks:
+            made, group = (
+                make_codec(ranks_codec_of(scheme) or scheme, workers=plan.workers),
+                dist.new_group(backend="gloo"),
+            )
             sums[scheme] = stack.enter_context(CollectiveCommunicator("gloo", group, seat.rank, codec=made, seed=0))
         apart: dict[str, Communicator] = {}
         spans: list[Span] = []

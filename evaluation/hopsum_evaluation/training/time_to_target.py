@@ -9,9 +9,10 @@ from math import inf, isfinite, nan
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
+from hopsum.codec.registry import is_codec
 from hopsum_base.units import figure
 from hopsum_evaluation.report.claims import interval
-from hopsum_evaluation.training.accuracy_plan import AccuracyModel, low_rank_of
+from hopsum_evaluation.training.accuracy_plan import AccuracyModel, codec_of, ranks_codec_of
 
 BEST: Final = "best"
 """Key of `time_ratios` for the fastest of the other schemes, taken seed by seed."""
@@ -89,5 +90,5 @@ def seconds_ratio(others: Iterable[float], ours_s: float) -> float:
 
 
 def is_ours(scheme: str) -> bool:
-    """Return True for a setting of thc that switches sum, and for low rank by thc."""
-    return scheme.partition(":")[0] == "thc" or low_rank_of(scheme) is not None
+    """Return True for a codec that switches sum, and for low rank by thc."""
+    return is_codec(codec_of(scheme).partition(":")[0]) and ranks_codec_of(scheme) is None

@@ -25,9 +25,10 @@ from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.training.accuracy import Trainings
 from hopsum_evaluation.training.accuracy_bench import (
-    LOW_RANK_SCHEME,
     OTHERS,
+    SCHEMES,
     base_parser,
+    check_schemes,
     describe,
     run_command,
     scheme,
@@ -54,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--schemes", type=list_of(scheme), default=TRAINED, metavar="SCHEME,...",
-        help=f"schemes, {LOW_RANK_SCHEME}, and settings of codec thc (default {','.join(TRAINED)})",
+        help=f"schemes, {SCHEMES} (default {','.join(TRAINED)})",
     )  # fmt: skip
     parser.add_argument(
         "--time", type=time_s, default=10.0, metavar="TIME",
@@ -77,7 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Train, print, and return 0. Return 1 where it cannot run."""
     parser = build_parser()
-    return run_command(parser, parser.parse_args(arguments), train, show)
+    options = parser.parse_args(arguments)
+    check_schemes(parser, "--schemes", options.schemes, options.workers)
+    return run_command(parser, options, train, show)
 
 
 def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:

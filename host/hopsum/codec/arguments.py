@@ -27,12 +27,12 @@ def switch_codec_argument(text: str) -> str:
     return codec
 
 
-def check_codec(parser: argparse.ArgumentParser, text: str, workers: int) -> None:
-    """End the command as wrong usage where a job of `workers` workers cannot have the codec.
+def check_codec(parser: argparse.ArgumentParser, text: str, workers: int, option: str = "--codec") -> None:
+    """End the command as wrong usage of an option where a job of `workers` workers cannot have the codec.
 
     For after parsing: what a codec's options may be depends on the number of workers, which is an option too.
     """
     try:
         make_codec(text, workers=workers, backend="numpy")
     except CodecError as error:
-        parser.error(f"argument --codec: {error}")
+        parser.error(f"argument {option}: {error}")

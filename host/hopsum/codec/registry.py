@@ -47,6 +47,9 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
 }
 """What is taken for a type, and its name in messages."""
 
+_MOST_BITS: Final = 63
+"""Bits of an option that is an integer, at most."""
+
 ENTRY_POINTS: Final = "hopsum.codecs"
 """Group of entry points by which an installed package offers codecs: the codec's name is the entry point's name."""
 
@@ -107,9 +110,9 @@ def parse_codec(text: str) -> CodecName:
     for each in rest.split(",") if colon else ():
         key, equals, value = each.partition("=")
         if not key.isidentifier() or not equals or not value:
-            raise CodecError(f"codec {text!r}: {each!r} is no OPTION=VALUE, as in thc:bits=2")
+            raise CodecError(f"codec {text!r:.80}: {each!r:.80} is no OPTION=VALUE, as in thc:bits=2")
         if key in options:
-            raise CodecError(f"codec {text!r}: option {key} is there twice")
+            raise CodecError(f"codec {text!r:.80}: option {key:.80} is there twice")
         try:
             options[key] = json.loads(value)
         except (ValueError, RecursionError):
@@ -148,6 +151,9 @@ def require_options(name: str, options: Mapping[str, Any]) -> None:
             raise CodecError(f"codec {name} has no option {option!r:.80}: {there}{hint}")
         annotation = known[option].annotation
         kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            # Python refuses to write integers of thousands of digits.
+            raise CodecError(f"codec {name}: {option} is an integer of {value.bit_length()} bits: {_MOST_BITS} at most")
         if all(isinstance(kind, type) for kind in kinds) and not any(_is_a(value, kind) for kind in kinds):
             said = [_KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}" for kind in kinds if kind != NoneType]
             raise CodecError(f"codec {name}: {option}={value!r:.80} is not {' or '.join(said)}")

@@ -75,8 +75,8 @@ def test_overlap_hides_all_but_the_last_vector(capsys: pytest.CaptureFixture[str
 
 
 def test_a_codec_that_the_job_cannot_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    report = plan(capsys, *JOB, "--workers", "64", "--codec", "thc:bits=3", "--codec", "fixed")
-    assert list(report["refused"]) == ["thc:bits=3"]
+    report = plan(capsys, *JOB, "--workers", "64")
+    assert "thc:bits=3" in report["refused"]
     assert main(["plan", *JOB]) == 0
     assert "2,000,000 elements, 4 workers, links of 100 Mbit/s, computing 100 ms" in capsys.readouterr().out
 
@@ -87,7 +87,7 @@ def test_a_codec_that_the_job_cannot_have_is_named(capsys: pytest.CaptureFixture
         (("--compute", "1s"), "one of the arguments --elements --bytes is required"),
         (("--bytes", "1MB"), "--compute"),
         ((*JOB, "--workers", "1"), "--workers: '1': a whole number of 2 to 64"),
-        ((*JOB, "--overlap", "2"), "--overlap: 2, where 0 to 1"),
+        ((*JOB, "--overlap", "2"), "--overlap: '2': a number of 0 to 1"),
         ((*JOB, "--rate", "1 furlong"), "'1 furlong' is no rate; like 1gbit"),
         (("paper", "--minibatch", "0s"), "minibatch_s: 0, where more than 0"),
     ],

@@ -110,9 +110,13 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     ("arguments", "message"),
     [
         (["--seeds", "0"], "--seeds: '0': a whole number of 1 or more"),
-        (["--scale", "2"], "--scale 2: above 0 and up to 1"),
+        (["--scale", "2"], "argument --scale: '2': a number above 0, up to 1"),
         (["--others", "fp64"], "'fp64': one of fp32"),
         (["--others", "low-rank-0"], "'low-rank-0': one of fp32"),
+        (["--others", "thc:bits=99"], "argument --others: thc with codes of 99 bits"),
+        (["--others", "fp32,two-shot:bits=5"], "argument --others: two-shot with codes of 5 bits"),
+        (["--codec", "low-rank-8:bits=99"], "argument --codec: thc with codes of 99 bits"),
+        (["--codec", "two-shot"], "argument --codec: codec two-shot: its ranks add up"),
         (["--rate", "fast"], "'fast' is no rate"),
     ],
 )
@@ -126,9 +130,13 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
         ("low-rank-8", 8, "thc"),
         ("low-rank-16:result_bits=8", 16, "thc:result_bits=8"),
         ("thc:bits=2", None, "thc:bits=2"),
+        ("uhc", None, "uhc"),
+        ("lossless", None, "lossless"),
     ],
 )
 def test_schemes_that_switches_sum(scheme: str, rank: int | None, codec: str) -> None:
     assert (low_rank_of(scheme), codec_of(scheme), is_ours(scheme)) == (rank, codec, True)
     assert accuracy_bench.scheme(scheme) == accuracy_bench.own_scheme(scheme) == scheme
-    assert not is_ours("powersgd")
+    for other in ("powersgd", "thc-ps", "two-shot", "two-shot:bits=8", "fp32"):
+        assert accuracy_bench.scheme(other) == other
+        assert not is_ours(other)

@@ -104,6 +104,7 @@ def test_without_a_gpu_there_is_none_to_compute_on(
     ("arguments", "message"),
     [
         (["--schemes", "fp64"], "'fp64': one of fp32"),
+        (["--schemes", "fp32,thc:bits=99"], "argument --schemes: thc with codes of 99 bits"),
         (["--placement", "moon"], "'moon': one of fabric"),
         (["--time", "10"], "'10' is no time"),
     ],
@@ -115,7 +116,7 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 @pytest.mark.system
 @pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 def test_steps_are_counted_by_their_time_and_agents_tell_their_parts() -> None:
-    schemes = ("fp32", "bf16", "powersgd-4", "thc", "low-rank-4")
+    schemes = ("fp32", "bf16", "powersgd-4", "thc", "low-rank-4", "uhc", "lossless", "two-shot")
     course = Course("cnn", 0, 4, 0, {"200mbit": 1}, schemes, seconds=0.1)
     found = measure_apart(train_all, Trainings(2, course, (1,)), lambda *_: None)
     assert [run["scheme"] for run in found] == list(schemes)
