@@ -37,8 +37,8 @@ _types: Any = _numba.types
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Numbers(Protocol):
-    """Integers in memory, as the loop has them at a pointer. Nothing checks an index."""
+class Pointer(Protocol):
+    """A pointer to integers in memory, as the loop has it. Nothing checks an index."""
 
     def __getitem__(self, index: int) -> int: ...
 
@@ -69,26 +69,26 @@ _ppoll: Callable[[int, int, int, int], int] = _types.ExternalFunction(
 _clock_gettime: Callable[[int, int], int] = _types.ExternalFunction(
     "clock_gettime", _types.intc(_types.intc, _types.intp)
 )
-_errno: Callable[[], Numbers] = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
+_errno: Callable[[], Pointer] = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
 
 
 class Memory(NamedTuple):
     """Pointers to the arrays of `udp_layout`, of the engine, and of the frames of one train."""
 
-    loop: Numbers
-    control: Numbers  # of the engine, see `native.memory_layout`
-    socket: Numbers
-    socket_bytes: Numbers  # the same memory
-    egress: Numbers
-    groups: Numbers
-    parts: Numbers
-    sizes: Numbers
-    offsets: Numbers  # of the train's frames
-    lengths: Numbers
-    ports: Numbers
-    out_ports: Numbers
-    out_lengths: Numbers
-    out: Numbers
+    loop: Pointer
+    control: Pointer  # of the engine, see `native.memory_layout`
+    socket: Pointer
+    socket_bytes: Pointer  # the same memory
+    egress: Pointer
+    groups: Pointer
+    parts: Pointer
+    sizes: Pointer
+    offsets: Pointer  # of the train's frames
+    lengths: Pointer
+    ports: Pointer
+    out_ports: Pointer
+    out_lengths: Pointer
+    out: Pointer
 
 
 _BYTES = ("socket_bytes", "out")
@@ -116,20 +116,20 @@ def _part(function: F) -> F:
 
 
 @_part
-def _get(data: Numbers, place: int) -> int:
+def _get(data: Pointer, place: int) -> int:
     """Return two bytes as a number."""
     return data[place] * 256 + data[place + 1]
 
 
 @_part
-def _put(data: Numbers, place: int, value: int) -> None:
+def _put(data: Pointer, place: int, value: int) -> None:
     """Write a number as two bytes."""
     data[place] = (value >> 8) & 255
     data[place + 1] = value & 255
 
 
 @_part
-def _sum(data: Numbers, first: int) -> int:
+def _sum(data: Pointer, first: int) -> int:
     """Return the sum of the ten words of an IPv4 header."""
     total = 0
     for place in range(first, first + IPV4_BYTES, 2):
@@ -191,7 +191,7 @@ def _receive(m: Memory) -> int:
 
 
 @_part
-def _is_plain(out: Numbers, first: int, length: int) -> bool:
+def _is_plain(out: Pointer, first: int, length: int) -> bool:
     """Return whether `udp_frames.strip` takes a frame, and it has neither IPv4 options nor a UDP checksum."""
     ip, udp = first + _IP, first + _UDP
     # These tests are those of `udp_frames.strip`, so that both ways send and count the same frames.
@@ -410,9 +410,9 @@ def _serve(m: Memory) -> None:
 
 
 def serve(
-    loop: Numbers, control: Numbers, socket: Numbers, socket_bytes: Numbers, egress: Numbers, groups: Numbers,
-    parts: Numbers, sizes: Numbers, offsets: Numbers, lengths: Numbers, ports: Numbers, out_ports: Numbers,
-    out_lengths: Numbers, out: Numbers,
+    loop: Pointer, control: Pointer, socket: Pointer, socket_bytes: Pointer, egress: Pointer, groups: Pointer,
+    parts: Pointer, sizes: Pointer, offsets: Pointer, lengths: Pointer, ports: Pointer, out_ports: Pointer,
+    out_lengths: Pointer, out: Pointer,
 ) -> None:  # fmt: skip
     """Carry frames until LIMIT have come, one is not plain, or none waits. The arguments are those of `Memory`.
 
