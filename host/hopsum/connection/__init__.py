@@ -121,10 +121,10 @@ def _meeting(patience: tuple[float, str], what: str, group: Any = None, failure:
     # The file of the URL says what is missing.
     try:
         from hopsum.connection.rank_store import meet_all_ranks
-        from hopsum.hosts.meeting import Patience
+        from hopsum.hosts.meeting import WaitLimit
     except ModuleNotFoundError:
         return None
-    return meet_all_ranks(Patience(*patience), what, group, failure)
+    return meet_all_ranks(WaitLimit(*patience), what, group, failure)
 
 
 def _tell_ranks(error: ConfigError, group: Any) -> None:

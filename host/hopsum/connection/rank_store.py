@@ -35,7 +35,7 @@ from hopsum.hosts.meeting import (
     KeyValueStore,
     Meeting,
     MeetingError,
-    Patience,
+    WaitLimit,
     await_ranks,
     failures_key,
     store_answers,
@@ -72,7 +72,7 @@ class RankStore:
             sets them; the store does not answer, or some rank does not come.
     """
 
-    def __init__(self, patience: Patience, what: str = "hosts://", group: Any = None, failure: str = "") -> None:
+    def __init__(self, patience: WaitLimit, what: str = "hosts://", group: Any = None, failure: str = "") -> None:
         self.rank, self.workers, self._store = _find(patience.wait_s, what)
         if group is not None:
             # The other ranks need not open anything: nobody waits for them.
@@ -104,7 +104,7 @@ class RankStore:
             self.put("hopsum/round", json.dumps(heard))
 
 
-def meet_all_ranks(patience: Patience, what: str, group: Any = None, failure: str = "") -> Meeting | None:
+def meet_all_ranks(patience: WaitLimit, what: str, group: Any = None, failure: str = "") -> Meeting | None:
     """Return the meeting of all ranks that open `what`, None for collective:// without a process group.
 
     Args:
@@ -119,7 +119,7 @@ def meet_all_ranks(patience: Patience, what: str, group: Any = None, failure: st
     if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
         return None
     if patience.setting == "deadline_s" and (timeout_s := _group_timeout_s(group)) > max(patience.wait_s, _GLOO_S):
-        patience = Patience(timeout_s, "the process group's timeout")
+        patience = WaitLimit(timeout_s, "the process group's timeout")
     store = RankStore(patience, what, group, failure)
     return Meeting(
         store, f"{store.name}/all", store.rank, store.workers, patience.wait_s, what, setting=patience.setting
@@ -136,7 +136,7 @@ def _group_timeout_s(group: Any) -> float:
 
 
 def agree_on_round(
-    store: KeyValueStore, rank: int, workers: int, patience: Patience, what: str, failure: str = ""
+    store: KeyValueStore, rank: int, workers: int, patience: WaitLimit, what: str, failure: str = ""
 ) -> str:
     """Return a name that these ranks have in common, and that no ranks before them had.
 

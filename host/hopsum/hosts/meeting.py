@@ -62,7 +62,7 @@ def store_answers(what: str, topic: str) -> Iterator[None]:
         raise MeetingError(f"{what}: torch's store does not answer any more ({topic}): {error}") from error
 
 
-class Patience(NamedTuple):
+class WaitLimit(NamedTuple):
     """The time for ranks that have not come, and the name of the setting that says it."""
 
     wait_s: float
@@ -75,7 +75,7 @@ def await_ranks(
     topic: str,
     rank: int,
     workers: int,
-    patience: Patience,
+    patience: WaitLimit,
     missing: Callable[[], Sequence[int]] | None = None,
 ) -> None:
     """Call `look` until nothing is missing. Raises MeetingError after a time, and names the missing ranks every minute.
@@ -105,7 +105,7 @@ def await_ranks(
         time.sleep(min(max(waited_s / 10, _LOOK_AGAIN_S), _LOOK_SELDOM_S, left_s))
 
 
-def _advice(workers: int, patience: Patience) -> str:
+def _advice(workers: int, patience: WaitLimit) -> str:
     if not patience.setting:
         return "They had come: see whether their processes still run, and at what"
     return (
@@ -142,7 +142,7 @@ class Meeting:
         setting: str = "membership_wait_s",
     ) -> None:
         self.store, self._name, self.rank, self.workers = store, name, rank, workers
-        self._patience = Patience(wait_s, setting)
+        self._patience = WaitLimit(wait_s, setting)
         self._what, self._ranks, self._has_all = what, range(workers) if ranks is None else ranks, ranks is None
         self.absent: Collection[int] = ()
         """Ranks that are lost: nobody waits until they have left."""
@@ -267,7 +267,7 @@ class Meeting:
 
         patience = self._patience
         if topic != COMING and patience.wait_s > STEP_S:
-            patience = Patience(STEP_S, "")
+            patience = WaitLimit(STEP_S, "")
         elif topic == COMING and self.rank:
             # Rank 0 waits for them too, and knows who has come: its error is the one that all shall have.
             patience = patience._replace(wait_s=patience.wait_s + 4 * _LOOK_SELDOM_S)

@@ -20,7 +20,7 @@ from hopsum.config import ConfigError
 from hopsum.connection import rank_store
 from hopsum.connection.rank_store import RankStore, agree_on_round
 from hopsum.hosts import meeting
-from hopsum.hosts.meeting import COMING, Meeting, Patience
+from hopsum.hosts.meeting import COMING, Meeting, WaitLimit
 from hopsum_topologies.star import Star
 
 from ...support.printed import parse_printed
@@ -38,7 +38,7 @@ def agree(store: Store, workers: int) -> list[str]:
     """Return what each rank takes as the name of its round. Rank 0 comes last."""
     with ThreadPoolExecutor(workers) as pool:
         return list(
-            pool.map(lambda rank: agree_on_round(store, rank, workers, Patience(60), "x"), reversed(range(workers)))
+            pool.map(lambda rank: agree_on_round(store, rank, workers, WaitLimit(60), "x"), reversed(range(workers)))
         )
 
 
@@ -67,7 +67,7 @@ def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_
         store = Store()
         agree(store, 3)
         with pytest.raises(ConfigError, match=rf"x: rank {rank} has not heard of ranks {missing} within 0.2 s"):
-            agree_on_round(store, rank, 3, Patience(0.2), "x")
+            agree_on_round(store, rank, 3, WaitLimit(0.2), "x")
         # Processes of the next round were started after that, and take it for what it is.
         with monkeypatch.context() as later:
             later.setattr(rank_store, "_started_at", lambda: inf)
@@ -77,7 +77,7 @@ def test_a_rank_of_the_round_before_is_not_waited_for_in_vain_and_not_taken_for_
 def given_up(store: Store, rank: int) -> str:
     """Let a rank come in vain, and return its words."""
     with pytest.raises(ConfigError, match="has not heard of") as told:
-        agree_on_round(store, rank, 2, Patience(0.2, "deadline_s"), "x")
+        agree_on_round(store, rank, 2, WaitLimit(0.2, "deadline_s"), "x")
     return str(told.value)
 
 
@@ -88,7 +88,7 @@ def test_a_rank_that_comes_late_hears_at_once_that_the_others_have_given_up(monk
         told = given_up(store, first)
         assert told.endswith("at the same point of the program, or wait longer (deadline_s)")
         with pytest.raises(ConfigError, match="has not heard of") as heard:
-            agree_on_round(store, later, 2, Patience(600), "x")
+            agree_on_round(store, later, 2, WaitLimit(600), "x")
         assert str(heard.value) == f"x: rank {first}: {told.removeprefix('x: ')}"
         # What was heard is heard once: both may try again.
         assert len(set(agree(store, 2))) == 1
@@ -102,14 +102,14 @@ def test_a_process_group_with_a_longer_timeout_than_torchs_own_is_waited_for_as_
 ) -> None:
     asked: list[float] = []
 
-    def open_store(patience: Patience, *_: object) -> None:
+    def open_store(patience: WaitLimit, *_: object) -> None:
         asked.append(patience.wait_s)
         raise ConfigError("as far as it goes here")
 
     monkeypatch.setattr(rank_store, "_group_timeout_s", lambda _: timeout_s)
     monkeypatch.setattr(rank_store, "RankStore", open_store)
     with pytest.raises(ConfigError, match="as far as it goes"):
-        rank_store.meet_all_ranks(Patience(deadline_s, "deadline_s"), "hosts://")
+        rank_store.meet_all_ranks(WaitLimit(deadline_s, "deadline_s"), "hosts://")
     assert asked == [waits_s]
 
 
@@ -117,15 +117,15 @@ def test_ranks_that_have_come_hear_of_a_failure_while_others_are_waited_for() ->
     store = Store()
 
     def fail() -> None:
-        name = agree_on_round(store, 1, 3, Patience(600), "x")
+        name = agree_on_round(store, 1, 3, WaitLimit(600), "x")
         Meeting(store, f"{name}/all", 1, 3, 0).fail(ConfigError("no such codec"))
 
     def wait() -> None:
-        name = agree_on_round(store, 2, 3, Patience(600), "x")
+        name = agree_on_round(store, 2, 3, WaitLimit(600), "x")
         Meeting(store, f"{name}/all", 2, 3, 600, "x").exchange(COMING, lambda: None)
 
     def come() -> None:
-        agree_on_round(store, 0, 4, Patience(600), "x")
+        agree_on_round(store, 0, 4, WaitLimit(600), "x")
 
     with ThreadPoolExecutor(3) as pool:
         found = [each.exception() for each in [pool.submit(each) for each in (come, fail, wait)]]
@@ -142,7 +142,7 @@ def test_a_rank_that_is_started_again_finds_its_round_and_no_other(monkeypatch: 
     (store.name,) = set(agree(values, 3))
 
     def again() -> str:
-        return agree_on_round(values, 2, 3, Patience(0.5), "x")
+        return agree_on_round(values, 2, 3, WaitLimit(0.5), "x")
 
     with pytest.raises(ConfigError, match="rank 2 has not heard of ranks 0"):
         again()

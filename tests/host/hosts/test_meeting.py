@@ -29,7 +29,7 @@ from hopsum.hosts import job_over_hosts
 from hopsum.hosts import meeting as meeting_module
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
-from hopsum.hosts.meeting import COMING, Meeting, MeetingError, Patience
+from hopsum.hosts.meeting import COMING, Meeting, MeetingError, WaitLimit
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerError
@@ -194,7 +194,7 @@ def test_the_ranks_of_each_process_group_meet_by_themselves(monkeypatch: pytest.
 
     def meet(rank: int) -> Any:
         numbers.rank = rank
-        meeting = rank_store.meet_all_ranks(Patience(60), "hosts://", [rank % 2, rank % 2 + 2])
+        meeting = rank_store.meet_all_ranks(WaitLimit(60), "hosts://", [rank % 2, rank % 2 + 2])
         return meeting, meeting.exchange("x", lambda: rank)
 
     with ThreadPoolExecutor(4) as pool:
