@@ -10,7 +10,6 @@ finds the cache filled.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec.backends import COMPILED_VARIABLE, compiled_is_wanted
+from hopsum_base.linux import why_not_here
 
 WAIT: Final = "wait"
 """The value of HOPSUM_COMPILED with which a program waits for all machine code before its first sum."""
@@ -36,7 +36,9 @@ _log: Final = logging.getLogger(__name__)
 
 def may_come_later() -> bool:
     """Say whether the program may begin without machine code, and takes it later."""
-    return compiled_is_wanted() and os.environ.get(COMPILED_VARIABLE) != WAIT and find_spec("numba") is not None
+    if not compiled_is_wanted() or os.environ.get(COMPILED_VARIABLE) == WAIT or why_not_here():
+        return False
+    return find_spec("numba") is not None
 
 
 class _Work(NamedTuple):
@@ -108,6 +110,8 @@ def _run_child(work: _Work) -> None:
 
 
 def _main() -> None:
+    import fcntl  # here: Windows has none, and begins with what it compiles itself
+
     function, arguments = sys.argv[1:]
     module, _, name = function.partition(":")
     os.nice(_NICE)
