@@ -39,7 +39,11 @@ R = TypeVar("R", bound=Record)
 
 
 def record(cls: type[R]) -> type[R]:
-    """Make a struct of a class whose annotations are the types above, or other records. It needs `__slots__ = ()`."""
+    """Class decorator: give a subclass of `Record` the C fields of its annotations, and return it.
+
+    An annotation is one of Int64, UInt64, Int32, Int16, Float64, Bool and Address, or another record. The class needs
+    `__slots__ = ()`.
+    """
     hints = get_type_hints(cls, include_extras=True)
     fields = [(name, *getattr(hint, "__metadata__", (hint,))) for name, hint in hints.items()]
     given: Any = cls

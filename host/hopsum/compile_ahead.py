@@ -59,7 +59,8 @@ def compile_ahead(function: str, arguments: dict[str, Any], then: Callable[[], N
     Args:
         function: as MODULE:FUNCTION.
         arguments: its keyword arguments, of the types that JSON has.
-        then: called in another thread once the cache is filled. What it raises is logged, and nothing changes.
+        then: called in another thread once the cache is filled, and not where the child fails. What it raises is
+            logged, and nothing changes.
         what: the work in words, for the log.
     """
     global _is_working

@@ -111,11 +111,11 @@ class SumOrder:
         self._waiting.put(call)
 
     def group_start(self) -> None:
-        """Begin a group of all-reduces, see `Communicator.group_start`."""
+        """Begin a group of all-reduces when its turn comes. Groups of several hooks share one of the communicator."""
         self._waiting.put(partial(self._count_groups, 1))
 
     def group_end(self) -> None:
-        """End the group that was started last."""
+        """End this hook's group when its turn comes. The last one ends that of the communicator."""
         self._waiting.put(partial(self._count_groups, -1))
 
     def reserve(self, begin: Callable[[], object]) -> None:

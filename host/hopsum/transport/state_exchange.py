@@ -109,7 +109,7 @@ class StateExchange:
         self._channel.send_all([(message.sender, answer) for answer in answers])
 
     def end_fetch(self, why: str) -> None:
-        """Let nobody wait for a state any more: rank N `why`. For good."""
+        """End the `fetch` in progress, and refuse all later ones: they raise HopsumError "rank N `why`"."""
         with self._changed:
             self._over = self._over or why
             self._changed.notify_all()
@@ -203,7 +203,7 @@ class TransferMonitor:
         return True
 
     def over(self, size: int) -> bool:
-        """Write that all is here where other lines were written. Return whether they were."""
+        """Log the end of a transfer if its progress was logged. Return whether it was."""
         if self._said:
             _log.warning("%s has the state, %d bytes, after %.1f s", self._who, size, time.monotonic() - self._began)
         return self._said

@@ -39,7 +39,7 @@ from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
-from hopsum.transport.worker_loop import WorkerLoop, is_compiled_later, worker_loop
+from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
 from hopsum_wire import Drop, WireError
 
 # A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
@@ -66,7 +66,7 @@ class Transport:
         if any(shard.lock is not self._lock for shard in self.shards):
             raise ValueError("the shards of a transport have one lock")
         self._loop = self._make_loop()
-        self._loop_comes = self._loop is None and is_compiled_later()
+        self._loop_comes = self._loop is None and is_being_compiled()
         self._window = sum(worker.membership.slots for worker in self._workers)
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
@@ -204,7 +204,7 @@ class Transport:
         Raises:
             HopsumError: a side channel has ended. Its cause is attached.
         """
-        if self._loop_comes and not is_compiled_later():
+        if self._loop_comes and not is_being_compiled():
             self._loop, self._loop_comes = self._make_loop(), False
         shards, workers, loop = self.shards, self._workers, self._loop
         # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.

@@ -366,7 +366,8 @@ class WorkerLoop:
 def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
     """Return a loop for a worker whose shards have these links and slots.
 
-    None where there is none: another link than UDP, or no machine code here.
+    None: another link than UDP, no machine code here, or not yet. Then a child process compiles it, see
+    `is_being_compiled`.
     """
     sockets = [(link, slots) for link, slots in ends if isinstance(link, UdpLink)]
     kernel = _kernel_at_once() if len(sockets) == len(ends) else None
@@ -374,18 +375,21 @@ def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
 
 
 _ahead: Final = threading.Lock()
-"""Held from the moment at which another process was asked to compile the kernel, until it has."""
+"""Held from the moment at which a child process was asked to compile the kernel until it has; for good if it fails."""
 
 
-def is_compiled_later() -> bool:
-    """Say whether there is no machine code yet, and there will be: `worker_loop` then returns a loop."""
+def is_being_compiled() -> bool:
+    """Say whether a child process compiles the loop. `worker_loop` returns None meanwhile: ask it again afterwards.
+
+    Where the child fails this stays true, so that no other one is started.
+    """
     return _ahead.locked()
 
 
 def _kernel_at_once() -> Any | None:
     """Return the module `worker_kernel` with its machine code if it is there now.
 
-    None where there is none, or not yet: then another process compiles it (`is_compiled_later`).
+    None where there is none, or not yet: then another process compiles it (`is_being_compiled`).
     """
     if not may_come_later():
         return compiled_kernel()
