@@ -289,8 +289,7 @@ def _read(tensor: Any, out: Any) -> _Call:
 
 
 def _write(mean: Floats, like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
-    with np.errstate(all="ignore"):
-        made = mean.reshape(like.shape).astype(like.dtype, copy=False)
+    made = mean.reshape(like.shape).astype(like.dtype, copy=False)
     if out is None:
         return made
     out[...] = made

@@ -31,6 +31,7 @@ from hopsum.codec.backends.jit import (
     kernel,
     octets_at,
     record_at,
+    record_in,
     types,
     u64,
 )
@@ -57,7 +58,6 @@ from hopsum.transport.worker_layout import (
     ShardState,
     VectorState,
 )
-from hopsum_base.records import record_bytes
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _EAGAIN, _EINTR = errno.EAGAIN, errno.EINTR
@@ -73,45 +73,9 @@ _errno = types.ExternalFunction("__errno_location", types.CPointer(types.int32)(
 
 # Records and pointers, not arrays: numba counts the references of an array at each call of a part, which takes longer
 # than the part.
-loop_at = record_at(LoopState)
-_shard_at, _reduce_at, _vector_at = record_at(ShardState), record_at(ReduceState), record_at(VectorState)
-_polls_at, _iovector_at, _run_at = record_at(ShardPolls), record_at(IoVector), record_at(ChunkRun)
-_SHARD_BYTES, _REDUCE_BYTES, _VECTOR_BYTES = (
-    record_bytes(ShardState),
-    record_bytes(ReduceState),
-    record_bytes(VectorState),
-)
-_POLLS_BYTES, _IOVECTOR_BYTES = record_bytes(ShardPolls), record_bytes(IoVector)
-
-
-@inner
-def shard_of(loop: LoopState, index: int) -> ShardState:
-    """Return a shard's state."""
-    return _shard_at(loop.shards + index * _SHARD_BYTES)
-
-
-@inner
-def _reduce_of(shard: ShardState, row: int) -> ReduceState:
-    """Return an all-reduce in progress at a shard."""
-    return _reduce_at(shard.reduces + row * _REDUCE_BYTES)
-
-
-@inner
-def _vector_of(loop: LoopState, row: int) -> VectorState:
-    """Return a vector in progress."""
-    return _vector_at(loop.vectors + row * _VECTOR_BYTES)
-
-
-@inner
-def _polls_of(loop: LoopState, index: int) -> ShardPolls:
-    """Return what a shard waits for."""
-    return _polls_at(loop.polls + index * _POLLS_BYTES)
-
-
-@inner
-def _iovector_of(shard: ShardState, number: int) -> IoVector:
-    """Return one of the vectors of a send."""
-    return _iovector_at(shard.vectors + number * _IOVECTOR_BYTES)
+loop_at, _run_at = record_at(LoopState), record_at(ChunkRun)
+shard_in, _polls_in, _vector_in = record_in(ShardState), record_in(ShardPolls), record_in(VectorState)
+_reduce_in, _iovector_in = record_in(ReduceState), record_in(IoVector)
 
 
 @inner
@@ -126,7 +90,7 @@ def _swapped32(value: int) -> int:
 def _find(shard: ShardState, position: int) -> int:
     """Return the row of the all-reduce that has a position, -1 if none has (`StreamState.find`)."""
     for row in range(shard.reduce_count):
-        reduce = _reduce_of(shard, row)
+        reduce = _reduce_in(shard.reduces, row)
         if reduce.first <= position < reduce.end:
             return row
     return -1
@@ -138,7 +102,7 @@ def _is_held(loop: LoopState, shard: ShardState, position: int) -> bool:
     row = _find(shard, position)
     if row < 0:
         return position < shard.stream_end
-    reduce = _reduce_of(shard, row)
+    reduce = _reduce_in(shard.reduces, row)
     return octets_at(reduce.held)[(position - reduce.first) * loop.shard_count] != 0
 
 
@@ -225,7 +189,7 @@ def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) 
     # Only the result that its slot waits for is plain. Early ones and copies go to the Python worker.
     if row < 0 or integers_at(shard.open_position)[slot] != position:
         return -1
-    reduce = _reduce_of(shard, row)
+    reduce = _reduce_in(shard.reduces, row)
     if size != reduce.result_bytes + HOPSUM_BYTES:
         return -1
     pattern = bits_at(shard.patterns + row * 16 * HEADER_WORDS)
@@ -244,7 +208,7 @@ def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) 
     bits_at(reduce.contributors)[index] = contributors
     octets_at(reduce.held)[index] = 1
     reduce.missing -= 1
-    _vector_of(loop, reduce.vector).missing -= 1
+    _vector_in(loop.vectors, reduce.vector).missing -= 1
     shard.results += 1
     _settle(shard, slot, position)
     _open_next(loop, shard, slot, position)
@@ -336,7 +300,7 @@ def _collect(shard: ShardState) -> int:
         if row < 0 or integers_at(shard.open)[position % shard.slots] != position:
             shard.pending_first += 1
             continue
-        reduce = _reduce_of(shard, row)
+        reduce = _reduce_in(shard.reduces, row)
         # The kernel takes 64 segments and 64 KB in one send with UDP_SEGMENT.
         most = min(SEGMENTS_MAX, GSO_BYTES_MAX // reduce.update_bytes) if shard.gso else 1
         if count > 0 and (reduce.update_bytes != size or count >= most):
@@ -345,9 +309,9 @@ def _collect(shard: ShardState) -> int:
         address = reduce.datagrams + (position - reduce.first) * size
         # Neighbours in the stream are neighbours in memory: a batch is mostly one vector.
         if count > 0 and end_at == address:
-            _iovector_of(shard, used - 1).bytes += size
+            _iovector_in(shard.vectors, used - 1).bytes += size
         else:
-            vector = _iovector_of(shard, used)
+            vector = _iovector_in(shard.vectors, used)
             vector.address, vector.bytes = address, size
             used += 1
         end_at = address + size
@@ -384,7 +348,7 @@ def _send_pending(loop: LoopState, shard: ShardState) -> None:
 def _open_ready(shard: ShardState) -> None:
     """Open the chunks that got payloads, in the order of the stream (`StreamState.release`)."""
     for row in range(shard.reduce_count):
-        reduce = _reduce_of(shard, row)
+        reduce = _reduce_in(shard.reduces, row)
         ready = reduce.first + reduce.ready
         if shard.open_end < ready:
             if not reduce.may_open:  # R2
@@ -402,13 +366,13 @@ def _open_ready(shard: ShardState) -> None:
 @inner
 def _hand_out(loop: LoopState, number: int, made: int, end: int) -> None:
     """Put the payloads of a vector's chunks from `made` on into the datagrams of their shards, and open them."""
-    shards, vector = loop.shard_count, _vector_of(loop, number)
+    shards, vector = loop.shard_count, _vector_in(loop.vectors, number)
     for index in range(shards):
-        shard = shard_of(loop, index)
+        shard = shard_in(loop.shards, index)
         row = integers_at(loop.rows)[number * shards + index]
         if row == NO_ROW:
             continue
-        reduce = _reduce_of(shard, row)
+        reduce = _reduce_in(shard.reduces, row)
         payload_bytes = reduce.update_bytes - HOPSUM_BYTES
         # Chunk c of the vector is chunk c // shards of shard c mod shards.
         for place in range((made - index + shards - 1) // shards, (end - index + shards - 1) // shards):
@@ -425,7 +389,7 @@ def _begin(loop: LoopState, vector: VectorState) -> bool:
     if vector.begin == 0:
         return True
     for row in range(vector.ranges_first, vector.ranges_end):
-        if _vector_of(loop, row).missing > 0:
+        if _vector_in(loop.vectors, row).missing > 0:
             return False
     sums = (vector.first_sums, vector.rest_sums)
     call_at(vector.begin, (vector.codec, vector.ranges_sent, vector.lanes_before, *sums))
@@ -442,7 +406,7 @@ def _begin(loop: LoopState, vector: VectorState) -> bool:
 def encode_batch(loop: LoopState) -> bool:
     """Make the next payloads of a vector, unless the network has enough of them. Say whether any were made."""
     for number in range(loop.vector_count):
-        vector = _vector_of(loop, number)
+        vector = _vector_in(loop.vectors, number)
         made = vector.encoded
         if made < vector.chunks:
             # A window ahead of what is here keeps the network busy. More would keep the caller from its messages.
@@ -494,7 +458,7 @@ def _decode_batch(loop: LoopState, vector: VectorState) -> bool:
 def decode_any(loop: LoopState) -> bool:
     """Decode a batch of some vector. Say whether there was one."""
     for number in range(loop.vector_count):  # noqa: SIM110  (numba compiles no generator here)
-        if _decode_batch(loop, _vector_of(loop, number)):
+        if _decode_batch(loop, _vector_in(loop.vectors, number)):
             return True
     return False
 
@@ -512,8 +476,8 @@ def _receive_results(loop: LoopState, shard: ShardState) -> None:
             shard.ended = loop.stop = STOP_REST
             return
         shard.rest += given
-        reduce = _reduce_of(shard, row)
-        vector = _vector_of(loop, reduce.vector)
+        reduce = _reduce_in(shard.reduces, row)
+        vector = _vector_in(loop.vectors, reduce.vector)
         if vector.missing == 0 and not vector.is_ranges:
             loop.stop = STOP_DONE
             return
@@ -559,7 +523,7 @@ def _wait(loop: LoopState) -> None:
     """
     limit_at, on_the_way, window = inf, i64(0), i64(0)
     for index in range(loop.shard_count):
-        shard, polls = shard_of(loop, index), _polls_of(loop, index)
+        shard, polls = shard_in(loop.shards, index), _polls_in(loop.polls, index)
         limit_at = min(limit_at, shard.limit_at)
         on_the_way += shard.on_the_way
         window += shard.window
@@ -567,7 +531,7 @@ def _wait(loop: LoopState) -> None:
         polls.socket.events = i16(_POLLIN | _POLLOUT if shard.is_blocked else _POLLIN)
         polls.waker.events = i16(_POLLIN)
         polls.socket.revents = polls.waker.revents = i16(0)
-    first = shard_of(loop, 0)
+    first = shard_in(loop.shards, 0)
     left_s = limit_at - _now(first)
     # An idle network costs more than a caller who has to wait for a batch.
     may_work = left_s > 0 or on_the_way < min(loop.batch_chunks, window)
@@ -589,7 +553,7 @@ def _wait(loop: LoopState) -> None:
     elif ready == 0 and not has_worked and limit_at <= _now(first):
         loop.stop = STOP_TIME
     for index in range(loop.shard_count):
-        shard, polls = shard_of(loop, index), _polls_of(loop, index)
+        shard, polls = shard_in(loop.shards, index), _polls_in(loop.polls, index)
         if polls.waker.revents != 0:
             loop.stop = STOP_WOKEN
         if polls.socket.revents & _POLLOUT:
@@ -627,7 +591,7 @@ def reset(loop: LoopState) -> None:
     """Forget what the last call has left behind."""
     loop.stop = 0
     for index in range(loop.shard_count):
-        shard = shard_of(loop, index)
+        shard = shard_in(loop.shards, index)
         shard.ended = shard.errno = 0
         shard.is_blocked = shard.is_empty = False
         shard.fresh_count = shard.pending_first = shard.pending_end = 0
@@ -646,12 +610,12 @@ def _serve(loop: LoopState) -> None:
     while loop.stop == 0:
         has_done = False
         for index in range(loop.shard_count):
-            if loop.stop == 0 and _turn(loop, shard_of(loop, index)):
+            if loop.stop == 0 and _turn(loop, shard_in(loop.shards, index)):
                 has_done = True
         if not has_done and loop.stop == 0:
             _wait(loop)
     for index in range(loop.shard_count):
-        shard = shard_of(loop, index)
+        shard = shard_in(loop.shards, index)
         # What was made in the last moment, or let out by the last batch, does not wait for the caller.
         if shard.has_work and shard.rest == shard.received:
             shard.now = _now(shard)
@@ -660,7 +624,7 @@ def _serve(loop: LoopState) -> None:
             _send_pending(loop, shard)
     # Nor does a vector whose last sum is here for another call.
     for number in range(loop.vector_count):
-        vector = _vector_of(loop, number)
+        vector = _vector_in(loop.vectors, number)
         if vector.missing == 0:
             while _decode_batch(loop, vector):
                 pass

@@ -55,7 +55,7 @@ def handle_batch(address: int) -> None:
     """Do what the kernel does after a receive."""
     loop = loop_at(address)
     worker_kernel.reset(loop)
-    worker_kernel.handle_batch(loop, worker_kernel.shard_of(loop, 0))
+    worker_kernel.handle_batch(loop, worker_kernel.shard_in(loop.shards, 0))
 
 
 @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
@@ -64,7 +64,7 @@ def use_time(address: int) -> None:
     loop = loop_at(address)
     worker_kernel.reset(loop)
     if worker_kernel.encode_batch(loop):
-        worker_kernel.choose(worker_kernel.shard_of(loop, 0))
+        worker_kernel.choose(worker_kernel.shard_in(loop.shards, 0))
     else:
         worker_kernel.decode_any(loop)
 

@@ -23,7 +23,7 @@ from numba.np import arrayobj
 
 from hopsum.codec.backends import NotCompiledError, is_only_cached
 from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value
-from hopsum_base.records import R, record_dtype
+from hopsum_base.records import R, record_bytes, record_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
@@ -291,6 +291,23 @@ def record_at(cls: type[R]) -> Callable[[int], R]:
         return found(types.int64), generate
 
     given: Callable[[int], R] = at
+    return given
+
+
+def record_in(cls: type[R]) -> Callable[[int, int], R]:
+    """Return an intrinsic that finds one of such records, which lie one behind the other from an address on."""
+    found, size = _numba.from_dtype(record_dtype(cls)), record_bytes(cls)
+
+    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+    def at(_: Context, first: Kind, index: Kind) -> Made:
+        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
+            before = builder.mul(arguments[1], context.get_constant(types.int64, size))
+            address = builder.add(arguments[0], before)
+            return builder.inttoptr(address, context.get_value_type(signature.return_type))
+
+        return found(types.int64, types.int64), generate
+
+    given: Callable[[int, int], R] = at
     return given
 
 
