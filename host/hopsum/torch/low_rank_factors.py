@@ -30,9 +30,11 @@ import torch
 
 from hopsum.agent import AllReduceResult, Communicator, MismatchError
 from hopsum.codec import CodecError, CollectiveError, ErrorFeedback, NonFiniteError
+from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import NO_MEAN_HINT, Floats, nonfinite_error
 from hopsum.codec.low_rank import load_factor_kernels, orthonormal, random_columns
+from hopsum.compile_ahead import compile_ahead, may_come_later
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals, own_names
@@ -123,9 +125,23 @@ class Factors:
         Args:
             low_rank: of the factors; None: there are none, and no kernel is compiled.
         """
-        self.kernels = FactorKernels() if low_rank is None else load_factor_kernels()
         self._decoded: dict[str, Floats] = {}
         self._starts: dict[str, Start] = {}
+        self.kernels = FactorKernels()
+        """numpy's where numba's cache lacks the others, until another process has compiled them. Bytes are equal."""
+        if low_rank is None:
+            return
+        if not may_come_later():
+            self._load()
+            return
+        try:
+            with only_cached():
+                self._load()
+        except NotCompiledError:
+            compile_ahead("hopsum.codec.low_rank:load_factor_kernels", {}, self._load, "factors of low rank")
+
+    def _load(self) -> None:
+        self.kernels = load_factor_kernels()
 
     def start(self, name: str, rank: int, columns: int) -> Start:
         """Return what a matrix's step begins with: the same object until `put`."""

@@ -6,9 +6,12 @@ Books balance: the sum of the ranks' gradients = ranks * the means that were app
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -609,6 +612,32 @@ def test_the_setting_in_the_environment(stack: ExitStack, monkeypatch: pytest.Mo
         monkeypatch.setenv("HOPSUM_LOW_RANK", text)
         with pytest.raises(ConfigError, match=r"HOPSUM_LOW_RANK.*integer of 1 or more"):
             HopsumState(comm, nn.Linear(64, 64))
+
+
+KERNELS = """
+import sys, time
+from hopsum.torch.low_rank_factors import Factors
+
+factors = Factors(8)
+assert factors.kernels.name == sys.argv[1], factors.kernels.name
+start = factors.start("weight", 8, 300)
+until = time.monotonic() + 1500
+while factors.kernels.name == "numpy" and time.monotonic() < until:
+    time.sleep(0.05)
+assert factors.kernels.name == "numba"
+assert Factors(8).start("weight", 8, 300).digest == start.digest
+"""
+
+
+def test_a_step_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    """With an empty cache factors begin with numpy's kernels; the next program finds what the child compiled."""
+    pytest.importorskip("numba")
+    environment = {name: value for name, value in os.environ.items() if name != "HOPSUM_COMPILED"}
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path)
+    for first in ("numpy", "numba"):
+        command = [sys.executable, "-c", KERNELS, first]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
 
 
 def test_which_parameters_are_matrices() -> None:
