@@ -46,7 +46,7 @@ def _python(code: str, folder: Path) -> ManagedProcess:
 def test_waits_for_what_it_prints_and_stops_it(tmp_path: Path) -> None:
     process = _python("import time; print('here'); time.sleep(600)", tmp_path)
     try:
-        process.wait_for(lambda: "here" in process.log_text(), "here", 20)
+        process.wait_for(lambda: "here" in process.log_text(), "here", 600)
         assert process.running()
     finally:
         process.stop()
@@ -57,7 +57,13 @@ def test_waits_for_what_it_prints_and_stops_it(tmp_path: Path) -> None:
 def test_early_end_shows_status_and_the_end_of_the_log(tmp_path: Path) -> None:
     process = _python("import sys; print('the reason'); sys.exit(3)", tmp_path)
     with pytest.raises(TopologyError, match=r"(?s)ended with 3 before a sign.*the reason"):
-        process.wait_for(lambda: False, "a sign", 20)
+        process.wait_for(lambda: False, "a sign", 600)
+
+
+def test_a_module_of_python_is_named_by_itself(tmp_path: Path) -> None:
+    process = ManagedProcess([sys.executable, "-m", "no_such_module"], tmp_path / "log")
+    with pytest.raises(TopologyError, match=r"^no_such_module ended with 1 before"):
+        process.wait_for(lambda: False, "a sign", 600)
 
 
 def test_time_over_stops_it(tmp_path: Path) -> None:
@@ -71,7 +77,7 @@ def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("hopsum_topologies.process._TERMINATE_S", 0.1)
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(600)"
     process = _python(code, tmp_path)
-    process.wait_for(lambda: "deaf" in process.log_text(), "deaf", 20)
+    process.wait_for(lambda: "deaf" in process.log_text(), "deaf", 600)
     process.stop()
     assert not process.running()
 
@@ -79,13 +85,13 @@ def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.
 def test_missing_program_is_named(tmp_path: Path) -> None:
     process = ManagedProcess(["no-such-program"], tmp_path / "log")
     with pytest.raises(TopologyError, match="cannot run no-such-program"):
-        process.wait_for(lambda: False, "anything", 20)
+        process.wait_for(lambda: False, "anything", 600)
 
 
 def test_missing_namespace_is_named(tmp_path: Path) -> None:
     process = ManagedProcess(["true"], tmp_path / "log", namespace="hopsum-no-such")
     with pytest.raises(TopologyError, match="network namespace hopsum-no-such cannot be opened"):
-        process.wait_for(lambda: False, "anything", 20)
+        process.wait_for(lambda: False, "anything", 600)
 
 
 def test_a_worker_that_goes_on_at_once_is_not_mistaken() -> None:

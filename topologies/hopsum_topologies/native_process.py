@@ -14,7 +14,8 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess, SwitchProcess
 
-_START_S = 60.0
+# A switch that ends is noticed at once. With empty caches on a busy machine it imports and compiles for minutes.
+_START_S = 300.0
 # hopsum_switch prints this line once all ports are open and P4Runtime answers.
 _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
 

@@ -48,7 +48,8 @@ class ManagedProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
-        self.name = Path(command[0]).name
+        # Of a module that Python runs, not of Python.
+        self.name = command[2] if command[1:2] == ["-m"] else Path(command[0]).name
         arguments, variables = launched(command, namespace, environment)
         with log.open("wb") as output:
             self._child = subprocess.Popen(

@@ -47,7 +47,10 @@ def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
         done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "." in line and " " not in line]
     if "No module named 'p4runtime_sh'" in done.stderr:
-        raise RunnerError(f"the tests in {folder} need p4runtime-shell; pip install 'hopsum[ptf,shell]'")
+        raise RunnerError(
+            f"the tests in {folder} need p4runtime-shell, which pins old packages: in an environment of its own, "
+            "pip install 'hopsum[ptf,shell]'"
+        )
     if done.returncode != 0 or not names:
         raise RunnerError(f"ptf finds no cases for {list(chosen) or 'all'} in {folder}:\n{done.stdout}{done.stderr}")
     return names
