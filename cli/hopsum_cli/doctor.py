@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         "with 1 if a line failed. How a controller and its jobs are, say `hopsum job show` and `hopsum top`.",
     )
     parser.add_argument(
-        "target", metavar="MEMBERSHIP", help="membership file of the job, or a URL: hopsum://, file://, hosts://"
+        "target", metavar="URL", help="of the job (hopsum://, hosts:// or file://), or the path of its membership file"
     )
     parser.add_argument(
         "--rank",

@@ -168,6 +168,14 @@ def _parser(prefix: str, description: str, lists: Sequence[str], words: Iterable
     return parser
 
 
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed words. Without any, print the list of commands and raise SystemExit(2)."""
+    if not arguments:
+        parser.print_help(sys.stderr)
+        raise SystemExit(2)
+    return parser.parse_args(arguments)
+
+
 def load(command: Command) -> Callable[[Sequence[str]], int]:
     """Import a command. Raises SystemExit naming the extra to install when a dependency is missing, or the system."""
     # Elsewhere a module of Python's own would be missing, for which no extra is the remedy.
@@ -186,10 +194,10 @@ def load(command: Command) -> Callable[[Sequence[str]], int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    options = build_parser().parse_args(argv)
+    options = _parse(build_parser(), sys.argv[1:] if argv is None else argv)
     name, rest = options.word, options.arguments
     if name in GROUPS:
-        options = build_group_parser(name).parse_args(rest)
+        options = _parse(build_group_parser(name), rest)
         name, rest = f"{name} {options.word}", options.arguments
     # `plan` and `controller` are commands themselves, and have second words too.
     elif rest and f"{name} {rest[0]}" in COMMANDS:

@@ -47,7 +47,9 @@ def open_shell(
         arguments += ["--config", f"{p4info},{json}"]
     where = f"switch {device_id} at {address}"
     if find_spec("p4runtime_sh") is None:
-        raise ControlPlaneError("p4runtime-shell is not installed", where=where, hint="pip install 'hopsum[shell]'")
+        # It pins protobuf and grpcio of other times than the rest.
+        hint = "in an environment of its own, pip install 'hopsum[shell]'"
+        raise ControlPlaneError("p4runtime-shell is not installed", where=where, hint=hint)
     # The shell leaves a running thread behind when nobody answers, so ask first.
     wait_for_server(address, where, connect_timeout_s, tls)
     # Imports IPython, which takes a second.

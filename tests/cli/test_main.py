@@ -46,6 +46,14 @@ def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixtu
     assert all(name.split()[1] in text and row.summary in text for name, row in rows.items())
 
 
+@pytest.mark.parametrize("words", [[], *([group] for group in sorted(GROUPS))], ids=" ".join)
+def test_without_a_command_the_list_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == help_of(capsys, *words)
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"usage: hopsum {name}" in help_of(capsys, *name.split())
@@ -141,3 +149,12 @@ def test_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("hopsum_cli.main.import_module", missing)
     with pytest.raises(SystemExit, match=r"needs the module grpc; pip install 'hopsum\[switch\]'"):
         load(Command("", "hopsum_switch.cli", "switch"))
+
+
+def test_p4runtime_shell_asks_for_an_environment_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It pins a protobuf that would take the place of the one that switch and controller have."""
+    monkeypatch.setattr("hopsum_controlplane.shell_prompt.find_spec", lambda _: None)
+    assert main(["shell", "127.0.0.1:9559"]) == 1
+    assert "in an environment of its own, pip install 'hopsum[shell]'" in capsys.readouterr().err

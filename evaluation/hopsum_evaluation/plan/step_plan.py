@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -141,6 +142,8 @@ def main(arguments: Sequence[str]) -> int:
         check_codec(parser, codec, options.workers)
     # Before measuring: the load that the measurement itself makes is no property of the machine.
     before = machine()
+    # Where numba's cache lacks the codecs they are compiled first, which takes longer than measuring.
+    print("measuring codecs and sums on this machine ...", file=sys.stderr)
     try:
         costs = measure_costs(options)
         rows = plan_step(options, elements, costs)
