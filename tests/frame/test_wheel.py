@@ -37,6 +37,8 @@ def test_wheel_holds_packages_program_and_licences(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for expected in (
         "hopsum/__init__.py",
+        "hopsum/examples/ddp_digits.py",
+        "hopsum/examples/ptf/sums.py",
         "hopsum/py.typed",
         "hopsum_wire/py.typed",
         "hopsum_wire/hopsum.lua",
