@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Final
 
 from hopsum_base.errors import HopsumError
+from hopsum_base.shown import name_ranks as name_ranks  # for messages of ours
+from hopsum_base.shown import shortened
 
 __all__ = [
     "AllReduceError",
@@ -66,12 +67,6 @@ class GenerationEndedError(HopsumError):
     """The generation takes no more chunks: an all-reduce failed in it, or its rounds are used up."""
 
 
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks in words: `rank 3`, or `ranks 0, 1, 2`."""
-    listed = [str(rank) for rank in ranks]
-    return f"rank{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
-
-
 def why_unfinished(error: BaseException | None) -> str:
     """Return in one line what ended the program, or an empty string for an end that is no failure.
 
@@ -83,7 +78,7 @@ def why_unfinished(error: BaseException | None) -> str:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return ""
     name, text = type(error).__name__, " ".join(str(error).split())
-    return f"{name}: {text}"[:_WHY_CHARACTERS_MAX] if text else name
+    return shortened(f"{name}: {text}", _WHY_CHARACTERS_MAX) if text else name
 
 
 def unhandled() -> BaseException | None:

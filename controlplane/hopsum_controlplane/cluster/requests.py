@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import NamedTuple
 
+from hopsum_base.shown import shortened
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.cluster_config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
@@ -313,7 +314,8 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
 
 def printable(text: str, most: int = 300) -> str:
     """Return a worker's words as one line that a terminal shows and does not obey, `most` characters at most."""
-    return "".join(each if each.isprintable() else " " for each in text[:most]).strip()
+    # One character more than fits: that there are more is all that the rest could say.
+    return shortened("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)
 
 
 def _anybody(*ranks: int) -> Iterator[tuple[int, WorkerEndpoint]]:

@@ -13,13 +13,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from hopsum_base.shown import difference
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.errors import InvalidRequestError
 
 _log: Final = logging.getLogger(__name__)
-UNTOLD: Final = "(not told)"
 
 
 def conflict(record: JobRecord, member: Member) -> str:
@@ -30,7 +30,7 @@ def conflict(record: JobRecord, member: Member) -> str:
     for other in record.members:
         compared = other.phase in LEASED and other.rank != member.rank and other.settings
         if compared and member.settings and other.settings != member.settings:
-            return _difference(*sorted((other, member), key=lambda each: each.rank))
+            return difference({each.rank: dict(each.settings) for each in (other, member)})
     return ""
 
 
@@ -38,17 +38,6 @@ def is_settled(record: JobRecord, rank: int) -> bool:
     """Return whether the settings are from a generation that workers other than this rank know, or are to know."""
     others = [each for each in record.members if each.rank != rank and each.phase in LEASED]
     return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
-
-
-def _difference(first: Member, second: Member) -> str:
-    """Name both values of each setting in which two workers differ."""
-    one, two = dict(first.settings), dict(second.settings)
-    names = [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
-    told = [
-        f"rank {member.rank} has {', '.join(f'{name} {values.get(name, UNTOLD)}' for name in names)}"
-        for member, values in ((first, one), (second, two))
-    ]
-    return f"{'; '.join(told)}: all ranks need the same"
 
 
 @dataclass

@@ -29,7 +29,14 @@ from hopsum.agent.serial_communicator import call_in_words, require_agreement
 from hopsum.agent.task import Task
 from hopsum.codec import CollectiveError, NonFiniteError
 from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
-from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError, WorkersReplacedError, name_ranks
+from hopsum.errors import (
+    AllReduceTimeoutError,
+    HopsumError,
+    RankLeftError,
+    WorkersReplacedError,
+    name_ranks,
+    why_unfinished,
+)
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
 from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
@@ -298,7 +305,7 @@ class LocalGroupLeader(LocalRank):
         """Part from the job and from the members, and end all tasks that were not begun."""
         failure = self._failure
         if failure is not None:
-            self._job._abandon(f"{type(failure).__name__}: {failure}"[:300])
+            self._job._abandon(why_unfinished(failure))
         self._job.close()
         for member in self._members.values():
             member.connection.send({"says": "over", "error": told_error(failure or self._closed_error())})
