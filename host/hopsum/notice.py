@@ -83,7 +83,7 @@ class WaitMonitor:
         left += f", {sooner}" if sooner else ""
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
-    def over(self, outcome: str = "goes on") -> None:
+    def over(self, outcome: str = "has ended its wait") -> None:
         """Note that the wait is over. Another one begins now."""
         if self._said:
             self._log.warning("%s %s after %.1f s", self._who, outcome, self.lasted_s)

@@ -11,6 +11,8 @@ from typing import Final
 SILENT_S: Final = 5.0
 """Seconds without a datagram after which the address is looked for."""
 AGAIN_S: Final = 2.0
+_told: Final = set[tuple[str, str]]()
+"""Whose address is gone, with the address. One line for all sockets of a worker, which has one for each shard."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -19,11 +21,11 @@ class OwnAddress:
 
     Args:
         ip: IPv4 address of the socket.
-        where: names both ends in the log.
+        who: names the worker in the log.
     """
 
-    def __init__(self, ip: str, where: str) -> None:
-        self.ip, self._where = ip, where
+    def __init__(self, ip: str, who: str) -> None:
+        self.ip, self._who = ip, who
         self._received = -1
         self._look_at = 0.0
         self._is_gone = False
@@ -41,14 +43,16 @@ class OwnAddress:
             return False
         self._look_at = now + AGAIN_S
         was_gone, self._is_gone = self._is_gone, not is_own(self.ip)
-        if self._is_gone and not was_gone:
+        if self._is_gone and not was_gone and (self._who, self.ip) not in _told:
+            _told.add((self._who, self.ip))
             _log.warning(
                 "%s: nothing came for %g s, and %s is no longer an address of this host: sums wait until it is again. "
                 "Give it back (ip addr add %s/... dev INTERFACE), or start this rank again with the new address",
-                self._where, SILENT_S, self.ip, self.ip,
+                self._who, SILENT_S, self.ip, self.ip,
             )  # fmt: skip
-        elif was_gone and not self._is_gone:
-            _log.warning("%s: %s is an address of this host again", self._where, self.ip)
+        elif was_gone and not self._is_gone and (self._who, self.ip) in _told:
+            _told.discard((self._who, self.ip))
+            _log.warning("%s: %s is an address of this host again", self._who, self.ip)
         return self._is_gone
 
 

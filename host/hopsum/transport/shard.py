@@ -165,8 +165,8 @@ class Shard:
         self._unreachable, self._failures = 0, Counter[str]()
         """The part of the link's counts that the worker was told."""
         # Links that make frames answer for their address themselves.
-        where = f"rank {membership.rank} at {membership.switch}"
-        self._own_address = OwnAddress(link.local[0], where) if isinstance(link, UdpLink) else None
+        who = f"rank {membership.rank}"
+        self._own_address = OwnAddress(link.local[0], who) if isinstance(link, UdpLink) else None
         self.lock: Final = lock or StepLock(link.wake)
         """The lock of the worker, at all of its shards."""
         self._changed = threading.Condition(self.lock)  # type: ignore[arg-type]  # a lock of another class
