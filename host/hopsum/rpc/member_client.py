@@ -185,6 +185,7 @@ class MemberClient:
         """
         began = nobody_gone_since = time.monotonic()
         limit, notice, most_s = began + wait_s, self._notice(), 0.0  # the first answer says at once who is gone
+        awaited: list[int] = []
         while True:
             reply = self._poll(known_generation, limit - time.monotonic(), most_s, notice)
             # From the second call on the controller may hold its answer back until something changes (long poll).
@@ -200,12 +201,14 @@ class MemberClient:
                 # Two clocks: who waits for replacements waits since the call, who waits for late ranks since all were
                 # there.
                 nobody_gone_since, limit = now, began + (replacement_wait_s or 0.0)
+                # Ranks that have waited for a replacement as long as this one give up at this time too.
+                awaited = [rank for rank in awaited if rank in gone] or gone
                 self._tell_gone(notice, pending, gone, limit - now)
             else:
                 limit = nobody_gone_since + wait_s
                 notice.say(_awaited(pending), limit - now, "membership_wait_s")
             if now >= limit:
-                raise self._given_up(pending, gone, replacement_wait_s if gone else wait_s)
+                raise self._given_up(pending, gone and awaited, replacement_wait_s if gone else wait_s)
             time.sleep(max(0.0, min(pending.again_s, limit - now)))
 
     def _tell_gone(self, notice: WaitNotice, pending: Any, gone: list[int], left_s: float) -> None:

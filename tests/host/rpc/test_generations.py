@@ -24,8 +24,10 @@ from hopsum.protocol import state_transfer
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
+from hopsum.rpc.member_client import MemberClient, Registration
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import Header, Op
+from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import JobMembership, MembershipError
 
 from .desk import FIRST_GENERATION, NAME, TOKEN, Desk
@@ -193,6 +195,22 @@ def test_nobody_takes_the_place(served: Served, wait_s: float, caplog: pytest.Lo
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     waits = "rank 0 of job 'ddp': waiting for another worker in the place of rank 1 (rank 1 was silent), for "
     assert any(each.startswith(waits) and "0 ends at once" in each for each in said) is (wait_s > 0)
+
+
+def test_who_gives_up_at_the_same_time_is_not_the_rank_that_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 2 is gone. Rank 0 has waited for its replacement as long as rank 1, and leaves a moment before."""
+    member = MemberClient(None, NAME, TOKEN)  # type: ignore[arg-type]  # it calls nobody
+    member._registration = Registration(1, 60.0, 1.0, "")
+    answers = iter((([2], 60.0), ([0, 2], 0.0)))
+
+    def poll(*_: Any) -> Any:
+        gone, again_s = next(answers)
+        pending = pb.AwaitMembershipResponse.Pending(gone_ranks=gone, again_s=again_s)
+        return pb.AwaitMembershipResponse(pending=pending)
+
+    monkeypatch.setattr(member, "_poll", poll)
+    with pytest.raises(MembershipError, match="no worker has taken the place of rank 2 in job"):
+        member.membership(60.0, known_generation=1, replacement_wait_s=0.1)
 
 
 def test_who_closes_goes_on_for_the_others(served: Served) -> None:
