@@ -152,7 +152,7 @@ def allreduce(
     Raises:
         TypeError: no dense floating-point tensor, or an `out` that does not fit.
         ValueError: another `op`, or an all-reduce of this name is still on its way.
-        ConfigError, MembershipError, JoinError: as for `connect`.
+        ConfigError, MembershipError: as for `connect`.
         RuntimeError: in a callback of a future of this function, without async_op.
         NonFiniteError: some rank has NaN or infinity, on all ranks. The next all-reduce can follow. Further errors
             are those of `Agent.submit`. With async_op what comes from the network is in the future.

@@ -399,7 +399,7 @@ def _article(kind: str) -> str:
 # Settings that all ranks of a job need to have in common, as texts that they compare.
 
 
-# Facts travel in a tensor of a kilobyte and in messages of the controller.
+# They travel in messages of the controller.
 MAX_TEXT: Final = 200
 """Characters of a value that are told. A longer one is told by its beginning and a digest."""
 
@@ -416,11 +416,6 @@ def shared_settings(config: Config) -> dict[str, str]:
         "side_channel_version": str(PEER_VERSION),
         "version": __version__,
     }
-
-
-def facts_of(settings: dict[str, str]) -> str:
-    """Say in one line what has to be the same on all ranks."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _told(text: str) -> str:

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.agent import SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import simulate_phase
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
+from hopsum.meeting import MeetingError
+from hopsum_base.shown import difference
 
 REFUSED_S: Final = 60.0
 """The time in which ranks that join late are told in what the others differed, less if one of these joins again."""
@@ -35,11 +37,11 @@ REFUSED_S: Final = 60.0
 class InProcessGroup:
     """The meeting point of the ranks of one process. A rank is in one meeting at a time."""
 
-    def __init__(self, name: str, workers: int, facts: str) -> None:
+    def __init__(self, name: str, workers: int, settings: Mapping[str, str]) -> None:
         self.name = name
         self.workers = workers
-        self.facts = facts
-        """The facts that ranks need in common, in words."""
+        self.settings = settings
+        """The texts that ranks need in common, by name."""
         self.ranks: set[int] = set()
         self.refused = ""
         """The difference between ranks that ended the group before all were there, empty if there was none."""
@@ -118,7 +120,7 @@ class InProcessGroup:
 
     def _require_whole(self) -> None:
         if self.refused:
-            raise JoinError(self.refused)
+            raise MeetingError(self.refused)
         if self._broken is not None:
             raise RankLeftError(
                 f"memory://{self.name}: {self._broken}, so nothing more is summed; connect all ranks again"
@@ -129,29 +131,27 @@ _groups: Final[dict[str, InProcessGroup]] = {}
 _racks_lock: Final = threading.Lock()
 
 
-def _join(name: str, rank: int, workers: int, facts: str) -> InProcessGroup:
-    """Return the group with this rank in it. Raises JoinError."""
+def _join(name: str, rank: int, workers: int, settings: Mapping[str, str]) -> InProcessGroup:
+    """Return the group with this rank in it. Raises MeetingError."""
+    settings = {"workers": str(workers), **settings}
     with _racks_lock:
         group = _groups.get(name)
         # Ranks that come after a refusal hear of it too, and not of missing ranks a minute later.
         if group is not None and group.refused and rank not in group.told:
             group.told.add(rank)
             if time.monotonic() < group.refused_at_s + REFUSED_S:
-                raise JoinError(group.refused)
+                raise MeetingError(group.refused)
         if group is None or group.broken:
-            group = InProcessGroup(name, workers, facts)
-        if (group.workers, group.facts) != (workers, facts):
-            why = (
-                f"rank {rank} joins memory://{name} with {workers} workers, {facts}; "
-                f"ranks {sorted(group.ranks)} have {group.workers} workers, {group.facts}: all ranks need the same"
-            )
+            group = InProcessGroup(name, workers, settings)
+        if why := difference({**dict.fromkeys(group.ranks, group.settings), rank: settings}):
+            why = f"memory://{name}: {why}"
             if len(group.ranks) < group.workers:
                 group.refuse(rank, why)
-            raise JoinError(why)
+            raise MeetingError(why)
         if rank in group.ranks:
-            raise JoinError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
+            raise MeetingError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
         if not 0 <= rank < workers:
-            raise JoinError(f"rank {rank} of memory://{name}, which has ranks 0 to {workers - 1}")
+            raise MeetingError(f"rank {rank} of memory://{name}, which has ranks 0 to {workers - 1}")
         group.ranks.add(rank)
         _groups[name] = group
         return group
@@ -171,15 +171,17 @@ class MemoryCommunicator(SerialCommunicator):
     Args:
         name: of the group, the same for all its ranks.
         codec: for as many workers as the group has.
-        facts: what else ranks have to have in common, in words: codec, its options, seed.
+        settings: what else ranks have to have in common, by name: codec, its options, seed.
         deadline_s: how long to wait for the other ranks, in each phase.
 
     Raises:
-        JoinError: the place is taken, there is no such rank, or workers or facts differ from those of the others.
+        MeetingError: the place is taken, there is no such rank, or workers or settings differ from those of the others.
     """
 
-    def __init__(self, name: str, rank: int, *, codec: Codec, facts: str, seed: int, deadline_s: float) -> None:
-        self._rack = _join(name, rank, codec.workers, facts)
+    def __init__(
+        self, name: str, rank: int, *, codec: Codec, settings: Mapping[str, str], seed: int, deadline_s: float
+    ) -> None:
+        self._rack = _join(name, rank, codec.workers, settings)
         self._deadline_s = deadline_s
         super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
 

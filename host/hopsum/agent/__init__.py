@@ -27,7 +27,7 @@ from hopsum.agent.allreduce_results import (
     Span,
 )
 from hopsum.agent.communicator import Communicator
-from hopsum.agent.serial_communicator import JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.agent.serial_communicator import SerialCommunicator, Summed, require_agreement
 from hopsum.agent.signature import MismatchError
 from hopsum.agent.vector import HostVector, Vector
 
@@ -40,7 +40,6 @@ __all__ = [
     "CommunicatorClosedError",
     "CommunicatorStatistics",
     "HostVector",
-    "JoinError",
     "MismatchError",
     "SerialCommunicator",
     "SocketTraffic",

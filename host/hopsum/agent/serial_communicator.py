@@ -29,10 +29,6 @@ from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 _CALL_CHARACTERS: Final = 200
 
 
-class JoinError(HopsumError):
-    """A rank cannot take part: its place is taken, or its settings are not those of the others."""
-
-
 def call_in_words(task: Task) -> str:
     """Describe an all-reduce by what all ranks need to have in common: equal texts, equal calls. ASCII, 200 at most."""
     # A digest: the names of a model's tensors may be longer than a packet of a Unix socket.

@@ -21,14 +21,14 @@ from urllib.parse import SplitResult
 
 from hopsum.agent import Communicator, Span
 from hopsum.codec import CODECS, CodecError, require_switch
-from hopsum.config import DEFAULT_CODEC, Config, ConfigError, ConnectOptions, resolve
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError, ConnectOptions, resolve, shared_settings
 from hopsum.connection.membership_url import MEMBERSHIPS, open_membership
 from hopsum.connection.open_agent import Hooks, codec_of, has_settings, record_settings, settings_of
 from hopsum.connection.url import UrlError, split_url
 from hopsum.errors import HopsumError
+from hopsum.meeting import Arrival, Meeting, WaitLimit
 
 __all__ = ["Hooks", "connect", "open_config", "open_resolved", "settings_of"]
-_MEMBERSHIP: Final = "membership_wait_s"
 TELL_S: Final = 15.0
 """The time for the other ranks to come to one that has failed before it met them."""
 
@@ -61,7 +61,7 @@ def connect(
         MembershipError: no membership file, a malformed one, of another job or switch, or no such rank, or the other
             ranks of a controller's job do not come.
         ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.channel).
-        JoinError: memory:// or collective:// and the other ranks have other settings.
+        MeetingError: the other ranks do not come, or have other settings (hopsum.meeting).
         CodecError: the codec's options do not fit it or the job.
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
         OSError: no socket at this rank's address, or the pcap file cannot be written.
@@ -93,24 +93,47 @@ def _require_sum(config: Config, scheme: str) -> None:
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
     """Take part as one worker, with settings that are resolved. See `connect`."""
     parts = split_url(config)
+    if parts.scheme != "hopsum":  # whose job may record a codec
+        config = replace(config, codec=config.codec or DEFAULT_CODEC)
     grouped = bool(config.local_group) and parts.scheme != "memory"
-    together = grouped or parts.scheme == "hosts" or (parts.scheme == "collective" and hooks.group is None)
+    together = grouped or parts.scheme in ("hosts", "collective")
     what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
     # All ranks open this together: where one fails, or opens something else, the others hear of it. They meet before a
     # codec is made, which takes a rank up to a minute.
-    if together and hooks.meeting is None and (meeting := _meeting(_patience(config, parts), what, hooks.group)):
-        with meeting.opening(f"{parts.scheme}://{parts.netloc}{' with local_group' if config.local_group else ''}"):
+    if together and hooks.meeting is None and (meeting := _meeting(what, _patience(config, parts, hooks), hooks.group)):
+        with meeting.opening(_arrival(config, parts)):
+            if hooks.group is None and config.rank not in (None, meeting.rank):
+                raise ConfigError(
+                    f"{what}: rank={config.rank}, but torch.distributed says {meeting.rank}; leave rank out"
+                )
             return _open(config, parts, hooks._replace(meeting=meeting))
     return _open(config, parts, hooks)
 
 
-def _patience(config: Config, parts: SplitResult) -> tuple[float, str]:
-    """Return the seconds for ranks that have not come, and the setting that says them."""
+def _arrival(config: Config, parts: SplitResult) -> Arrival:
+    """Return what this rank tells the others first: what it opens, its settings, and its host."""
+    from hopsum.hosts.host_address import host_name
+
+    query = "&".join(sorted(parts.query.split("&"))) if parts.scheme == "hosts" else ""
+    opens = {
+        "URL": f"{parts.scheme}://{parts.netloc}{'?' if query else ''}{query}",
+        # Files and addresses of a job are those of one rank, and so is the name of its group.
+        "local_group": {"": "off", "auto": "auto"}.get(config.local_group, "by name"),
+    }
+    return Arrival({**opens, **shared_settings(config)}, host_name(), config.local_group)
+
+
+def _patience(config: Config, parts: SplitResult, hooks: Hooks) -> WaitLimit | None:
+    """Return the seconds for ranks that have not come, and the setting that says them; None: the process group's."""
+    if parts.scheme == "collective" and hooks.group is not None:
+        return None
     # As long as an all-reduce waits for a rank that computes: some prepare data when the others are there already.
-    return (config.deadline_s, "deadline_s") if parts.scheme == "hosts" else (config.membership_wait_s, _MEMBERSHIP)
+    if parts.scheme == "hosts":
+        return WaitLimit(config.deadline_s, "deadline_s")
+    return WaitLimit(config.membership_wait_s)
 
 
-def _meeting(patience: tuple[float, str], what: str, group: Any = None, failure: str = "") -> Any:
+def _meeting(what: str, patience: WaitLimit | None, group: Any = None, failure: str = "") -> Meeting | None:
     """Return the `Meeting` of all ranks, or those of a group, None where torch or its process group is missing.
 
     Args:
@@ -118,13 +141,12 @@ def _meeting(patience: tuple[float, str], what: str, group: Any = None, failure:
 
     Raises ConfigError where there are no ranks that could meet.
     """
-    # The file of the URL says what is missing.
+    # Whoever needs the meeting says what is missing.
     try:
-        from hopsum.connection.rank_store import meet_all_ranks
-        from hopsum.hosts.meeting import WaitLimit
+        from hopsum.meeting.rank_store import meet_ranks
     except ModuleNotFoundError:
         return None
-    return meet_all_ranks(WaitLimit(*patience), what, group, failure)
+    return meet_ranks(what, patience, group, failure)
 
 
 def _tell_ranks(error: ConfigError, group: Any) -> None:
@@ -132,7 +154,7 @@ def _tell_ranks(error: ConfigError, group: Any) -> None:
     is_rank = "torch" in sys.modules or "WORLD_SIZE" in os.environ
     # Without a process group or torchrun's variables nobody waits. Nor may this error become another one.
     with suppress(HopsumError, RuntimeError, OSError):
-        if is_rank and (meeting := _meeting((TELL_S, _MEMBERSHIP), "hosts://", group, str(error))) is not None:
+        if is_rank and (meeting := _meeting("hosts://", WaitLimit(TELL_S), group, str(error))) is not None:
             meeting.fail(error)
 
 
@@ -144,8 +166,6 @@ def _open(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
         return _open_local_group(config, hooks)
     if parts.scheme in ("memory", "collective") and (hooks.trace is not None or not config.overlap):
         raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
-    if parts.scheme != "hopsum":  # whose job may record a codec
-        config = replace(config, codec=config.codec or DEFAULT_CODEC)
     _require_packets(config, parts, hooks)
     opened = _opener(config, parts.scheme)(config, parts, hooks)
     # hopsum:// has recorded the settings with the codec of the job already.
@@ -190,20 +210,16 @@ def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
     """Take part with the other ranks of this host, as `local_group` says: as its leader, or through it."""
     if (scheme := split_url(config).scheme) in ("memory", "collective"):
         raise ConfigError(f"local_group={config.local_group!r} with {scheme}://: every rank takes part there by itself")
-    try:
-        from hopsum.local_group import open_local_group
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"local_group needs torch: pip install 'hopsum[hosts]' ({error})") from error
-    met = hooks.meeting
-    if config.rank not in (None, met.rank):
-        raise ConfigError(f"local_group: rank={config.rank}, but torch says {met.rank}; leave rank out")
+    if hooks.meeting is None:
+        raise ConfigError("local_group needs torch: pip install 'hopsum[hosts]'")
+    from hopsum.local_group import open_local_group
 
     def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
         # The leaders have met already: hosts:// must not look for the ranks again.
         job = open_config(settings, hooks._replace(meeting=meeting))
         return job, settings_of(job)
 
-    opened = open_local_group(config, met.store, open_job=open_job, make_codec=codec_of)
+    opened = open_local_group(config, hooks.meeting, open_job=open_job, make_codec=codec_of)
     record_settings(opened, config)
     return opened
 

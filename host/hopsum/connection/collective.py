@@ -22,7 +22,6 @@ collectives of one group must come in one order on all ranks, and the script's o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -33,11 +32,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.agent import JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.agent import SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import lane_values, simulate_switch
-from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.config import Config, ConfigError
 from hopsum.connection.open_agent import Hooks, codec_of
 from hopsum.connection.url import UrlError, query_of
 from hopsum.errors import AllReduceError
@@ -45,10 +44,8 @@ from hopsum_wire import MAX_WORKERS, Op
 from hopsum_wire.payload import SHAPES
 
 _KINDS: Final = ("gloo", "nccl")
-# all_gather needs tensors of one size, so facts are cut, and their digest tells apart what was cut off.
+# all_gather needs tensors of one size.
 _CALL_BYTES: Final = 200
-_FACTS_BYTES: Final = 1024
-_DIGEST_BYTES: Final = 32
 
 
 def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> CollectiveCommunicator:
@@ -58,9 +55,7 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Collect
     destroyed with the communicator.
 
     Raises:
-        ConfigError: a malformed URL, torch.distributed is not initialised, the group is of another kind or the rank not
-            this process's.
-        JoinError: other ranks have other settings.
+        ConfigError: a malformed URL, torch.distributed is not initialised, or the group is of another kind.
     """
     query_of(config, parts, {})
     kind, group = parts.netloc, hooks.group
@@ -71,7 +66,8 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Collect
             f"collective://{kind}: torch.distributed is not initialised; call "
             f'torch.distributed.init_process_group("{kind}") first, under torchrun without further arguments'
         )
-    _require_rank(kind, config, group)
+    if group is not None and dist.get_backend(group) != kind:
+        raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
     workers = dist.get_world_size(group)
     if workers > MAX_WORKERS:
         raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
@@ -79,20 +75,7 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Collect
     timeout = timedelta(seconds=config.deadline_s)
     # A group of its own: collectives of the training script run at the same time in other threads.
     own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
-    try:
-        require_same(own, facts_of(shared_settings(config)))
-    except ValueError as error:
-        raise JoinError(f"collective://{kind}: {error}") from None
     return CollectiveCommunicator(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
-
-
-def _require_rank(kind: str, config: Config, group: Any) -> None:
-    if group is None and config.rank is not None and config.rank != dist.get_rank():
-        raise ConfigError(
-            f"collective://{kind}: rank={config.rank}, but torch.distributed says {dist.get_rank()}; leave rank out"
-        )
-    if group is not None and dist.get_backend(group) != kind:
-        raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
 
 
 class CollectiveCommunicator(SerialCommunicator):
@@ -179,20 +162,6 @@ class CollectiveCommunicator(SerialCommunicator):
                 f"{self.name}: {what} failed on rank {self.rank} of {self.workers}: {error}. Another rank has failed "
                 "or left, or did not come to this all-reduce in time; see what it says"
             ) from error
-
-
-def require_same(group: dist.ProcessGroup, facts: str) -> None:
-    """Compare a text with those of the other ranks. All of them call this at the same point.
-
-    Raises:
-        ValueError: on all ranks, with the texts of two that differ. Of long ones it has the first kilobyte.
-    """
-    told = facts.encode("ascii", "backslashreplace")
-    texts = _gather(group, hashlib.sha256(told).digest() + told, _FACTS_BYTES)
-    for rank, text in enumerate(texts):
-        if text != texts[0]:
-            first, other = (each[_DIGEST_BYTES:].decode("ascii", "replace").rstrip() for each in (texts[0], text))
-            raise ValueError(f"rank 0 has {first}; rank {rank} has {other}: all ranks need the same")
 
 
 def _gather(group: dist.ProcessGroup | None, own: bytes, size: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from hopsum.connection.open_agent import Hooks, codec_of, open_agent
 from hopsum.connection.url import UrlError, query_of, require_range
 from hopsum.hosts.job_over_hosts import open_hosts
 from hopsum.hosts.lost_hosts import MAX_SWITCHES, spare_switches
-from hopsum.hosts.meeting import Meeting
+from hopsum.meeting import Meeting
 from hopsum.rpc.channel import ControllerAddress
 from hopsum.rpc.controller_job import open_job
 from hopsum_wire import MAX_WORKERS
@@ -31,9 +31,9 @@ def query_of_hosts(config: Config, parts: SplitResult) -> dict[str, Any]:
 def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     """Take part as one rank. All ranks call this at the same point."""
     query = query_of_hosts(config, parts)
+    if hooks.meeting is None:
+        raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[hosts]'")
     meeting: Meeting = hooks.meeting
-    if hooks.group is None and config.rank not in (None, meeting.rank):
-        raise ConfigError(f"hosts://: rank={config.rank}, but torch says {meeting.rank}; leave rank out")
     config = replace(config, rank=meeting.rank)
     if meeting.workers > MAX_WORKERS:
         raise ConfigError(f"hosts://: {meeting.workers} ranks; a sum has at most {MAX_WORKERS} workers")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from urllib.parse import SplitResult
 
 from hopsum.agent import Communicator
-from hopsum.config import Config, facts_of, shared_settings
+from hopsum.config import Config, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of, rank_of
 from hopsum.connection.url import UrlError, query_of, require_range
 from hopsum.memory import MemoryCommunicator
@@ -25,7 +25,7 @@ def open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicato
         name,
         rank,
         codec=codec_of(config, workers),
-        facts=facts_of(shared_settings(config)),
+        settings=shared_settings(config),
         seed=config.seed,
         deadline_s=config.deadline_s,
     )

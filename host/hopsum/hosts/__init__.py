@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hosts://`: aggregation that is spread over the ranks' own hosts, with nothing to start beforehand.
 
-meeting         the ranks tell each other values, and end together where one cannot continue
 host_address    the address by which a rank is reached
 reach           datagrams and connections between all addresses, tried before anything is started
 children        processes that end with this one; an embedded switch as one of them

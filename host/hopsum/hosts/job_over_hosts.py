@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps from ranks that know nothing of each other to a job over a switch on every host.
 
-    1  every rank tells its address and its settings        addresses of two hosts differ, settings do not
+    1  every rank tells its address                         addresses of two hosts differ
     2  every rank tries the ways to all others              with datagrams and a connection, and times them
     3  one rank of each host starts an embedded switch      a child of that rank
     4  rank 0 starts a controller for all of these          a child of rank 0, with a token of its own
@@ -27,17 +27,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hopsum.agent import Communicator, CommunicatorStatistics
 from hopsum.codec import Codec, job_tables
-from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.config import Config, ConfigError
 from hopsum.errors import unhandled, why_unfinished
 from hopsum.hosts.children import ADDRESS_FILE, TOKEN_FILE, ChildError, Children, EmbeddedSwitch, start_switch
-from hopsum.hosts.host_address import choose_address, host_name
+from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches
-from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.meeting import Meeting, MeetingError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
@@ -62,14 +62,6 @@ _READY_CONTROLLER: Final = re.compile(r"^ready listen=(\S+) ", re.MULTILINE)
 Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 
 
-class _Place(NamedTuple):
-    """A rank, as it tells the others."""
-
-    host: str
-    responder: Responder
-    facts: str
-
-
 def open_hosts(
     config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, fewest: int | None = None, open_job: Open
 ) -> Communicator:
@@ -88,10 +80,8 @@ def open_hosts(
     with ExitStack() as kept:
         # The job is there already where this rank was lost, and is started again.
         late = meeting.has_told("job", 0)
-        facts = f"{facts_of(shared_settings(config))}, slots {slots or 'by the round trip'}"
-        facts += "" if fewest is None else f", min_workers {fewest}"
-        places, round_trip_s, together = _meet(config, meeting, facts, late)
-        own_ip, leaders = places[meeting.rank].responder.ip, _leaders(places)
+        places, round_trip_s, together = _reach(config, meeting, late)
+        own_ip, leaders = places[meeting.rank].ip, [ranks[0] for ranks in meeting.ranks_by(lambda each: each.host)]
         if fewest is not None and len(leaders) < len(places):
             raise MeetingError(
                 f"hosts://?min_workers={fewest}: {len(places)} ranks on {len(leaders)} hosts; start one rank on each "
@@ -100,7 +90,7 @@ def open_hosts(
         if config.gso == "auto" and not together:
             config = replace(config, gso="off")
             why = "single ones do. A newer kernel may mend it"
-            mtu = min(mtu_towards(own_ip, each.responder[:2]) for each in places)
+            mtu = min(mtu_towards(own_ip, each[:2]) for each in places)
             if mtu < PACKET_BYTES:
                 why = (
                     f"since packets have {PACKET_BYTES} bytes and the MTU of the way is {mtu}, so they go in IP "
@@ -120,7 +110,7 @@ def open_hosts(
         def start_job() -> tuple[str, str, float]:
             secret = secrets.token_urlsafe(32)
             owners = {_name(number): leaders[number % hosts] for number in range(len(switches))}
-            hosts_of = {name: f"rank {rank} ({places[rank].responder.ip})" for name, rank in owners.items()}
+            hosts_of = {name: f"rank {rank} ({places[rank].ip})" for name, rank in owners.items()}
             size: dict[str, Any] = {"workers": meeting.workers, "slots": slots, "switch": _name(0)}
             if hosts > 1:
                 size |= {"switch": None, "shards": [*owners][:hosts]}
@@ -171,50 +161,39 @@ def _leave(meeting: Meeting) -> None:
     meeting.leave(_FAILED_S if failed else LEAVE_S, waits=meeting.rank == 0)
 
 
-def _meet(config: Config, meeting: Meeting, facts: str, late: bool) -> tuple[list[_Place], float, bool]:
-    """Return all ranks, whose addresses and settings fit together and who reach each other.
+def _reach(config: Config, meeting: Meeting, late: bool) -> tuple[list[Responder], float, bool]:
+    """Return the addresses of all ranks, which reach each other.
 
     The second value is the longest round trip between two of them, in seconds. The third is whether datagrams that this
     host sends together arrive. Nobody answers a rank that is late: it takes what rank 0 has found.
     """
     with ExitStack() as stack:
 
-        def tell() -> Any:
-            echo = stack.enter_context(ReachEcho(choose_address(config.ip, os.environ)))
-            return _Place(host_name(), echo.place, facts)
+        def tell() -> Responder:
+            return stack.enter_context(ReachEcho(choose_address(config.ip, os.environ))).place
 
-        told = meeting.exchange("address", tell)
-        places = [_Place(host, Responder(*responder), facts) for host, responder, facts in told]
-        _require_fitting(places)  # the same on all ranks
+        places = [Responder(*each) for each in meeting.exchange("address", tell)]
+        _require_own_addresses(meeting, places)  # the same on all ranks
         if late:
             return places, 0.0, meeting.exchange("together", bool, [0])[0]
-        own = places[meeting.rank].responder.ip
-        others = {rank: place.responder for rank, place in enumerate(places) if rank != meeting.rank}
+        own = places[meeting.rank].ip
+        others = {rank: place for rank, place in enumerate(places) if rank != meeting.rank}
         trips_s = meeting.exchange("ways", lambda: require_reachable(own, others))
         # Every rank has said by now that it is reached. The echoes answer until all have tried this too.
         together = meeting.exchange("together", lambda: arrive_together(own, others))
         return places, max(trips_s), together[meeting.rank]
 
 
-def _require_fitting(places: Sequence[_Place]) -> None:
-    """Raise MeetingError where settings differ, or two hosts have one address."""
-    first = places[0]
+def _require_own_addresses(meeting: Meeting, places: Sequence[Responder]) -> None:
+    """Raise MeetingError where two hosts have one address."""
+    first: dict[str, int] = {}
     for rank, place in enumerate(places):
-        if place.facts != first.facts:
-            told = f"rank 0 has {first.facts}; rank {rank} has {place.facts}"
-            raise MeetingError(f"hosts://: {told}: all ranks need the same")
-        for other, before in enumerate(places[:rank]):
-            if place.host != before.host and place.responder.ip == before.responder.ip:
-                raise MeetingError(
-                    f"hosts://: ranks {other} and {rank} are on different hosts, and both have the address "
-                    f"{place.responder.ip}: set GLOO_SOCKET_IFNAME to the interface between the hosts, or `ip`"
-                )
-
-
-def _leaders(places: Sequence[_Place]) -> list[int]:
-    """Return the lowest rank of each host, in the order of ranks."""
-    first = {place.host: rank for rank, place in reversed(list(enumerate(places)))}
-    return sorted(first.values())
+        other = first.setdefault(place.ip, rank)
+        if meeting.arrivals[other].host != meeting.arrivals[rank].host:
+            raise MeetingError(
+                f"hosts://: ranks {other} and {rank} are on different hosts, and both have the address {place.ip}: "
+                "set GLOO_SOCKET_IFNAME to the interface between the hosts, or `ip`"
+            )
 
 
 def _start_job(

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from hopsum.hosts.meeting import Meeting
+from hopsum.meeting import Meeting
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_wire.control import control_pb2 as pb

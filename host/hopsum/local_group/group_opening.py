@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps from ranks that share hosts to one worker for each host.
 
-    1  every rank tells which host it is on, and its settings     through torch's store
-    2  the lowest rank of each host listens at a Unix socket       of no name in a file system
-    3  the other ranks of the host connect                         as the same user, or they are refused
-    4  the leaders take part in the job                            one worker for each host
+    1  the lowest rank of each host listens at a Unix socket       of no name in a file system
+    2  the other ranks of the host connect                         as the same user, or they are refused
+    3  the leaders take part in the job                            one worker for each host
 
 Whatever fails on one rank is the same error on all ranks.
 """
@@ -22,14 +21,13 @@ from typing import Any, Final
 
 from hopsum.agent import Communicator
 from hopsum.codec import Codec
-from hopsum.config import Config, ConfigError, facts_of, shared_settings
+from hopsum.config import Config, ConfigError
 from hopsum.errors import name_ranks
-from hopsum.hosts.host_address import host_name
-from hopsum.hosts.meeting import Meeting, MeetingError
 from hopsum.local_group.group_leader import LocalGroupLeader
 from hopsum.local_group.group_member import LocalGroupMember
 from hopsum.local_group.host_ranks import LocalGroup
 from hopsum.local_group.member_messages import Connection
+from hopsum.meeting import Meeting, MeetingError
 
 AUTO: Final = "auto"
 """The setting by which the ranks of one host are a group. Any other text is the name of a group of such ranks."""
@@ -37,12 +35,11 @@ _OPENING_S: Final = 120.0
 """For a leader to get into the job, beyond the time that it waits for the others: kernels may have to be compiled."""
 _PEER: Final = struct.Struct("3i")
 """The process, user and group at the other end of a Unix socket, as SO_PEERCRED has them."""
-WHAT: Final = "local_group"
 
 
 def open_local_group(
     config: Config,
-    store: Any,
+    meeting: Meeting,
     *,
     open_job: Callable[[Config, Meeting], tuple[Communicator, Config]],
     make_codec: Callable[[Config, int], Codec],
@@ -50,7 +47,7 @@ def open_local_group(
     """Take part as one rank; all ranks call this at the same point.
 
     Args:
-        store: hopsum.connection.rank_store.RankStore.
+        meeting: of all ranks, which have told their hosts and groups.
         open_job: takes part in the job, given the settings of a leader and the meeting of all leaders; returns its
             communicator, and the settings with what the job records.
         make_codec: returns the codec of settings for a number of workers.
@@ -58,18 +55,14 @@ def open_local_group(
     Raises:
         ConfigError: (MeetingError) some rank cannot take part; the same text on all ranks.
     """
-    wait_s = config.membership_wait_s
-    meeting = Meeting(store, f"{store.name}/local", store.rank, store.workers, wait_s, WHAT)
-    group = _meet(config, meeting)
+    wait_s, group = config.membership_wait_s, _group(meeting)
+    leaders = [ranks[0] for ranks in group.hosts]
     with ExitStack() as kept:
         connections = _connect(group, meeting, wait_s, kept)
         opened: list[Communicator] = []
 
         def take_part() -> Any:
-            leaders = Meeting(
-                store, store.name, group.host, len(group.hosts), wait_s, ranks=[ranks[0] for ranks in group.hosts]
-            )
-            job, settings = open_job(replace(config, rank=group.host, local_group=""), leaders)
+            job, settings = open_job(replace(config, rank=group.host, local_group=""), meeting.among(leaders))
             opened.append(kept.enter_context(job))
             if (job.rank, job.workers) != (group.host, len(group.hosts)):
                 raise ConfigError(
@@ -78,9 +71,8 @@ def open_local_group(
                 )
             return [settings.codec, settings.codec_options, job.is_newcomer]
 
-        # The leaders open the job while the members wait: their patience covers kernels that are compiled, too.
-        patient = Meeting(store, f"{store.name}/local/job", store.rank, store.workers, 2 * wait_s + _OPENING_S, WHAT)
-        told = patient.exchange("job", take_part, [ranks[0] for ranks in group.hosts])
+        # The leaders open the job while the members wait: their wait covers kernels that are compiled, too.
+        told = meeting.exchange("job", take_part, leaders, 2 * wait_s + _OPENING_S)
         codec, options, is_newcomer = told[group.host]
         made: Communicator
         if opened:
@@ -96,28 +88,18 @@ def open_local_group(
     return made
 
 
-def _meet(config: Config, meeting: Meeting) -> LocalGroup:
-    """Return which ranks are on which host. Raises MeetingError on all ranks where that does not fit together."""
-    facts = facts_of(shared_settings(config))
-    places = meeting.exchange("host", lambda: [config.local_group, host_name(), facts])
-    first_name, _, first_facts = places[0]
-    named: dict[str, list[int]] = {}
-    for rank, (name, host, told) in enumerate(places):
-        if told != first_facts:
-            raise MeetingError(f"{WHAT}: rank 0 has {first_facts}; rank {rank} has {told}: all ranks need the same")
-        if (name == AUTO) != (first_name == AUTO):
-            raise MeetingError(
-                f"{WHAT}: rank 0 has local_group={first_name!r}, rank {rank} has {name!r}: it is {AUTO!r} on all "
-                "ranks, or on none"
-            )
-        ranks = named.setdefault(host if name == AUTO else name, [])
-        ranks.append(rank)
-        if host != places[ranks[0]][1]:
-            raise MeetingError(
-                f"{WHAT}: ranks {ranks[0]} and {rank} have local_group={name!r}, and are on different hosts, or in "
-                "different network namespaces of one: give the ranks of each host a name of their own"
-            )
-    return LocalGroup(tuple(sorted(map(tuple, named.values()))), meeting.rank)
+def _group(meeting: Meeting) -> LocalGroup:
+    """Return which ranks are on which host. Raises MeetingError on all ranks where a group has several hosts."""
+    hosts = meeting.ranks_by(lambda each: each.host if each.group == AUTO else each.group)
+    for first, *others in hosts:
+        for rank in others:
+            if meeting.arrivals[rank].host != meeting.arrivals[first].host:
+                raise MeetingError(
+                    f"local_group: ranks {first} and {rank} have local_group={meeting.arrivals[rank].group!r}, and are "
+                    "on different hosts, or in different network namespaces of one: give the ranks of each host a name "
+                    "of their own"
+                )
+    return LocalGroup(hosts, meeting.rank)
 
 
 def _connect(group: LocalGroup, meeting: Meeting, wait_s: float, kept: ExitStack) -> dict[int, Connection]:

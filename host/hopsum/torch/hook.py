@@ -16,7 +16,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public
 from hopsum.agent import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import Hooks, open_resolved
-from hopsum.connection.collective import require_same
+from hopsum.meeting import Arrival
+from hopsum.meeting.rank_store import meet_ranks
 from hopsum.torch.buckets import ddp_in
 from hopsum.torch.options import HookOptions
 from hopsum.torch.state import HopsumState
@@ -52,8 +53,9 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     Raises:
         ConfigError: no communicator can be made of the settings, on all ranks alike.
         TypeError: not a DistributedDataParallel. The message says how to make one. Or an option that HopsumState lacks.
-        ValueError: from HopsumState, or communicator and process group disagree about ranks, or another rank has other
-            options, then on all ranks and with both values.
+        ValueError: from HopsumState, or communicator and process group disagree about ranks.
+        MeetingError: another rank has other options, or fails. All ranks have the same text, with the values that
+            differ.
         RuntimeError: it has a communication hook already.
     """
     module = ddp_in(ddp)
@@ -69,15 +71,16 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
         raise RuntimeError("register_comm_hook: this DistributedDataParallel has a communication hook already")
     if comm is None:
         comm = _connect(module.process_group)
+    meeting = meet_ranks("register_comm_hook", None, module.process_group)
+    assert meeting is not None, "a DistributedDataParallel has a process group"
     try:
         state = HopsumState(comm, module, **options)
+        shared = state.shared_options
     except Exception as error:
-        # The others wait there for this rank. The text that counts here is the error's own.
-        with suppress(ValueError, RuntimeError):
-            require_same(module.process_group, f"{type(error).__name__}: {error}")
+        meeting.fail(error)
         raise
-    require_same(module.process_group, state.facts)
-    module.register_comm_hook(state, hopsum_hook)
+    with meeting.opening(Arrival(shared)):
+        module.register_comm_hook(state, hopsum_hook)
     return state
 
 

@@ -322,10 +322,10 @@ class HopsumState:
         return self._require_sender().communicator
 
     @property
-    def facts(self) -> str:
-        """Return the options that ranks need to have in common, in words."""
-        shared = [f"{name}={getattr(self, name)!r}" for name in _OPTIONS if name not in _OF_ONE_RANK]
-        return ", ".join([*shared, f"{COMPARE_VARIABLE}={steps_to_compare()}"])
+    def shared_options(self) -> dict[str, str]:
+        """Return the options that ranks need to have in common, as texts by name."""
+        shared = {name: repr(getattr(self, name)) for name in _OPTIONS if name not in _OF_ONE_RANK}
+        return {**shared, COMPARE_VARIABLE: str(steps_to_compare())}
 
     @property
     def compresses(self) -> bool:

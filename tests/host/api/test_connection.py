@@ -179,6 +179,15 @@ def test_settings_that_do_not_fit() -> None:
         hopsum.conect  # noqa: B018
 
 
+@pytest.mark.parametrize(("url", "group"), [("hosts://", ""), ("file:///x.json", "auto")])
+def test_what_meets_over_torchs_store_says_that_torch_is_missing(
+    monkeypatch: pytest.MonkeyPatch, url: str, group: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "hopsum.meeting.rank_store", None)
+    with pytest.raises(ConfigError, match=r"needs torch: pip install 'hopsum\[hosts\]'"):
+        hopsum.connect(url, rank=0, local_group=group)
+
+
 def test_the_front_door_needs_numpy_only() -> None:
     code = (
         "import hopsum, sys, numpy as np;"

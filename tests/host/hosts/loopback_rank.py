@@ -18,8 +18,7 @@ import numpy as np
 
 from hopsum.config import resolve
 from hopsum.connection import Hooks, open_config
-from hopsum.hosts import job_over_hosts
-from hopsum.hosts.meeting import Meeting
+from hopsum.meeting import Arrival, Meeting, WaitLimit
 
 ELEMENTS = 40_000
 
@@ -54,11 +53,11 @@ class FileStore:
 
 def main(folder: Path, rank: int, ranks: int) -> None:
     # Each address of this machine counts as a host, with a switch of its own.
-    job_over_hosts.host_name = lambda: f"host {rank}"
-    meeting = Meeting(FileStore(folder), "1/all", rank, ranks, 1800.0)
+    arrival = Arrival({}, f"host {rank}")
+    meeting = Meeting(FileStore(folder), "1/all", rank, ranks, WaitLimit(1800.0))
     settings = {"codec": "fixed", "ip": f"127.0.0.{rank + 1}"}
     config = resolve(settings, environment={}, url="hosts://")
-    with meeting.opening("hosts://"), open_config(config, Hooks(meeting=meeting)) as comm:
+    with meeting.opening(arrival), open_config(config, Hooks(meeting=meeting)) as comm:
         # Summed twice: the second one finds every kernel compiled and every way open.
         for vector in (np.full(ELEMENTS, rank, np.float32), np.full(ELEMENTS, rank + 1, np.float32)):
             mean = comm.allreduce(vector).mean

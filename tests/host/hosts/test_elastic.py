@@ -17,10 +17,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 
 from hopsum.config import ConfigError
-from hopsum.connection import rank_store
-from hopsum.connection.rank_store import RankStore, agree_on_round
-from hopsum.hosts import meeting
-from hopsum.hosts.meeting import COMING, Meeting, WaitLimit
+from hopsum.meeting import Meeting, WaitLimit, meeting, rank_store
+from hopsum.meeting.meeting import COMING
+from hopsum.meeting.rank_store import RankStore, agree_on_round
 from hopsum_topologies.star import Star
 
 from ...support.printed import parse_printed
@@ -109,7 +108,7 @@ def test_a_process_group_with_a_longer_timeout_than_torchs_own_is_waited_for_as_
     monkeypatch.setattr(rank_store, "_group_timeout_s", lambda _: timeout_s)
     monkeypatch.setattr(rank_store, "RankStore", open_store)
     with pytest.raises(ConfigError, match="as far as it goes"):
-        rank_store.meet_all_ranks(WaitLimit(deadline_s, "deadline_s"), "hosts://")
+        rank_store.meet_ranks("hosts://", WaitLimit(deadline_s, "deadline_s"))
     assert asked == [waits_s]
 
 
@@ -118,11 +117,11 @@ def test_ranks_that_have_come_hear_of_a_failure_while_others_are_waited_for() ->
 
     def fail() -> None:
         name = agree_on_round(store, 1, 3, WaitLimit(600), "x")
-        Meeting(store, f"{name}/all", 1, 3, 0).fail(ConfigError("no such codec"))
+        Meeting(store, f"{name}/all", 1, 3, WaitLimit(0)).fail(ConfigError("no such codec"))
 
     def wait() -> None:
         name = agree_on_round(store, 2, 3, WaitLimit(600), "x")
-        Meeting(store, f"{name}/all", 2, 3, 600, "x").exchange(COMING, lambda: None)
+        Meeting(store, f"{name}/all", 2, 3, WaitLimit(600), "x").exchange(COMING, lambda: None)
 
     def come() -> None:
         agree_on_round(store, 0, 4, WaitLimit(600), "x")

@@ -26,16 +26,18 @@ from hopsum.agent.allreduce_results import SocketTraffic
 from hopsum.codec import make_codec
 from hopsum.config import Config, ConfigError, resolve
 from hopsum.hosts import job_over_hosts
-from hopsum.hosts import meeting as meeting_module
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
-from hopsum.hosts.meeting import COMING, Meeting, MeetingError, WaitLimit
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.meeting import Arrival, Meeting, MeetingError, WaitLimit
+from hopsum.meeting import meeting as meeting_module
+from hopsum.meeting.meeting import COMING
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerError
 from hopsum.transport.offload import mtu_towards, probe_offload, udp_socket
 from hopsum_wire.payload import PACKET_BYTES
 
+from ...support.processes import await_that
 from ...support.trains import loses
 
 
@@ -64,7 +66,7 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
 
     def one(rank: int) -> Any:
         try:
-            return what(Meeting(store, "1", rank, workers, wait_s))
+            return what(Meeting(store, "1", rank, workers, WaitLimit(wait_s)))
         except MeetingError as error:
             return error
 
@@ -72,11 +74,14 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
         return list(pool.map(one, range(workers)))
 
 
-def open_hosts(meeting: Meeting, slots: int | None = 16, fewest: int | None = None, **settings: Any) -> Any:
+def open_hosts(
+    meeting: Meeting, slots: int | None = 16, fewest: int | None = None, host: str = "one", **settings: Any
+) -> Any:
     """Open hosts:// on a rank of two, as far as a test lets it."""
     codec = make_codec("fixed", workers=2, backend="numpy")
     own = Config(codec="fixed", ip="127.0.0.1", **settings)
-    return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, fewest=fewest, open_job=lambda *_: None)
+    with meeting.opening(Arrival({}, host)):
+        return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, fewest=fewest, open_job=lambda *_: None)
 
 
 def test_all_ranks_hear_what_each_tells() -> None:
@@ -87,9 +92,6 @@ def test_all_ranks_hear_what_each_tells() -> None:
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
-        ("slots", "rank 0 has .*slots 16; rank 1 has .*slots 17: all ranks need the same"),
-        ("seed", "rank 0 has .*seed 1.*; rank 1 has .*seed 2.*: all ranks need the same"),
-        ("min_workers", "rank 0 has .*min_workers 1; rank 1 has .*min_workers 2: all ranks need the same"),
         ("places", r"hosts://\?min_workers=1: 2 ranks on 1 hosts; start one rank on each host"),
         ("host", r"ranks 0 and 1 are on different hosts, and both have the address 127\.0\.0\.1"),
     ],
@@ -97,23 +99,77 @@ def test_all_ranks_hear_what_each_tells() -> None:
 def test_ranks_that_do_not_fit_together_start_nothing(
     monkeypatch: pytest.MonkeyPatch, difference: str, words: str
 ) -> None:
-    names = iter(("one", "other"))
-    if difference == "host":
-        monkeypatch.setattr(job_over_hosts, "host_name", lambda: next(names))
-
     def nothing(*_: object, **__: object) -> Any:
         raise AssertionError("something was started")
 
     monkeypatch.setattr(job_over_hosts, "start_switch", nothing)
 
     def what(meeting: Meeting) -> Any:
-        slots = 16 + meeting.rank * (difference == "slots")
-        fewest = {"min_workers": 1 + meeting.rank, "places": 1}.get(difference)
-        return open_hosts(meeting, slots, fewest, seed=1 + meeting.rank * (difference == "seed"))
+        host = f"{meeting.rank}" if difference == "host" else "one"
+        return open_hosts(meeting, fewest=1 if difference == "places" else None, host=host)
 
     first, second = meet(2, what)
     assert str(first) == str(second)
     assert re.search(words, str(first)), first
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            {"url": "hosts://?slots=16"},
+            {"url": "hosts://?slots=17"},
+            r"rank 0 has URL hosts://\?slots=16; rank 1 has URL hosts://\?slots=17",
+        ),
+        (
+            {"url": "hosts://?slots=16&min_workers=1"},
+            {"url": "hosts://?min_workers=2&slots=16", "seed": 3},
+            r"rank 0 has URL .*\?min_workers=1&slots=16, seed 0; rank 1 has URL .*\?min_workers=2&slots=16, seed 3",
+        ),
+        (
+            {"url": "hosts://"},
+            {"url": "collective://gloo"},
+            "rank 0 has URL hosts://; rank 1 has URL collective://gloo",
+        ),
+        (
+            {"url": "file:///a.json", "local_group": "auto"},
+            {"url": "file:///b.json", "local_group": "a"},
+            "rank 0 has local_group auto; rank 1 has local_group by name",
+        ),
+    ],
+)
+def test_settings_that_differ_are_named_with_their_ranks_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, first: Any, second: Any, words: str
+) -> None:
+    def nothing(*_: object, **__: object) -> Any:
+        raise AssertionError("something was made")
+
+    monkeypatch.setattr(connection, "_open", nothing)
+    store = Store()
+    meetings = iter([Meeting(store, "1/all", rank, 2, WaitLimit(60), "x") for rank in range(2)])
+    monkeypatch.setattr(connection, "_meeting", lambda *_: next(meetings))
+
+    def connect(settings: Any) -> str:
+        with pytest.raises(MeetingError) as told:
+            connection.connect(**settings)
+        return str(told.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        # One after the other: the first to come is rank 0.
+        came = pool.submit(connect, first)
+        await_that(lambda: store.find("hopsum/1/all/here/0") is not None, "rank 0")
+        found = {connect(second), came.result()}
+    (text,) = found
+    assert re.fullmatch(f"x: {words}: all ranks need the same", text), text
+
+
+def test_equal_settings_are_no_difference() -> None:
+    """The default codec is the one of that name, and the order of parameters means nothing."""
+    made = [
+        connection._arrival(config, connection.split_url(config))
+        for config in (Config(url="hosts://?slots=4&min_workers=2"), Config(url="hosts://?min_workers=2&slots=4"))
+    ]
+    assert made[0] == made[1]
 
 
 def test_errors_of_some_ranks_are_the_same_text_on_all() -> None:
@@ -132,7 +188,7 @@ def test_errors_of_some_ranks_are_the_same_text_on_all() -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(MeetingError, match=r"rank 0 has not heard of ranks 1 within 0\.2 s \(x\)"):
-        Meeting(Store(), "1", 0, 2, 0.2).exchange("x", lambda: 1)
+        Meeting(Store(), "1", 0, 2, WaitLimit(0.2)).exchange("x", lambda: 1)
 
 
 @pytest.mark.parametrize("method", ["put", "find"])
@@ -150,12 +206,12 @@ def opened(opens: list[str], fails: Exception | None = None) -> list[str]:
     store = Store()
 
     def one(rank: int) -> str:
-        meeting = Meeting(store, "0.1/all", rank, len(opens), 60, f"at {rank}")
+        meeting = Meeting(store, "0.1/all", rank, len(opens), WaitLimit(60), f"at {rank}")
         if fails is not None and rank:
             meeting.fail(fails)
             return "failed"
         try:
-            with meeting.opening(opens[rank]):
+            with meeting.opening(Arrival({"URL": opens[rank]})):
                 meeting.exchange(f"topic of {opens[rank]}", lambda: None)
         except MeetingError as error:
             return str(error)
@@ -173,28 +229,31 @@ def test_a_rank_that_fails_before_it_meets_the_others_is_no_wait() -> None:
 
 def test_ranks_that_open_something_else_are_told_of_each_other() -> None:
     assert opened(["hosts://"] * 3) == ["", "", ""]
-    told = "rank 0 opens hosts://, and rank 1 opens collective://gloo: all ranks need the same"
-    assert opened(["hosts://", "collective://gloo"]) == [f"at 0: {told}", f"at 1: {told}"]
+    told = "rank 1 has URL collective://gloo: all ranks need the same"
+    found = opened(["hosts://", "collective://gloo", "hosts://"])
+    assert found == [f"at {rank}: ranks 0, 2 have URL hosts://; {told}" for rank in range(3)]
 
 
 def test_an_error_in_the_middle_of_opening_reaches_the_leaders_of_other_hosts() -> None:
     """Leaders meet as hosts 0 and 1, and are ranks 0 and 4 for the store."""
     store = Store()
-    Meeting(store, "0.1/all", 4, 8, 60).fail(ConfigError("no such backend"))
+    Meeting(store, "0.1/all", 4, 8, WaitLimit(60)).fail(ConfigError("no such backend"))
+    everybody = Meeting(store, "0.1/all", 0, 8, WaitLimit(60))
+    everybody.arrivals = [Arrival({})] * 8
     with pytest.raises(MeetingError, match="rank 1: no such backend"):
-        Meeting(store, "0.1", 0, 2, 60, ranks=[0, 4]).exchange("address", lambda: None)
+        everybody.among([0, 4]).exchange("address", lambda: None)
 
 
 def test_the_ranks_of_each_process_group_meet_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """HSDP: ranks 0 and 2 have shard 0, ranks 1 and 3 shard 1. A third group of one store never comes."""
-    rank_store = pytest.importorskip("hopsum.connection.rank_store", reason="torch is not installed")
+    rank_store = pytest.importorskip("hopsum.meeting.rank_store", reason="torch is not installed")
     store, numbers = rank_store.dist.HashStore(), threading.local()
     monkeypatch.setattr(rank_store.dist, "get_process_group_ranks", lambda group: group)
     monkeypatch.setattr(rank_store, "_find", lambda *_: (numbers.rank, 6, store))
 
     def meet(rank: int) -> Any:
         numbers.rank = rank
-        meeting = rank_store.meet_all_ranks(WaitLimit(60), "hosts://", [rank % 2, rank % 2 + 2])
+        meeting = rank_store.meet_ranks("hosts://", WaitLimit(60), [rank % 2, rank % 2 + 2])
         return meeting, meeting.exchange("x", lambda: rank)
 
     with ThreadPoolExecutor(4) as pool:
@@ -225,7 +284,7 @@ class CountingStore(Store):
 def test_a_wait_for_many_ranks_asks_the_store_as_often_as_one_for_few() -> None:
     store = CountingStore()
     with pytest.raises(MeetingError, match=r"ranks 1, 2, .* 62, 63 within"):
-        Meeting(store, "1", 0, 64, 0.2).exchange("x", lambda: 1)
+        Meeting(store, "1", 0, 64, WaitLimit(0.2)).exchange("x", lambda: 1)
     # One look at the failures each time, and at every rank once, for the message.
     assert store.found == store.looked + 64
 
@@ -237,7 +296,7 @@ def test_ranks_that_are_missing_are_named_every_minute_by_one_rank(
     store = Store()
     for rank in (1, 0):
         with pytest.raises(MeetingError, match=r"within (0|1)\.5 s"):
-            Meeting(store, "1", rank, 4, 0.5, setting="deadline_s").exchange(COMING, lambda: 1)
+            Meeting(store, "1", rank, 4, WaitLimit(0.5, "deadline_s")).exchange(COMING, lambda: 1)
     said = [record.getMessage() for record in caplog.records]
     assert said
     shown = r"hosts://: rank 0 has waited \d s for ranks 2, 3 \(here\), and waits \d s more at most \(deadline_s\)"
@@ -247,7 +306,7 @@ def test_ranks_that_are_missing_are_named_every_minute_by_one_rank(
 def test_hosts_waits_for_ranks_that_have_not_come_as_gloo_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def meet_all(patience: Any, *_: Any, **__: Any) -> None:
+    def meet_all(_: str, patience: Any, *__: Any) -> None:
         asked.append(patience)
         raise ConfigError("as far as it goes here")
 
@@ -260,22 +319,22 @@ def test_hosts_waits_for_ranks_that_have_not_come_as_gloo_does(monkeypatch: pyte
 
 def test_calls_do_not_hear_each_other() -> None:
     store = Store()
-    Meeting(store, "0.1", 1, 2, 60).exchange("x", lambda: 1, [1])
+    Meeting(store, "0.1", 1, 2, WaitLimit(60)).exchange("x", lambda: 1, [1])
     with pytest.raises(MeetingError, match="ranks 1 "):
-        Meeting(store, "0.2", 0, 2, 0.1).exchange("x", lambda: 1, [1])
+        Meeting(store, "0.2", 0, 2, WaitLimit(0.1)).exchange("x", lambda: 1, [1])
 
 
 def test_rank_0_waits_for_those_that_have_not_left() -> None:
     store, over = Store(), threading.Event()
 
     def leave() -> None:
-        Meeting(store, "1", 0, 2, 60).leave(60, waits=True)
+        Meeting(store, "1", 0, 2, WaitLimit(60)).leave(60, waits=True)
         over.set()
 
     thread = threading.Thread(target=leave)
     thread.start()
     assert not over.wait(0.2)
-    Meeting(store, "1", 1, 2, 60).leave(60, waits=False)
+    Meeting(store, "1", 1, 2, WaitLimit(60)).leave(60, waits=False)
     thread.join(60)
     assert over.is_set()
 

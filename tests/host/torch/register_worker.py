@@ -25,6 +25,7 @@ from ledger import Ledger, Model, draw, loss_of
 
 from hopsum.agent import Agent
 from hopsum.codec import make_codec
+from hopsum.meeting import MeetingError
 from hopsum.protocol.worker import Timing
 from hopsum.torch import HopsumState, hopsum_hook, register_comm_hook
 
@@ -344,7 +345,7 @@ def refuse(agent: Agent) -> dict[str, Any]:
     for each, comm, options in (*cases, (fresh[1], agent, named), (reducer, agent, {})):
         try:
             register_comm_hook(each, comm, **options)
-        except (TypeError, ValueError, RuntimeError) as failure:
+        except (TypeError, ValueError, RuntimeError, MeetingError) as failure:
             texts.append(f"{type(failure).__name__}: {failure}")
     register_comm_hook(fresh[2], agent, error_feedback=bool(agent.rank))  # may differ
     return {"texts": texts}

@@ -104,7 +104,7 @@ def test_a_newcomer_trains_on_where_the_others_are(served: Served) -> None:
 
 def test_other_errors_pass() -> None:
     codec = make_codec("fixed", workers=1, backend="numpy")
-    comm = MemoryCommunicator("recovery", 0, codec=codec, facts="", seed=0, deadline_s=WAIT_S)
+    comm = MemoryCommunicator("recovery", 0, codec=codec, settings={}, seed=0, deadline_s=WAIT_S)
     with comm:
         program = Program(comm)
         assert program.loads == 0

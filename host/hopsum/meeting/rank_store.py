@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hopsum.config import ConfigError
-from hopsum.hosts.meeting import (
+from hopsum.meeting.meeting import (
     SAY_EVERY_S,
     KeyValueStore,
     Meeting,
@@ -72,7 +72,7 @@ class RankStore:
             sets them; the store does not answer, or some rank does not come.
     """
 
-    def __init__(self, patience: WaitLimit, what: str = "hosts://", group: Any = None, failure: str = "") -> None:
+    def __init__(self, patience: WaitLimit, what: str, group: Any = None, failure: str = "") -> None:
         self.rank, self.workers, self._store = _find(patience.wait_s, what)
         if group is not None:
             # The other ranks need not open anything: nobody waits for them.
@@ -104,12 +104,12 @@ class RankStore:
             self.put("hopsum/round", json.dumps(heard))
 
 
-def meet_all_ranks(patience: WaitLimit, what: str, group: Any = None, failure: str = "") -> Meeting | None:
+def meet_ranks(what: str, patience: WaitLimit | None, group: Any = None, failure: str = "") -> Meeting | None:
     """Return the meeting of all ranks that open `what`, None for collective:// without a process group.
 
     Args:
-        patience: with ranks that do not come. Those of a process group with a longer timeout than torch's own have
-            that.
+        patience: with ranks that do not come. None: as long as the process group waits. With `deadline_s` those of a
+            process group with a longer timeout than torch's own have that.
         group: a process group whose ranks meet by themselves. Several groups may do so at one time.
         failure: see `RankStore`.
 
@@ -118,21 +118,23 @@ def meet_all_ranks(patience: WaitLimit, what: str, group: Any = None, failure: s
     """
     if what.startswith("collective") and not (dist.is_available() and dist.is_initialized()):
         return None
-    if patience.setting == "deadline_s" and (timeout_s := _group_timeout_s(group)) > max(patience.wait_s, _GLOO_S):
-        patience = WaitLimit(timeout_s, "the process group's timeout")
+    group_s = _group_timeout_s(group)
+    if patience is None or (patience.setting == "deadline_s" and group_s > max(patience.wait_s, _GLOO_S)):
+        patience = WaitLimit(group_s or _GLOO_S, "the process group's timeout")
     store = RankStore(patience, what, group, failure)
-    return Meeting(
-        store, f"{store.name}/all", store.rank, store.workers, patience.wait_s, what, setting=patience.setting
-    )
+    return Meeting(store, f"{store.name}/all", store.rank, store.workers, patience, what)
 
 
 def _group_timeout_s(group: Any) -> float:
     """Return the longest timeout of a process group, by default of that of all ranks, 0.0 without one."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0.0
-    group = group or dist.group.WORLD
-    backends = [group._get_backend(device) for device in group._device_types]  # of no public name
-    return max((each.options._timeout.total_seconds() for each in backends), default=0.0)
+    group, longest_s = group or dist.group.WORLD, 0.0
+    for device in group._device_types:  # of no public name
+        # Backends of others need not tell their options.
+        with suppress(AttributeError, RuntimeError):
+            longest_s = max(longest_s, group._get_backend(device).options._timeout.total_seconds())
+    return longest_s
 
 
 def agree_on_round(
@@ -192,7 +194,7 @@ def agree_on_round(
             store.put(f"hopsum/gave up/{'follower' if rank else 'leader'}", json.dumps(note))
             if rank == 0:
                 # Those that have come wait for this rank under the name that it has told them.
-                Meeting(store, f"{own}/all", rank, workers, 0.0, what).fail(ConfigError(why))
+                Meeting(store, f"{own}/all", rank, workers, patience, what).fail(ConfigError(why))
         raise
     return name
 

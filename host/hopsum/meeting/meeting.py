@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from hopsum.config import ConfigError
 from hopsum.errors import HopsumError
+from hopsum_base.shown import difference
 
 # torch's stores have no wait for one of several keys, so the ranks look again: soon at first, and then seldom, since
 # one process answers all of them.
@@ -109,8 +110,7 @@ def _advice(workers: int, patience: WaitLimit) -> str:
     if not patience.setting:
         return "They had come: see whether their processes still run, and at what"
     return (
-        f"Call hopsum.connect on all {workers} ranks at the same point of the program, or wait longer "
-        f"({patience.setting})"
+        f"Let all {workers} ranks make this call at the same point of the program, or wait longer ({patience.setting})"
     )
 
 
@@ -119,15 +119,25 @@ def failures_key(name: str) -> str:
     return f"hopsum/{name.partition('/')[0]}/failed"
 
 
+class Arrival(NamedTuple):
+    """The first words of a rank in a meeting."""
+
+    settings: Mapping[str, str]
+    """The texts that have to be equal on all ranks, by name."""
+    host: str = ""
+    """The identity of its host."""
+    group: str = ""
+    """The name of its `local_group`."""
+
+
 class Meeting:
     """Messages between the ranks that open one communicator together, over a key-value store.
 
     Args:
         name: of the call, the same on all ranks, and of no other call over the same store.
-        wait_s: for ranks that have not come. Those that have get as much for each topic, 300 s at most.
-        what: the name of the communicator that is being opened; texts of errors begin with it.
+        patience: with ranks that have not come. Those that have get as much for each topic, 300 s at most.
+        what: the name of what is being opened; texts of errors begin with it.
         ranks: the ranks that meet, by their numbers in the store, where that has others too.
-        setting: its name is that of `wait_s` in messages.
     """
 
     def __init__(
@@ -136,27 +146,43 @@ class Meeting:
         name: str,
         rank: int,
         workers: int,
-        wait_s: float,
+        patience: WaitLimit,
         what: str = "hosts://",
         ranks: Sequence[int] | None = None,
-        setting: str = "membership_wait_s",
     ) -> None:
-        self.store, self._name, self.rank, self.workers = store, name, rank, workers
-        self._patience = WaitLimit(wait_s, setting)
+        self.store, self._name, self.rank, self.workers, self._patience = store, name, rank, workers, patience
         self._what, self._ranks, self._has_all = what, range(workers) if ranks is None else ranks, ranks is None
+        self.arrivals: list[Arrival] = []
+        """What each rank has told in `opening`."""
         self.absent: Collection[int] = ()
         """Ranks that are lost: nobody waits until they have left."""
 
+    def among(self, ranks: Sequence[int]) -> Meeting:
+        """Return the meeting of some of these ranks for hosts://, this one among them. They are numbered anew."""
+        made = Meeting(
+            self.store, f"{self._name}/{ranks}", ranks.index(self.rank), len(ranks), self._patience,
+            ranks=[self._ranks[rank] for rank in ranks],
+        )  # fmt: skip
+        made.arrivals = [self.arrivals[rank] for rank in ranks]
+        return made
+
+    def ranks_by(self, name: Callable[[Arrival], str]) -> tuple[tuple[int, ...], ...]:
+        """Return the ranks that have each name, ascending, in the order of their lowest ranks."""
+        named: dict[str, list[int]] = {}
+        for rank, arrival in enumerate(self.arrivals):
+            named.setdefault(name(arrival), []).append(rank)
+        return tuple(map(tuple, named.values()))
+
     @contextmanager
-    def opening(self, opens: str) -> Iterator[None]:
-        """Find out that all ranks open the same. Where the block fails, tell those that wait for this rank why."""
+    def opening(self, arrival: Arrival) -> Iterator[None]:
+        """Meet the other ranks, and compare settings. Where the block fails, tell those that wait for this rank why.
+
+        Raises MeetingError: on all ranks, where some do not come or have other settings.
+        """
         try:
-            told = self.exchange(COMING, lambda: opens)
-            for rank, theirs in enumerate(told):
-                if theirs != told[0]:
-                    raise MeetingError(
-                        f"{self._what}: rank 0 opens {told[0]}, and rank {rank} opens {theirs}: all ranks need the same"
-                    )
+            self.arrivals = [Arrival(*each) for each in self.exchange(COMING, lambda: arrival)]
+            if why := difference({rank: each.settings for rank, each in enumerate(self.arrivals)}):
+                raise MeetingError(f"{self._what}: {why}")
             yield
         # All ranks hear of an error of the meeting, if rank 0, which may have the store, is there for so long.
         except MeetingError:
@@ -175,12 +201,15 @@ class Meeting:
             self.store.put(failures_key(self._name), "true")
         self.leave(_STAY_S, waits=self.rank == 0)
 
-    def exchange(self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+    def exchange(
+        self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None, wait_s: float | None = None
+    ) -> list[Any]:
         """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
 
         Args:
             make: returns what JSON can hold.
             ranks: who tells, by default all. The others do not call `make`.
+            wait_s: for what is told, in place of the meeting's own.
 
         Raises:
             MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some did not come.
@@ -201,7 +230,7 @@ class Meeting:
         with store_answers(self._what, topic):
             if self.rank in telling:
                 self._tell(topic, told)
-            found = self._await(topic, telling)
+            found = self._await(topic, telling, wait_s)
         errors = [f"rank {rank}: {found[rank]['error']}" for rank in sorted(found) if "error" in found[rank]]
         if errors:
             shown = errors[:_TOLD_MAX]
@@ -237,7 +266,7 @@ class Meeting:
         except (RuntimeError, OSError):  # the store went with the process that had it: nobody waits for anything there
             return
 
-    def _await(self, topic: str, ranks: Sequence[int]) -> dict[int, Any]:
+    def _await(self, topic: str, ranks: Sequence[int], wait_s: float | None) -> dict[int, Any]:
         errors_until = 0.0
         found: dict[int, Any] = {}
 
@@ -265,7 +294,7 @@ class Meeting:
                     return []
             return missing
 
-        patience = self._patience
+        patience = self._patience if wait_s is None else self._patience._replace(wait_s=wait_s)
         if topic != COMING and patience.wait_s > STEP_S:
             patience = WaitLimit(STEP_S, "")
         elif topic == COMING and self.rank:
