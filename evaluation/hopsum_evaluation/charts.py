@@ -27,6 +27,9 @@ _DECADES: Final = 100
 """Least ratio of both ends of a logarithmic axis for ticks at powers of ten. Below, they are at powers of two."""
 _TITLE_WIDTH: Final = 62
 _INCHES: Final = (6.4, 3.8)
+_GROUP_INCHES: Final = 0.62
+"""Height of a group of bars, and of the title and margins of a panel."""
+_PANEL_INCHES: Final = 0.55
 _DPI: Final = 110
 _GROUP: Final = 0.8
 """Width of all bars of a group. Groups are 1 apart."""
@@ -78,22 +81,29 @@ class BarSeries:
     """Bars of one colour, one for each group. None: the group has no such bar, or the bar no interval."""
 
     name: str
-    heights: Sequence[float | None]
+    values: Sequence[float | None]
     low: Sequence[float | None]
     high: Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
+class BarPanel:
+    """Groups of bars below each other, under a title of their own."""
+
+    title: str
+    groups: Sequence[str]
+    series: Sequence[BarSeries]
+
+
+@dataclass(frozen=True, slots=True)
 class BarChart:
-    """A figure of bars beside each other in groups. `name` is the name of its files, without a suffix."""
+    """A figure of panels, one below the other, with one axis of values. `name` is the name of its files."""
 
     name: str
     title: str
-    groups: Sequence[str]
-    y_label: str
-    series: Sequence[BarSeries]
+    panels: Sequence[BarPanel]
     level: float
-    """Height of a dashed line across all bars."""
+    """Value of a dashed line across all bars."""
     level_name: str
 
 
@@ -142,30 +152,44 @@ def draw_lines(plot: Plot) -> Figure:
 
 
 def draw_bars(chart: BarChart) -> Figure:
-    """Draw a chart of bars: each bar has its height above it, and its interval where it has one."""
-    made, axes = _figure(chart.title)
-    width = _GROUP / max(len(chart.series), 1)
-    for number, series in enumerate(chart.series):
-        middle = (number - (len(chart.series) - 1) / 2) * width
-        _add_bars(axes, series, [place + middle for place in range(len(chart.groups))], width, _COLOURS[number])
-    axes.axhline(chart.level, color=_GREYS[0], linestyle="--", linewidth=1, label=chart.level_name)
-    axes.set_xticks(range(len(chart.groups)), chart.groups)
-    # Room for the figures above the bars.
-    axes.margins(y=0.1)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel(chart.y_label)
-    axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.5)
-    made.legend(loc="outside lower center", fontsize=8, frameon=False, ncols=2)
+    """Draw a chart of bars: each bar has its value at its end, and its interval where it has one."""
+    made = _empty_figure(
+        (_INCHES[0], _PANEL_INCHES * len(chart.panels) + sum(_GROUP_INCHES * len(each.groups) for each in chart.panels))
+    )
+    made.suptitle("\n".join(wrap(chart.title, _TITLE_WIDTH)), fontsize=10)
+    heights = [len(panel.groups) for panel in chart.panels]
+    every = made.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, panel in zip(every, chart.panels, strict=True):
+        width = _GROUP / max(len(panel.series), 1)
+        for number, series in enumerate(panel.series):
+            middle = (number - (len(panel.series) - 1) / 2) * width
+            _add_bars(axes, series, [place + middle for place in range(len(panel.groups))], width, _COLOURS[number])
+        axes.axvline(chart.level, color=_GREYS[0], linestyle="--", linewidth=1, label=chart.level_name)
+        axes.set_title(panel.title, fontsize=9, loc="left")
+        axes.set_yticks(range(len(panel.groups)), panel.groups)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_axisbelow(True)
+        axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.5)
+    # Room for the figures at the ends of the bars.
+    every[0].set_xlim(right=1.12 * max(axes.dataLim.x1 for axes in every))
+    handles, labels = every[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=2)
+    return made
+
+
+def _empty_figure(inches: tuple[float, float]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=inches, layout="constrained")
+    # A canvas without a window: pyplot would keep figures, and choose a back end by the display.
+    FigureCanvasAgg(made)
     return made
 
 
 def _figure(title: str) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=_INCHES, layout="constrained")
-    # A canvas without a window: pyplot would keep figures, and choose a back end by the display.
-    FigureCanvasAgg(made)
+    made = _empty_figure(_INCHES)
     axes = made.subplots()
     axes.set_title("\n".join(wrap(title, _TITLE_WIDTH)), fontsize=10)
     axes.set_axisbelow(True)
@@ -174,17 +198,18 @@ def _figure(title: str) -> tuple[Figure, Any]:
 
 def _add_bars(axes: Any, series: BarSeries, places: Sequence[float], width: float, colour: str) -> None:
     label = series.name
-    for place, height, low, high in zip(places, series.heights, series.low, series.high, strict=True):
-        if height is None:
+    for place, length, low, high in zip(places, series.values, series.low, series.high, strict=True):
+        if length is None:
             continue
-        axes.bar(place, height, _BAR * width, color=colour, label=label)
+        axes.barh(place, length, _BAR * width, color=colour, label=label)
         # matplotlib leaves labels with an underscore out: one entry of the legend for all bars of a colour.
         label = "_nolegend_"
-        top = height if high is None else max(height, high)
+        end = length if high is None else max(length, high)
         if low is not None and high is not None:
-            axes.errorbar(place, height, yerr=[[height - low], [high - height]], fmt="none", ecolor="#222222",
-                          elinewidth=0.9, capsize=3)  # fmt: skip
-        axes.annotate(f"{height:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+            axes.errorbar(length, place, xerr=[[length - low], [high - length]], fmt="none", ecolor="#222222",
+                          elinewidth=0.9, capsize=2)  # fmt: skip
+        axes.annotate(f"{length:.2g}" if length < 10 else f"{length:.0f}", (end, place), (3, 0),
+                      textcoords="offset points", va="center", fontsize=7)  # fmt: skip
 
 
 def _add_line(axes: Any, series: Series, plot: Plot, colour: str, marker: str, grey: str) -> None:

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of section `links`: what to use on which links for which model, and every figure that says so.
+"""Answers of section `links`: four questions of a reader, what to use on which links, and every figure that says so.
 
-hopsum's schemes are the settings of codec thc, which switches sum, and two-shot, which needs no switch. Others are
-torch's own hooks.
+    compression against none                hopsum's fastest scheme over fp32
+    the switch against software             over two-shot, whose ranks add the same codes without a switch
+    against others                          over the best of torch's hooks for halves and for low rank
+    accuracy                                steps to the target over those of fp32
+
+A row is a model on links of one rate. Its seconds were measured in one of three ways (`How`). Won and lost are those of
+`outcome` alone, which the page of claims uses too.
+
+hopsum's schemes are the settings of codec thc, which switches sum, and low rank by it. Of these a row takes the fastest
+that has reached the target in every training of the run. Others are taken as they are.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import inf, isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -18,11 +27,11 @@ from typing import Any, Final, NamedTuple
 from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.units import figure, rate_bits_per_s, said_rate, said_time
-from hopsum_evaluation.charts import BarChart, BarSeries
+from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
-from hopsum_evaluation.report.claims import Basis, Claim, Relation
+from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
-from hopsum_evaluation.training.accuracy_plan import MODELS, UNSHAPED
+from hopsum_evaluation.training.accuracy_plan import MODELS, UNSHAPED, diloco_of, low_rank_of
 from hopsum_evaluation.training.time_to_target import (
     Ratio,
     is_ours,
@@ -34,17 +43,44 @@ from hopsum_evaluation.training.time_to_target import (
 
 FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
-SWITCHLESS: Final = "two-shot:bits=4"
+SOFTWARE: Final = ("two-shot:bits=4", "two-shot:bits=8")
+"""Codes that ranks add, without a switch. 4 bits err more than `thc` does, 8 bits less."""
+HOOKS: Final = ("fp16", "powersgd", "powersgd-4")
+"""What torch's users have: its hooks for halves, and for low rank of 2 and of 4."""
 MOST_OFF: Final = 0.25
 """Most by which a prediction of `hopsum plan` may differ from what was measured, as a share."""
-REAL: Final = {
-    (1_000_000, 2e8): {"fp32": 248, "fp16": 125},
-    (1_000_000, 1e9): {"fp32": 51, "fp16": 29},
-    (25_000_000, 2e8): {"fp32": 6564, "fp16": 3234},
-    (25_000_000, 1e9): {"fp32": 1286, "fp16": 713},
-}
-"""Milliseconds of an all-reduce of 4 workers over gloo on 16 processors of the Sapphire Rapids kind, medians of 3 to 7
-runs: dilated runs are compared with them. Of codecs there are none: thc had other forms then."""
+
+
+class How(StrEnum):
+    """How the seconds of a row were measured."""
+
+    TRAINED = "trained over these links"
+    COUNTED = "steps counted on unlimited links, times the seconds of a timed step"
+    TIMED = "steps timed, computing emulated by a wait"
+
+
+class Outcome(StrEnum):
+    """What the samples of a ratio say of hopsum, by their whole interval."""
+
+    WON = "won"
+    LOST = "lost"
+    LEVEL = "level"
+    OPEN = "no interval"
+
+
+_OVER: Final = ("over fp32", "over two-shot", "over torch's best hook")
+_FASTER: Final = Claim("faster", "seconds of others over those of hopsum", "own", Basis.OWN, 1.0, Relation.AT_LEAST)
+
+
+def outcome(ratios: Sequence[float]) -> Outcome:
+    """Say whether hopsum was faster: the verdict of the page of claims on "at least 1.0"."""
+    judged = judge(_FASTER, ratios)
+    if judged.ours is None:
+        return Outcome.OPEN
+    if judged.verdict is Verdict.REPRODUCED:
+        return Outcome.WON
+    return Outcome.LEVEL if judged.reason == UNDECIDED else Outcome.LOST
+
 
 _PARTS: Final = {
     "step_s": "step",
@@ -53,8 +89,7 @@ _PARTS: Final = {
     "step_cpu_s": "processor time of a worker",
 }
 """Words for the parts of a step, by their names in a training's figures."""
-_HOOKS: Final = ("fp32", "fp16", "powersgd")
-_HOOKS_SAID: Final = "the fastest of torch's hooks"
+_HOOKS_SAID: Final = "the fastest of fp32 and torch's hooks"
 
 
 class _Claimed(NamedTuple):
@@ -65,7 +100,7 @@ class _Claimed(NamedTuple):
     rate: str
     least: float
     said: str = _HOOKS_SAID
-    others: tuple[str, ...] = _HOOKS
+    others: tuple[str, ...] = ("fp32", *HOOKS)
     place: str = FABRIC
     source: str = "goal"
 
@@ -85,7 +120,7 @@ _CLAIMED: Final = [
     for rate in ("200mbit", "1gbit")
     for each in (
         _Claimed("tta-best", model, rate, 1.40, source=_THC),
-        _Claimed("tta-all", model, rate, 1.30, f"{_HOOKS_SAID} and {SWITCHLESS}", (*_HOOKS, SWITCHLESS)),
+        _Claimed("tta-all", model, rate, 1.30, f"{_HOOKS_SAID}, and two-shot", ("fp32", *HOOKS, *SOFTWARE)),
         _Claimed("tta-hosts", model, rate, 1.0, place=HOSTS),
     )
 ]
@@ -97,11 +132,12 @@ Times = dict[str, dict[int, float]]
 
 @dataclass(slots=True)
 class LinkAnswer:
-    """What was measured of a model, or of an all-reduce, on links of one rate.
+    """What was measured of a model, or of an all-reduce, on links of one rate: a row.
 
     name: of the model, empty for an all-reduce.
     model: the name and its size, or the size of the vector, in words.
     what: quantity of `times`, in words.
+    safe: hopsum's schemes that have reached the target in every training of the run.
     times: by place of the switches. Schemes that need no switch are under FABRIC.
     """
 
@@ -109,17 +145,14 @@ class LinkAnswer:
     name: str
     model: str
     what: str
+    how: How = How.TIMED
+    safe: frozenset[str] = frozenset()
     times: dict[str, Times] = field(default_factory=lambda: {FABRIC: defaultdict(dict), HOSTS: defaultdict(dict)})
 
     @property
     def links(self) -> str:
         """Rate of the links in words."""
         return said_rate(self.bits_per_s)
-
-    @property
-    def hooks(self) -> list[str]:
-        """The schemes of others: torch's hooks."""
-        return [name for name in self.times[FABRIC] if not is_ours(name) and name != SWITCHLESS]
 
     def best(self, names: Iterable[str], place: str = FABRIC) -> str | None:
         """Name the scheme with the fewest mean seconds, or None where none reached the target with every seed."""
@@ -131,8 +164,8 @@ class LinkAnswer:
         return fmean(self.times[place][name].values())
 
     def ours(self, place: str) -> str | None:
-        """Name hopsum's best setting with the switches at one place."""
-        return self.best(filter(is_ours, list(self.times[place])), place)
+        """Name hopsum's fastest safe scheme with the switches at one place."""
+        return self.best((name for name in self.times[place] if name in self.safe), place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
         """Divide the seconds of the fastest other, seed by seed, by those of `ours`."""
@@ -142,7 +175,8 @@ class LinkAnswer:
         """Return the ratio of each seed. nan: a training missed the target."""
         theirs = [self.times[FABRIC].get(name, {}) for name in others]
         mine = self.times[place].get(ours or "", {})
-        return [seconds_ratio([each[seed] for each in theirs if seed in each], s) for seed, s in mine.items()]
+        pairs = ((s, [each[seed] for each in theirs if seed in each]) for seed, s in mine.items())
+        return [seconds_ratio(them, s) for s, them in pairs if them]
 
 
 def answers_of(result: Result) -> list[LinkAnswer]:
@@ -151,27 +185,63 @@ def answers_of(result: Result) -> list[LinkAnswer]:
     Counted steps times the seconds of a step are seconds to the target.
     """
     found: dict[tuple[str, float], LinkAnswer] = {}
-    steps = steps_of(result)
+    steps, safe = steps_of(result), _safe_schemes(result)
+    trained = {
+        (document["model"], rate_bits_per_s(run["rate"]))
+        for document in _documents(result, "accuracy") for run in document["runs"] if run["rate"] != UNSHAPED
+    }  # fmt: skip
     for document in _documents(result, "accuracy", "training"):
         name, waits = document["model"], document.get("compute_s")
         counted, timed = steps.get(name, {}), document["benchmark"] == "training"
         said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
-        said += f", computing {said_time(waits)}" if waits else ""
         for run in document["runs"]:
             if run["rate"] == UNSHAPED:
                 continue
             bits_per_s = rate_bits_per_s(run["rate"])
-            what = "s a step" if timed and not counted else f"s to {MODELS[name].goal}"
-            answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, name, said, what))
+            # A training over the links themselves is better evidence than its steps.
+            if timed and (name, bits_per_s) in trained:
+                continue
+            how = How.TRAINED if not timed else How.COUNTED if counted else How.TIMED
+            what = "s a step" if how is How.TIMED else f"s to {MODELS[name].goal}"
+            words = f"{said}, computing {said_time(waits)}" if waits else said
+            answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, name, words, what, how, safe))
             times = answer.times[run["placement"]][run["scheme"]]
-            if not timed:
+            if how is How.TRAINED:
                 times[run["repeat"]] = seconds_to_target(MODELS[name], run)
-            elif not counted:
-                times[run["repeat"]] = run["step_s"]
             else:
-                # A scheme whose steps were not counted may not have reached the target.
-                times.update({seed: n * run["step_s"] for seed, n in counted.get(run["scheme"], {0: inf}).items()})
+                times[run["repeat"]] = run["step_s"]
+    for answer in found.values():
+        if answer.how is How.COUNTED:
+            _multiply(answer, steps[answer.name])
     return list(found.values())
+
+
+def _multiply(answer: LinkAnswer, counted: Times) -> None:
+    """Make seconds of a step seconds to the target: each seed's steps times the mean step."""
+    for place, by_scheme in answer.times.items():
+        for name, step_s in by_scheme.items():
+            mean_s = fmean(step_s.values())
+            # A scheme whose steps were not counted may not have reached the target.
+            answer.times[place][name] = {seed: n * mean_s for seed, n in counted.get(name, {0: inf}).items()}
+
+
+def _safe_schemes(result: Result) -> frozenset[str]:
+    """Return hopsum's schemes that reached the target in every training of the run.
+
+    Low rank is one scheme, whatever the rank.
+    """
+    reached: dict[str, bool] = defaultdict(lambda: True)
+    names = set()
+    for document in _documents(result, "accuracy", "training"):
+        for run in document["runs"]:
+            names.add(run["scheme"])
+            if document["benchmark"] == "accuracy":
+                reached[_family(run["scheme"])] &= steps_to_target(MODELS[document["model"]], run) < inf
+    return frozenset(name for name in names if is_ours(name) and reached[_family(name)] and not diloco_of(name).every)
+
+
+def _family(scheme: str) -> str:
+    return scheme if low_rank_of(scheme) is None else "low-rank"
 
 
 def steps_of(result: Result) -> dict[str, Times]:
@@ -190,6 +260,8 @@ def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any],
     found: dict[tuple[int, float], LinkAnswer] = {}
     listed = []
     for document in _documents(result, "allreduce"):
+        if document["workers"] != result["workers"]:
+            continue  # of the check of time dilation
         for entry in document["rates"]:
             key = entry["elements"], rate_bits_per_s(entry["rate"])
             answer = found.setdefault(key, LinkAnswer(key[1], "", f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
@@ -204,24 +276,35 @@ def _documents(result: Result, *benchmarks: str) -> list[dict[str, Any]]:
 
 
 def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
-    """Tabulate the scheme to use: a row for links and model, a column for each place of the switches."""
-    rows = [[each.links, each.model, *(_use(each, place) for place in PLACES)] for each in answers]
-    return ShownTable("answers", ("links", "model", *PLACES.values()), rows)
+    """Tabulate hopsum's fastest scheme and its ratios: a row for model, links and place of the switches."""
+    rows = []
+    for each in answers:
+        for place, words in PLACES.items():
+            if (ours := each.ours(place)) is None:
+                continue
+            cells = (_compared(each, others, ours, place) for others in (("fp32",), SOFTWARE, HOOKS))
+            rows.append([each.links, each.model, each.how.partition(" ")[0], words, f"`{ours}`", *cells])
+    heads = (
+        "links",
+        "model",
+        "how",
+        "hopsum with",
+        "hopsum's fastest",
+        "over fp32",
+        "over two-shot",
+        "over torch's best hook",
+    )
+    return ShownTable("answers", heads, rows)
 
 
-def _use(answer: LinkAnswer, place: str) -> str:
-    """Name the fastest scheme, and say how many times as fast it is as fp32 and as the best of the others."""
-    ours, hook = answer.ours(place), answer.best(answer.hooks)
-    if ours is None or hook is None:
-        return "not measured" if not answer.times[place] or not answer.hooks else "a scheme missed the target"
-    best, where = ours, place
-    for rival in (SWITCHLESS, hook):
-        if rival in answer.times[FABRIC] and answer.mean(rival) < answer.mean(best, where):
-            best, where = rival, FABRIC
-    text = f"`{best}`: {said_ratio(answer.ratio(['fp32'], best, where))} times fp32"
-    if best != hook:
-        text += f", {said_ratio(answer.ratio(answer.hooks, best, where))} times `{hook}`"
-    return text if best == ours else f"{text}; `{ours}` {said_ratio(answer.ratio(answer.hooks, ours, place))}"
+def _compared(answer: LinkAnswer, others: Sequence[str], ours: str, place: str) -> str:
+    """Write a ratio with its interval, its outcome, and the fastest of several others."""
+    ratios = answer.ratios(others, ours, place)
+    if not ratios:
+        return "-"
+    best = answer.best(others)
+    name = f" `{best}`" if len(others) > 1 and best else ""
+    return f"{said_ratio(make_ratio(ratios))}{name}, {outcome(ratios)}"
 
 
 def said_ratio(ratio: Ratio) -> str:
@@ -233,21 +316,101 @@ def said_ratio(ratio: Ratio) -> str:
 
 
 def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
-    """Tabulate how many times as fast hopsum is, least and most of all models, a row for each rate and place."""
+    """Tabulate the least and the greatest ratio of all models, with their outcomes: a row for each rate and place."""
     rows = []
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
         for place, words in PLACES.items():
-            same = [each for each in answers if each.bits_per_s == rate and each.ours(place) and each.best(each.hooks)]
-            cells = [_range([(each.ratio(them(each), each.ours(place), place).mean, each.name) for each in same])
-                     for them in (lambda _: ["fp32"], lambda each: each.hooks)]  # fmt: skip
-            rows += [[said_rate(rate), words, str(len(same)), *cells]] if same else []
-    return ShownTable("ranges", ("links", "hopsum with", "models", "times as fast as fp32", f"as {_HOOKS_SAID}"), rows)
+            same = [each for each in answers if each.bits_per_s == rate and each.ours(place)]
+            if not same:
+                continue
+            how = Counter("trained" if each.how is How.TRAINED else "timed" for each in same)
+            counts = ", ".join(f"{count} {name}" for name, count in sorted(how.items(), reverse=True))
+            cells = (_span_cell(same, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
+            rows.append([said_rate(rate), words, counts, *cells])
+    heads = ("links", "hopsum with", "rows", *_OVER)
+    return ShownTable("ranges", heads, rows)
 
 
-def _range(ratios: Sequence[tuple[float, str]]) -> str:
-    known = sorted(each for each in ratios if isfinite(each[0]))
-    ends = dict.fromkeys((known[0], known[-1])) if known else ()
-    return " to ".join(f"{figure(ratio, 2)} (`{name}`)" for ratio, name in ends) or "-"
+def _span_cell(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> str:
+    compared = compare(answers, others, place)
+    return f"{compared.span}; {compared.outcomes}" if compared.rows else "-"
+
+
+class Compared(NamedTuple):
+    """Ratios of several rows: their least and greatest mean in words, and outcomes in words."""
+
+    rows: int
+    span: str
+    outcomes: str
+
+
+def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> Compared:
+    """Compare hopsum's fastest scheme at one place with the fastest of others in every row that has both."""
+    ratios = [each.ratios(others, each.ours(place), place) for each in answers]
+    found = [each for each in ratios if each and isfinite(make_ratio(each).mean)]
+    means = [make_ratio(each).mean for each in found]
+    low, high = (figure(each, 2) for each in (min(means, default=None), max(means, default=None)))
+    counted = Counter(map(outcome, found))
+    words = ", ".join(f"{counted[each]} {each}" for each in Outcome if counted[each])
+    return Compared(len(found), low if low == high else f"{low} to {high}", words)
+
+
+def accuracy_table(result: Result) -> ShownTable:
+    """Tabulate steps to the target, and in brackets over those of fp32: a row for each model, a column a scheme."""
+    counts = {**steps_of(result), **_trained_steps(result)}
+    names = list(dict.fromkeys(name for times in counts.values() for name in times))
+    rows = []
+    for model, times in counts.items():
+        fp32 = fmean(times["fp32"].values()) if "fp32" in times else inf
+        means = {name: fmean(each.values()) for name, each in times.items()}
+        cells = [_steps_cell(means[name], fp32) if name in means else "-" for name in names]
+        rows.append([f"`{model}` to {MODELS[model].goal}", *cells])
+    return ShownTable("accuracy", ("steps (over fp32's)", *(f"`{name}`" for name in names)), rows)
+
+
+def _trained_steps(result: Result) -> dict[str, Times]:
+    """Return steps to the target of models that trained over shaped links alone. The rate does not change steps."""
+    found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
+    counted = steps_of(result)
+    for document in _documents(result, "accuracy"):
+        if document["model"] not in counted:
+            for run in document["runs"]:
+                steps = steps_to_target(MODELS[document["model"]], run)
+                found[document["model"]][run["scheme"]].setdefault(run["repeat"], steps)
+    return found
+
+
+def _steps_cell(steps: float, fp32: float) -> str:
+    if steps == inf:
+        return "missed"
+    return f"{figure(steps)} ({steps / fp32:.2f})" if fp32 < inf else figure(steps)
+
+
+def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+    """Tabulate seconds to the target with a sum at every step beside DiLoCo: a row for each rate that has both."""
+    rows, heads = [], ("links",)
+    for each in answers:
+        means = {name: each.mean(name) for name in each.times[FABRIC]}
+        if each.how is not How.TIMED and any(diloco_of(name).every for name in means):
+            heads = ("links", *(f"`{name}`" for name in means)) if len(means) + 1 > len(heads) else heads
+            rows.append((each.links, means))
+    cells = [[links, *(_or_missed(means[head.strip("`")]) if head.strip("`") in means else "-" for head in heads[1:])]
+             for links, means in rows]  # fmt: skip
+    return ShownTable("rare", heads, cells)
+
+
+def accuracy_words(result: Result) -> str:
+    """Say in one sentence how many steps hopsum's schemes take, over those of fp32."""
+    table, said = accuracy_table(result), []
+    for column, head in enumerate(table.heads[1:], 1):
+        if is_ours(head.strip("`")) and not diloco_of(head.strip("`")).every:
+            cells = [row[column] for row in table.rows if row[column] != "-"]
+            ratios = sorted((cell.partition("(")[2].rstrip(")") for cell in cells if "(" in cell), key=float)
+            parts = [" to ".join(dict.fromkeys((ratios[0], ratios[-1])))] if ratios else []
+            missed = cells.count("missed")
+            parts += [f"missed in {missed} of {len(cells)} models"] if missed else []
+            said.append(f"{head} {', '.join(parts)}")
+    return f"Steps to the target over fp32's: {'; '.join(said)}." if said else "No training to a target was run."
 
 
 def figure_table(result: Result) -> ShownTable:
@@ -263,10 +426,6 @@ def figure_table(result: Result) -> ShownTable:
         [f"{each.model}, {each.links}: {each.what}", *(_mean_cell(each, *key, unit) for key in keys)]
         for each, unit in listed
     ]
-    for model, times in steps_of(result).items():
-        means = {name: fmean(counts.values()) for name, counts in times.items()}
-        cells = ["-" if place == HOSTS or name not in means else _or_missed(means[name]) for place, name in keys]
-        rows.append([f"`{model}`: steps to {MODELS[model].goal}", *cells])
     for words, name, form in (
         ("bits an element", "busiest_bits_per_element", figure),
         ("error", "nmse", "{:.0e}".format),
@@ -352,47 +511,56 @@ def _operation(name: str) -> str:
 
 
 def check_table(result: Result) -> ShownTable:
-    """Tabulate all-reduces on 16 processors beside those of a dilated run, in milliseconds. No row where none is."""
-    rows = []
-    for document, entry, answer in all_reduces_of(result):
-        real = REAL.get((entry["elements"], answer.bits_per_s), {})
-        if document["dilate"] > 1 and document["placement"] == FABRIC and real:
-            cells = [f"{ms:,} / {figure(1000 * answer.mean(name))}" for name, ms in real.items()]
-            rows.append([f"{answer.model}, {answer.links}", *cells])
-    return ShownTable("check", ("16 processors / dilated, ms", *next(iter(REAL.values()))), rows)
+    """Tabulate all-reduces of few workers with a processor each: milliseconds undilated, dilated, and their ratio."""
+    found: dict[tuple[str, str], dict[bool, float]] = defaultdict(dict)
+    for document in _documents(result, "allreduce"):
+        if document["workers"] == result["workers"]:
+            continue
+        for entry in document["rates"]:
+            size = f"{entry['elements'] / 1e6:.3g} M elements, {said_rate(rate_bits_per_s(entry['rate']))}"
+            where = f"{document['workers']} workers, {size}"
+            for name, subject in entry["subjects"].items():
+                found[where, name.removeprefix("gloo-")][document["dilate"] > 1] = 1000 * subject["seconds"]
+    rows = [
+        [f"{where}: `{name}`", figure(ms[False]), figure(ms[True]), f"{ms[True] / ms[False]:.2f}"]
+        for (where, name), ms in found.items() if len(ms) == 2
+    ]  # fmt: skip
+    return ShownTable("check", ("ms an all-reduce", "not dilated", "dilated", "dilated over not"), rows)
+
+
+def check_words(table: ShownTable) -> str:
+    """Say the direction of the error of time dilation, as measured."""
+    ratios = [float(row[-1]) for row in table.rows]
+    return (
+        f"Dilated times are {min(ratios):.2f} to {max(ratios):.2f} of those that are not: below 1, the page is too "
+        "favourable."
+    )
 
 
 def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
-    """Chart how many times as fast as fp32 each side is, a group for links and model. None without a ratio."""
+    """Chart how many times as fast as fp32 each side is: a panel for each rate, a group for each model."""
     measured = [each for each in answers if "fp32" in each.times[FABRIC]]
-    if not measured:
-        return None
-    # All rates would be too many bars for one picture: it has the one at which most models were measured.
-    rates = [each.bits_per_s for each in measured]
-    kept = [each for each in measured if each.bits_per_s == max(rates, key=rates.count)]
-    sides = [_sides(each) for each in kept]
-    series = []
-    for name in sides[0]:
-        ratios = [each.ratio(["fp32"], *side[name]) for each, side in zip(kept, sides, strict=True)]
-        parts = [[getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields]
-        series.append(BarSeries(name, *parts))
-    groups = [each.model.replace("`", "").replace(", ", "\n") for each in kept]
-    return BarChart(
-        "report-ratio",
-        f"Times as fast as DDP in fp32, links of {kept[0].links}",
-        groups,
-        "times as fast",
-        series,
-        1.0,
-        "fp32",
-    )
+    panels = []
+    for rate in dict.fromkeys(each.bits_per_s for each in measured):
+        kept = [each for each in measured if each.bits_per_s == rate]
+        sides = [_sides(each) for each in kept]
+        series = []
+        for name in sides[0]:
+            ratios = [each.ratio(["fp32"], *side[name]) for each, side in zip(kept, sides, strict=True)]
+            parts = [
+                [getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields
+            ]
+            series.append(BarSeries(name, *parts))
+        groups = [f"{each.name}, {'trained' if each.how is How.TRAINED else 'timed'}" for each in kept]
+        panels.append(BarPanel(f"links of {said_rate(rate)}", groups, series))
+    return BarChart("report-ratio", "Times as fast as DDP in fp32", panels, 1.0, "fp32") if panels else None
 
 
 def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
     """Name the scheme of each bar of a group, and the place of its switches."""
     return {
-        "the best of torch's other hooks": (answer.best(set(answer.hooks) - {"fp32"}), FABRIC),
-        f"{SWITCHLESS}, no switch": (SWITCHLESS, FABRIC),
+        "the best of torch's hooks (fp16, PowerSGD)": (answer.best(HOOKS), FABRIC),
+        "two-shot: the same codes, added by ranks": (answer.best(SOFTWARE), FABRIC),
         **{f"hopsum, {words}": (answer.ours(place), place) for place, words in PLACES.items()},
     }
 
@@ -403,11 +571,11 @@ def show(result: Result) -> Shown:
     samples: dict[str, list[float]] = {}
     for each in _CLAIMED:
         answer = found.get((each.model, rate_bits_per_s(each.rate)))
-        # A model whose steps were not counted has seconds of a step.
-        if answer is None or MODELS[each.model].goal not in answer.what:
+        if answer is None or answer.how is How.TIMED:
             samples[each.claim.name] = []
             continue
         samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place)
     reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
-    tables = [figure_table(result), parts_table(result), plan_table(result), check_table(result)]
+    makers = (figure_table, accuracy_table, parts_table, plan_table, check_table)
+    tables = [rare_table(list(found.values())), *(make(result) for make in makers)]
     return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

@@ -2,10 +2,10 @@
 """The claims of the report, and the one function that gives the verdict on each.
 
     samples                  the whole interval satisfies the relation    verdict
-    fewer than two           -                                            not run
+    fewer than LEAST         -                                            not run
     some not finite          -                                            not reproduced
-    two or more              yes                                          reproduced
-    two or more              no                                           not reproduced; UNDECIDED if part of it does
+    LEAST or more            yes                                          reproduced
+    LEAST or more            no                                           not reproduced; UNDECIDED if part of it does
 
 A sample is the figure of one seed. The interval is that of `interval`. All of it must satisfy the relation, so that a
 run too small to tell is a claim not reproduced.
@@ -23,6 +23,8 @@ import numpy as np
 
 UNDECIDED: Final = "too few samples to tell"
 CONFIDENCE: Final = 0.95
+LEAST: Final = 3
+"""The fewest samples for an interval. By two samples Student's t is so wide that it tells nothing."""
 
 
 class Interval(NamedTuple):
@@ -34,7 +36,7 @@ class Interval(NamedTuple):
 
 
 def interval(samples: Sequence[float]) -> Interval:
-    """Compute the interval of at least two finite samples, by Student's t. For equal samples it is a point.
+    """Compute the interval of at least LEAST finite samples, by Student's t. For equal samples it is a point.
 
     Raises:
         ValueError: fewer samples, or one that is not finite.
@@ -42,8 +44,8 @@ def interval(samples: Sequence[float]) -> Interval:
     from scipy.special import stdtrit
 
     values = np.asarray(samples, np.float64)
-    if values.size < 2 or not np.isfinite(values).all():
-        raise ValueError(f"{values.size} samples, {int(np.isfinite(values).sum())} finite: an interval needs two")
+    if values.size < LEAST or not np.isfinite(values).all():
+        raise ValueError(f"{values.size} samples, {int(np.isfinite(values).sum())} finite: an interval needs {LEAST}")
     # The mean of equal samples may differ from them by rounding, and a claim of exactly 0 would fail.
     if (values == values[0]).all():
         return Interval(*[float(values[0])] * 3)
@@ -130,8 +132,7 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
         reason: why there are none, or one is not finite.
     """
     found = tuple(float(each) for each in samples)
-    # One sample has no variance: no interval follows from it.
-    if len(found) < 2:
+    if len(found) < LEAST:
         return Judged(claim, found, None, Verdict.NOT_RUN, reason or "too few seeds for an interval")
     if not all(isfinite(each) for each in found):
         return Judged(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")

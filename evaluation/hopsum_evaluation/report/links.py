@@ -33,15 +33,26 @@ SPARE: Final = 1.5
 COMPUTE: Final = "100ms"
 RATES: Final = ("200mbit", "1gbit")
 OURS: Final = ("thc", "thc:bits=3", "thc:bits=2")
-OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4")
+OTHERS: Final = ("fp32", "fp16", "powersgd", "powersgd-4", "two-shot:bits=4", "two-shot:bits=8")
+LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8, "vgg16": 8, "gpt2-small": 16}
+"""Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
 # On slow links a step of the largest would take fp32 minutes.
 TIMED: Final = {
-    "resnet50": RATES, "cnn-10m": RATES, "vgg16": ("1gbit", "10gbit"), "gpt2-small": ("1gbit", "10gbit"),
-    "transformer-10m": RATES,
+    "resnet50": RATES, "cnn-10m": RATES, "transformer-10m": ("50mbit", *RATES), "gpt2-small": ("1gbit", "10gbit"),
+    "vgg16": ("10gbit",),
 }  # fmt: skip
 """Rates at which steps of a model are timed."""
-STEPS: Final = {"cnn-10m": 3, "transformer-10m": 1}
-"""Seeds with which steps to a target are counted, on links that are not shaped: on slow ones they take hours."""
+COUNTED: Final = ("cnn-10m", "transformer-10m")
+"""Models whose steps to a target are counted on links that are not shaped: on slow ones they take hours."""
+DILOCO: Final = ("diloco-fp32-10", "diloco-10")
+"""Rare synchronisation, beside the transformer's other schemes: as torchft does it in fp32, and by codec thc."""
+SLOWEST: Final = "50mbit"
+LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
+"""Schemes that are not timed at the slowest rate, where a step takes long and the question is DiLoCo's."""
+SEEDS: Final = "3"
+"""Seeds of each training and repeats of each timing: the fewest for an interval."""
+CHECKED: Final = 2
+"""Workers of the check of time dilation: on two processors each has one of its own."""
 _CODECS: Final = tuple(word for name in OURS for word in ("--codec", name))
 _ALONE: Final = ("--only", "gloo-fp32", "--only", "gloo-fp16", "--only", "two-shot:bits=4")
 
@@ -51,7 +62,8 @@ class LinkCase(NamedTuple):
 
     name: of the case and of its files.
     trains: True for a benchmark that keeps its trainings in the file of --output.
-    spare: processors of the machine for each that a worker or switch has, where time is dilated.
+    spare: processors of the machine for each that a worker or switch has, where time is dilated. 0: never dilated.
+    workers: of the job.
     """
 
     name: str
@@ -60,12 +72,13 @@ class LinkCase(NamedTuple):
     placement: str = "fabric"
     trains: bool = True
     spare: float = 1.0
+    workers: int = WORKERS
 
 
 def cases_of(settings: Settings) -> list[LinkCase]:
     """List the cases of a report of this size, the most needed first."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
-    lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", "3"))
+    lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", SEEDS))
     # One short vector. At full size also one in eight buckets.
     short, *long = settings.pick(
         [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
@@ -75,8 +88,10 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     cases += [_train(place, rate, lengths) for place in places for rate in rates]
     cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
     for model, listed in settings.pick({}, {}, TIMED).items():
-        cases += [_count(model)] if model in STEPS else []
+        cases += [_count(model)] if model in COUNTED else []
         cases += [_time(place, rate, model) for place in places for rate in listed]
+    if settings.dilate:
+        cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
     return cases
 
 
@@ -94,25 +109,42 @@ def _reduce(placement: str, rate: str, size: tuple[str, str, str]) -> LinkCase:
     return LinkCase(name, "allreduce", arguments, placement, trains=False, spare=_spare(rate))
 
 
+def _ours(model: str) -> list[str]:
+    return [*OURS, f"low-rank-{LOW_RANK[model]}"]
+
+
+def _rare(model: str) -> tuple[str, ...]:
+    return DILOCO if model == "transformer-10m" else ()
+
+
 def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> LinkCase:
     # Others need no switch: at the hosts their trainings would be the same again.
-    others = [*OTHERS, *OURS[1:]] if placement == "fabric" else OURS[1:]
+    others = [*OTHERS, *_ours("cnn")[1:]] if placement == "fabric" else _ours("cnn")[1:]
     arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
     return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
 
 
 def _count(model: str) -> LinkCase:
-    others = ",".join((*OTHERS, *OURS[1:]))
-    arguments = ("--model", model, "--rate", UNSHAPED, "--others", others, "--seeds", str(STEPS[model]))
+    others = ",".join((*OTHERS, *_ours(model)[1:], *_rare(model)))
+    arguments = ("--model", model, "--rate", UNSHAPED, "--others", others, "--seeds", SEEDS)
     return LinkCase(f"steps-{model}", "accuracy", arguments)
 
 
 def _time(placement: str, rate: str, model: str) -> LinkCase:
-    schemes = (*OTHERS, *OURS) if placement == "fabric" else OURS
+    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else _ours(model)
+    schemes = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
     # Two counted steps are the least, and most of these take longer than the time.
-    length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--device", "cpu")
+    length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
     arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), *length)
     return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
+
+
+def _check(rate: str, spare: float) -> LinkCase:
+    """Make an all-reduce of few workers, dilated or not, which tells the error of time dilation on this machine."""
+    subjects = (*_ALONE, "--codec", OURS[0])
+    arguments = ("--elements", "1000000", "--runs", "5", "--rates", rate, "--workers", str(CHECKED), *subjects)
+    name = f"check-{'dilated' if spare else 'real'}-{rate}"
+    return LinkCase(name, "allreduce", arguments, trains=False, spare=spare, workers=CHECKED)
 
 
 def run(settings: Settings, tell: Tell) -> Result:
@@ -161,11 +193,12 @@ def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     With `dilate`, fewer than two processors for each worker and switch bring --dilate: its factor takes `spare`
     processors for each of them.
     """
-    switches = switches_of(case.placement, WORKERS)
+    switches = switches_of(case.placement, case.workers)
     arguments = [*case.arguments, "--placement", case.placement]
     # A number of steps does not depend on time.
-    if case.benchmark != "plan" and UNSHAPED not in case.arguments and dilate and is_crowded(WORKERS, switches, cores):
-        arguments += ["--dilate", figure(max(1.0, case.spare * (WORKERS + switches) / cores))]
+    measured = case.benchmark != "plan" and UNSHAPED not in case.arguments
+    if measured and case.spare and dilate and is_crowded(case.workers, switches, cores):
+        arguments += ["--dilate", figure(max(1.0, case.spare * (case.workers + switches) / cores))]
     return arguments
 
 

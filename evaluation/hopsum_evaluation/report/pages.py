@@ -8,29 +8,36 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_base.units import figure
+from hopsum_base.units import figure, said_rate
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
 from hopsum_evaluation.report.answers import (
+    FABRIC,
+    HOOKS,
+    HOSTS,
     MOST_OFF,
-    PLACES,
+    SOFTWARE,
+    How,
     LinkAnswer,
+    accuracy_table,
+    accuracy_words,
     answer_table,
     answers_of,
     check_table,
+    check_words,
+    compare,
     figure_table,
     parts_table,
     plan_table,
     range_table,
+    rare_table,
     speed_bars,
 )
 from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
 from hopsum_evaluation.report.experiment import Shown, ShownTable
 from hopsum_evaluation.training.accuracy_plan import MODELS, TIMED
-from hopsum_evaluation.training.time_to_target import is_ours
 
 LINKS: Final = "links"
 _CLAIM_HEADS: Final = ("verdict", "claim", "needed", "measured", "seeds", "from")
@@ -62,29 +69,26 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
 
 
 def answers_page(report: dict[str, Any]) -> str:
-    """Write the page of answers: how it was measured, what to use, every figure, and predictions beside them."""
+    """Write the page of answers: the picture, what to use, every figure, and how all of it was measured."""
     result = report["sections"].get(LINKS, {})
     check, predicted = check_table(result), plan_table(result)
     # Steps on links that are not shaped are counted, not timed.
     timed = [each for each in result.get("documents", ()) if each.get("rate_bits_per_s", 0) is not None]
     said = list(dict.fromkeys(each["processors"] for each in timed if "processors" in each))
-    lines = ["# Results", "", *(f"{each[:1].upper()}{each[1:]}." for each in said), ""]
-    if check.rows:
-        lines += [
-            "Dilated: links are slower by that factor and times divided by it "
-            "([time dilation](performance.md#time-dilation)). All-reduces on 16 processors, where each worker had its "
-            "own, beside this run:",
-            "", *_markdown(check),
-        ]  # fmt: skip
-    lines += ["## Which scheme", "", *answer_lines(report, "")]
-    if answers_of(result):
-        lines += [_LEGEND, ""]
+    lines = ["# Results", "", *answer_lines(report, "")]
     for heading, table, words in (
+        ("Accuracy", accuracy_table(result), _ACCURACY),
+        ("A sum at every step, or rarely", rare_table(answers_of(result)), _RARE),
         ("Every figure", figure_table(result), _FIGURES),
-        ("Where a step goes", parts_table(result), _PARTS),
+        ("Where a step goes", parts_table(result), _STEP_PARTS),
         ("What `hopsum plan` predicts", predicted, plan_words(predicted)),
     ):
-        lines += [f"## {heading}", "", *_markdown(table), words, ""] if table.rows else []
+        lines += [f"## {heading}", "", *_markdown(table), *words.splitlines(), ""] if table.rows else []
+    if said:
+        lines += ["## Time dilation", "", *(f"{each[:1].upper()}{each[1:]}." for each in said), ""]
+        if any(each.startswith("dilated") for each in said):
+            lines += [_DILATED, ""]
+        lines += [*_markdown(check), check_words(check), ""] if check.rows else []
     if not result.get("documents"):
         return "\n".join(lines)
     few = any(each.startswith(("dilated", "crowded")) for each in said)
@@ -95,19 +99,31 @@ def answers_page(report: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-_LEGEND: Final = (
-    "The fastest scheme of each place, as many times as fast as fp32 and as the best of torch's hooks, seed by seed, "
-    "with the 95 % interval where there are seeds. After a semicolon: hopsum's best with switches over the best hook, "
-    "where another scheme is faster. `cnn` trains on the CPU, on these links, to its target. A step of other models "
-    "waits for the named time in place of computing, as a program does whose GPU computes. Their seconds to a target "
-    "are the steps of trainings on links that are not shaped, times the seconds of a step. PowerSGD's first ten steps, "
-    "which it does not compress, count as its others."
+_DILATED: Final = (
+    "Links are slower by that factor and times are divided by it ([time dilation](performance.md#time-dilation))."
 )
+_LEGEND: Final = """\
+A row takes hopsum's fastest scheme among those that reached the target in every training of this run.
+Ratios are taken seed by seed, with the 95 % interval of the seeds.
+Won and lost are said of whole intervals, by the function that judges the [claims](claims.md).
+Trained: the model trained to its target over these links.
+Steps: a step waits for the named time in place of computing, as a program does whose GPU computes.
+Its gradients are random.
+Steps counted: the steps of trainings on unlimited links, times the seconds of such a step.
+PowerSGD's first ten steps, which it does not compress, count as its others.
+Each table is a file in `csv/` of the report."""
+_ACCURACY: Final = """\
+Steps to the target, mean of the seeds, and over those of fp32.
+Missed: with one seed or more the target was not reached within the steps of the plan, at least 1.4 times fp32's."""
+_RARE: Final = """\
+Seconds of the transformer to its target.
+`diloco-fp32-10`: each worker trains by itself, and every ten steps changes are averaged in fp32, as torchft does it.
+`diloco-10`: the same with the changes in the codes of `thc`, added by the switch."""
 _FIGURES: Final = (
     "Missed: the target, within the steps of the plan. Bits: in the busier direction of a link. Error: squared error "
     "of the mean of a standard normal vector, with what the all-reduce before left out."
 )
-_PARTS: Final = (
+_STEP_PARTS: Final = (
     "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
     "datagrams and waiting."
 )
@@ -116,58 +132,49 @@ _FEW: Final = ", and a machine with two processors for each worker and switch"
 
 
 def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
-    """Write the answer for README and the page: three sentences, a table, a picture. `docs`: where the pages are."""
+    """Write the answer for README and the page: four questions, a table, a picture. `docs`: where the pages are."""
     result = report["sections"].get(LINKS, {})
     found = answers_of(result)
     if not found:
         return ["The trainings that would tell were not run.", ""]
     bars = speed_bars(found)
+    picture = [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""] if bars is not None else []
+    words = [*question_lines(found, result), "", *_markdown(range_table(found))]
+    measured = f"Measured: {stamp(report, LINKS)}"
     # README has the ranges alone: a row for each model would be more than a reader of README wants.
-    lines = [answer_words(found), "", *_markdown(range_table(found) if docs else answer_table(found))]
-    if bars is not None:
-        lines += [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""]
-    more = f"[every figure]({docs}results.md)" if docs else "what papers claim: [claims](claims.md)"
-    return [*lines, f"Measured: {stamp(report, LINKS)}; {more}.", ""]
+    if docs:
+        return [*words, *picture, f"{measured}; [every figure]({docs}results.md).", ""]
+    legend = [*_LEGEND.splitlines(), ""]
+    return [*picture, *words, f"{measured}.", "", "## Every row", "", *_markdown(answer_table(found)), *legend]
 
 
-def answer_words(answers: Sequence[LinkAnswer]) -> str:
-    """Say in three sentences how many times as fast hopsum is, in how many cases it is faster, and what it costs."""
-    fp32, hooks, wins = [], [], []
-    # A recorded run has the schemes of its commit.
-    named = sorted({name for each in answers for place in PLACES for name in each.times[place] if is_ours(name)})
-    for place, words in PLACES.items():
-        here = [each for each in answers if each.ours(place) and each.best(each.hooks)]
-        # A run that was stopped has not all places.
-        if not here:
-            continue
-        ratios = [each.ratio(each.hooks, each.ours(place), place) for each in here]
-        span = _span([each.ratio(["fp32"], each.ours(place), place).mean for each in here])
-        fp32.append(f"{span} times as fast with {words}")
-        hooks.append(_span([ratio.mean for ratio in ratios]))
-        # The whole interval, where there is one.
-        faster = sum((ratio.mean if ratio.low is None else ratio.low) > 1 for ratio in ratios)
-        wins.append(f"in {faster} of {len(here)} with {words}")
-    if not wins:
-        return "None of the schemes can be compared."
+def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> list[str]:
+    """Answer the four questions of a reader, a line for each."""
+    over = []
+    for rate in dict.fromkeys(each.bits_per_s for each in answers):
+        same = compare([each for each in answers if each.bits_per_s == rate], ("fp32",), FABRIC)
+        over += [f"{same.span} at {said_rate(rate)}"] if same.rows else []
+    trained = sum(each.how is How.TRAINED for each in answers)
+    return [
+        f"- **Does compression pay?** hopsum with a switch in the middle is as many times as fast as DDP in fp32: "
+        f"{', '.join(over) or 'not measured'}.",
+        f"- **Does the switch pay over the same compression in software?** {_against(answers, FABRIC)}",
+        f"- **And with nothing but ordinary hosts?** {_against(answers, HOSTS)}",
+        f"- **What of accuracy?** {accuracy_words(dict(result))}",
+        "",
+        f"{trained} of {len(answers)} rows trained over these links; the others time steps whose computing is a wait. "
+        "Won and lost: the whole 95 % interval of three seeds or more.",
+    ]
+
+
+def _against(answers: Sequence[LinkAnswer], place: str) -> str:
+    software, hooks = (compare(answers, others, place) for others in (SOFTWARE, HOOKS))
+    if not software.rows and not hooks.rows:
+        return "Not measured."
     return (
-        f"Beside DDP in fp32, training with hopsum ({_fastest_of(named)}) is {' and '.join(fp32)}. Beside "
-        f"the best of torch's hooks (fp16, PowerSGD of rank 2) it is {' and '.join(hooks)} times as fast: faster "
-        f"{' and '.join(wins)}, by whole intervals. "
-        'Compressing takes processor time and changes gradients: `method="auto"` measures both ways on your job, '
-        "`hopsum plan` predicts."
+        f"Over two-shot, whose ranks add the codes: {software.span} times as fast ({software.outcomes}). "
+        f"Over torch's best hook (fp16, PowerSGD): {hooks.span} ({hooks.outcomes})."
     )
-
-
-def _fastest_of(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    return f"the {'faster' if len(names) == 2 else 'fastest'} of {', '.join(names[:-1])} and {names[-1]}"
-
-
-def _span(values: Sequence[float]) -> str:
-    known = [each for each in values if isfinite(each)]
-    low, high = (figure(each, 2) for each in (min(known, default=None), max(known, default=None)))
-    return low if low == high else f"{low} to {high}"
 
 
 def plan_words(table: ShownTable) -> str:

@@ -20,13 +20,13 @@ from statistics import fmean
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from hopsum.codec.arguments import check_codec, codec_argument, switch_codec_argument
 from hopsum.codec.registry import codec_names, is_codec
-from hopsum_base.units import list_of, rate_bits_per_s, said_rate, share, whole
+from hopsum_base.units import figure, list_of, rate_bits_per_s, said_rate, share, whole
 from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
+from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
@@ -37,6 +37,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     UNSHAPED,
     Course,
     codec_of,
+    diloco_of,
     ranks_codec_of,
 )
 from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, reached_s, time_ratios
@@ -45,9 +46,11 @@ from hopsum_topologies.local_cluster import PLACEMENTS, switches_of
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
 LOW_RANK_SCHEME: Final = "low-rank-R"
 """The spelling of low rank by codec thc, for the help text: R is a number, as in low-rank-8."""
+DILOCO_SCHEMES: Final = ("diloco-H", "diloco-fp32-H")
+"""The spellings of DiLoCo by codec thc and in fp32, for the help text: H is the number of steps, as in diloco-10."""
 NO_CODECS: Final = ("fp32", "fp16", "bf16", "powersgd", "powersgd-4", THC_PS)
 """Schemes that no codec's name is."""
-SCHEMES: Final = f"of {', '.join((*NO_CODECS, LOW_RANK_SCHEME))}, and codecs, as in thc:bits=2"
+SCHEMES: Final = f"of {', '.join((*NO_CODECS, LOW_RANK_SCHEME, *DILOCO_SCHEMES))}, and codecs, as in thc:bits=2"
 """What schemes there are, for the help text."""
 
 
@@ -232,15 +235,13 @@ def show(document: dict[str, Any], console: Console) -> None:
         f"{dilated}{model.words}, links {(rate and f'of {said_rate(rate)}') or 'that are not shaped'}, "
         f"placement {document['placement']}, {document['workers']} workers, "
         f"{document['seeds']} seeds, {document['steps']} steps at most; "
-        "step and its parts in ms, kB of a step at a worker's interface"
+        f"step and its parts in ms, MB of a step at a worker's interface, s to {model.goal}, "
+        f"ratio over {ours} with its 95 % interval"
     )
-    table = Table(title=title, title_justify="left")
-    parts = ("step", "compute", "reduce", "CPU", "kB")
-    for head in ("scheme", *parts, f"s to {model.goal}", f"over {ours}"):
-        table.add_column(head, justify="left" if head == "scheme" else "right", no_wrap=head == "scheme")
+    table = figure_table(title, "step", "compute", "reduce", "CPU", "MB", "s", "ratio")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
-        sent = f"{fmean(run['bytes_per_step'] for run in same) / 1000:,.0f}"
+        sent = figure(fmean(run["bytes_per_step"] for run in same) / 1e6)
         table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), _said(ratios.get(scheme)))
     console.print(table)
     # Seed by seed: the fastest other scheme of one seed need not be that of another.
@@ -256,15 +257,15 @@ def _parts_ms(runs: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"):
         known = [run[name] for run in runs if run[name] is not None]
-        found.append(f"{1000 * fmean(known):.0f}" if known else "-")
+        found.append(figure(1000 * fmean(known)) if known else "-")
     return found
 
 
 def _said(ratio: Ratio | None) -> str:
     if ratio is None or not isfinite(ratio.mean):
         return "" if ratio is None else "not reached"
-    interval = "" if ratio.low is None else f" ({ratio.low:.3g} to {ratio.high:.3g})"
-    return f"{ratio.mean:.3g}{interval}"
+    interval = "" if ratio.low is None else f" ({figure(ratio.low, 2)} to {figure(ratio.high, 2)})"
+    return f"{figure(ratio.mean, 2)}{interval}"
 
 
 def _rate(text: str) -> float | None:
@@ -273,11 +274,11 @@ def _rate(text: str) -> float | None:
 
 def scheme(text: str) -> str:
     """Read the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError."""
-    if text in NO_CODECS:
+    if text in NO_CODECS or diloco_of(text).in_fp32:
         return text
     codec = codec_of(text)
     if not is_codec(codec.partition(":")[0]):
-        names = ", ".join((*NO_CODECS, LOW_RANK_SCHEME, *codec_names()))
+        names = ", ".join((*NO_CODECS, LOW_RANK_SCHEME, *DILOCO_SCHEMES, *codec_names()))
         raise argparse.ArgumentTypeError(f"{text!r:.80}: one of {names}")
     codec_argument(codec)
     return text

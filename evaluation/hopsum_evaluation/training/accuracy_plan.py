@@ -61,6 +61,8 @@ WINDOW: Final = 128
 
 
 _LOW_RANK: Final = re.compile(r"low-rank-([1-9]\d{0,3})(?=$|:)")
+_DILOCO: Final = re.compile(r"diloco-([1-9]\d{0,3})(?=$|:)")
+_DILOCO_FP32: Final = re.compile(r"diloco-fp32-([1-9]\d{0,3})$")
 
 
 def low_rank_of(scheme: str) -> int | None:
@@ -69,9 +71,24 @@ def low_rank_of(scheme: str) -> int | None:
     return int(found[1]) if found else None
 
 
+class RareSync(NamedTuple):
+    """DiLoCo of a scheme: steps between two synchronisations, 0 for any other scheme, and whether they are in fp32."""
+
+    every: int
+    in_fp32: bool
+
+
+def diloco_of(scheme: str) -> RareSync:
+    """Read a scheme `diloco-H` or `diloco-H:OPTIONS`, options of codec thc, or `diloco-fp32-H`."""
+    for form, in_fp32 in ((_DILOCO, False), (_DILOCO_FP32, True)):
+        if found := form.match(scheme):
+            return RareSync(int(found[1]), in_fp32)
+    return RareSync(0, False)
+
+
 def codec_of(scheme: str) -> str:
     """Return the spelling of the codec of a scheme that switches sum."""
-    return _LOW_RANK.sub("thc", scheme)
+    return _DILOCO.sub("thc", _LOW_RANK.sub("thc", scheme))
 
 
 def ranks_codec_of(scheme: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from math import ceil
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +29,7 @@ from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.codec.interface import feeds_back
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
+from hopsum.torch.diloco import DiLoCo
 from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_evaluation.training.accuracy_models import Batch, Learning, load_learning, loss, paced
@@ -38,10 +39,11 @@ from hopsum_evaluation.training.accuracy_plan import (
     TrainingOrder,
     TrainingRun,
     codec_of,
+    diloco_of,
     low_rank_of,
     ranks_codec_of,
 )
-from hopsum_evaluation.training.other_schemes import bf16_hook
+from hopsum_evaluation.training.other_schemes import Fp32DiLoCo, bf16_hook
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 
@@ -120,13 +122,15 @@ def _train(
     order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, reducers: Reducers, pipe: Connection
 ) -> TrainingRun:
     network = learning.make_network(order.seed % (1 << 31)).to(plan.device)
+    sync = diloco_of(order.scheme)
     # PowerSGD gets one bucket: see ONE_BUCKET_MB.
     bucket_mb = ONE_BUCKET_MB if order.scheme in POWERSGD_RANKS else None
     # Without views gradients take their memory twice: with large models on one machine it is scarce. All ranks make the
     # same parameters from the seed: to send those of the first one would take minutes over slow links.
     ddp = DistributedDataParallel(network, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False)
-    state = _register(ddp, order, reducers)
+    state = None if sync.every else _register(ddp, order, reducers)
     optimiser = learning.make_optimiser(ddp)
+    replica = _diloco(network, order, reducers) if sync.every else None
     # A stream for each rank: with one seed for all, ranks would draw the same batches.
     shuffle = np.random.default_rng([order.seed, rank])
 
@@ -138,12 +142,18 @@ def _train(
     used: list[float] = []
     points: list[tuple[int, float, float]] = []
     settling = POWERSGD_SETTLING_STEPS if order.scheme in POWERSGD_RANKS else SETTLING_STEPS
-    steps = order.steps or _settle([_step(ddp, optimiser, draw()) for _ in range(settling)][-1], order.seconds)
+    # Whole periods of DiLoCo: one step in each waits for the network.
+    settling = max(settling, sync.every)
+    steps = order.steps
+    if not steps:
+        settled = [_step(ddp, optimiser, draw(), replica) for _ in range(settling)]
+        steps = _settle(settled[-1], order.seconds)
+        steps += -steps % max(sync.every, 1)
     began_bytes, began_again = _interface_bytes(), _retransmits(order, reducers)
     for step in range(1, steps + 1):
         batch = draw()
         used_s = time.process_time()
-        took.append(_step(ddp, optimiser, batch))
+        took.append(_step(ddp, optimiser, batch, replica))
         used.append(time.process_time() - used_s)
         if order.every and step % order.every == 0:
             reached = torch.zeros(1)
@@ -194,12 +204,20 @@ def _interface_bytes() -> tuple[int, int]:
     return int(row[1]), int(row[9])
 
 
-def _step(module: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
-    """Take one step. Return its seconds."""
+def _step(
+    module: DistributedDataParallel,
+    optimiser: torch.optim.Optimizer,
+    batch: Batch,
+    replica: DiLoCo | Fp32DiLoCo | None = None,
+) -> float:
+    """Take one step, of a replica by itself where it is synchronised rarely. Return its seconds."""
     start = time.perf_counter()
     optimiser.zero_grad()
-    loss(module, batch).backward()  # type: ignore[no-untyped-call]
+    with nullcontext() if replica is None else module.no_sync():
+        loss(module, batch).backward()  # type: ignore[no-untyped-call]
     optimiser.step()
+    if replica is not None:
+        replica.step()
     if batch[0].is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - start
@@ -229,6 +247,14 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
     return None
 
 
+def _diloco(network: nn.Module, order: TrainingOrder, reducers: Reducers) -> DiLoCo | Fp32DiLoCo:
+    """Make the DiLoCo of a scheme."""
+    sync = diloco_of(order.scheme)
+    if sync.in_fp32:
+        return Fp32DiLoCo(network, sync.every)
+    return DiLoCo(network, reducers.sums[order.scheme], sync_every=sync.every)
+
+
 def _compute(ddp: DistributedDataParallel, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
     """Time a step without its all-reduce, on all ranks at the same time. Return the median, in seconds.
 
@@ -248,9 +274,9 @@ def _compute(ddp: DistributedDataParallel, optimiser: torch.optim.Optimizer, bat
 def _reduce(order: TrainingOrder, network: nn.Module, plan: AccuracyPlan, reducers: Reducers) -> float | None:
     """Time an all-reduce of the gradient, with conversions and error feedback as in training.
 
-    Return the median of a tight loop, in seconds, or None for PowerSGD and low rank.
+    Return the median of a tight loop, in seconds, or None for PowerSGD, low rank and DiLoCo.
     """
-    if order.scheme in POWERSGD_RANKS or low_rank_of(order.scheme):
+    if order.scheme in POWERSGD_RANKS or low_rank_of(order.scheme) or diloco_of(order.scheme).every:
         return None
     scheme = order.scheme
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec.registry import is_codec
 from hopsum_base.units import figure
-from hopsum_evaluation.report.claims import interval
+from hopsum_evaluation.report.claims import LEAST, interval
 from hopsum_evaluation.training.accuracy_plan import AccuracyModel, codec_of, ranks_codec_of
 
 BEST: Final = "best"
@@ -36,7 +36,10 @@ def _at_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
 
 
 class Ratio(NamedTuple):
-    """Mean ratio over seeds with its 95 % interval. nan: a training missed the target. low is None: a single seed."""
+    """Mean ratio over seeds with its 95 % interval.
+
+    nan: a training missed the target. low is None: fewer seeds than an interval needs (`claims.LEAST`).
+    """
 
     mean: float
     low: float | None = None
@@ -47,7 +50,7 @@ def make_ratio(samples: Sequence[float]) -> Ratio:
     """Average ratios, one per seed, with their interval where all are finite."""
     if not samples or not all(map(isfinite, samples)):
         return Ratio(nan)
-    return Ratio(samples[0]) if len(samples) == 1 else Ratio(*interval(samples))
+    return Ratio(fmean(samples)) if len(samples) < LEAST else Ratio(*interval(samples))
 
 
 def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[str, Ratio]:
@@ -70,7 +73,7 @@ def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
     """Write the mean seconds to the target of one scheme, or how many seeds missed it."""
     seconds = [seconds_to_target(model, run) for run in runs]
     missed = sum(each == inf for each in seconds)
-    return f"missed by {missed} of {len(runs)}" if missed else figure(fmean(seconds))
+    return f"missed {missed}/{len(runs)}" if missed else figure(fmean(seconds))
 
 
 def runs_by_seed(runs: Sequence[Run], ours: str) -> list[dict[str, Run]]:

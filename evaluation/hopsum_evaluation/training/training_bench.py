@@ -6,22 +6,25 @@ accuracy`. Each scheme takes as many steps as fill --time, after some that are n
 on GPUs, which they share where there are fewer, and hopsum encodes gradients there. --output has the figures of every
 training that has ended. A call with the same settings does the trainings that the file lacks.
 
-Columns: `compute` is a step without its all-reduce, all workers at the same time, and `wait` what the all-reduce adds.
-`encode` and `decode` are hopsum's in a step that overlaps neither with the network. `wire` is the time of a step's
-bytes at the link's rate. Other schemes need no switch: they train in the first placement only.
+Columns: `+-` is half of the 95 % interval of a step's mean over --runs, `compute` a step without its all-reduce, all
+workers at the same time. `encode` and `decode` are hopsum's in a step that overlaps neither with the network. `wire` is
+the time of a step's bytes at the link's rate. Other schemes need no switch: they train in the first placement only.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Final
 
 from rich.console import Console
 
 from hopsum_base.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
 from hopsum_evaluation.command_options import figure_table
+from hopsum_evaluation.report.claims import LEAST, interval
 from hopsum_evaluation.report.experiment import NotRunError
 from hopsum_evaluation.training.accuracy import Trainings
 from hopsum_evaluation.training.accuracy_bench import (
@@ -61,6 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--time", type=time_s, default=10.0, metavar="TIME",
         help="time of the counted steps of a training, two at least (default 10s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=whole(1), default=1, help="trainings of each scheme, schemes by turns (default %(default)s)"
+    )
     parser.add_argument("--batch", type=whole(1), help="samples of a worker in a step (default: by model and device)")
     parser.add_argument(
         "--compute", type=time_s, default=0.0, metavar="TIME",
@@ -100,12 +106,14 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
         "rates_bits_per_s": list(options.rate), "placements": list(options.placement),
         "schemes": list(options.schemes), "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "threads": options.threads, "batch": batch, "seconds": options.time, "compute_s": options.compute,
+        "repeats": options.runs,
     }  # fmt: skip
-    rates, listed = {_rate(rate): 1 for rate in options.rate}, []
+    rates, listed = {_rate(rate): options.runs for rate in options.rate}, []
     for placement in options.placement:
         schemes = [name for name in options.schemes if is_ours(name) or placement == options.placement[0]]
         course = Course(options.model, 0, batch, 0, rates, schemes, seconds=options.time)
-        placed = Trainings(options.workers, course, (1,), placement, dilate=options.dilate)
+        seeds = tuple(range(1, options.runs + 1))
+        placed = Trainings(options.workers, course, seeds, placement, dilate=options.dilate)
         listed.append(replace(placed, device=device, threads=options.threads, compute_s=options.compute))
     train_missing(document, options.output, listed, progress)
     return document
@@ -122,21 +130,30 @@ def show(document: dict[str, Any], console: Console) -> None:
             f"links of {said_rate(rate)}, {document['workers']} workers with {document['batch']} samples each on "
             f"{document['device']}{waits}; parts of a step in ms, MB of a step at a worker's interface"
         )
-        heads = ("x fp32", "step", "compute", "wait", "encode", "wire", "decode", "MB")
-        table = figure_table(title, "samples/s", *heads)
+        table = figure_table(title, "x fp32", "step", "+-", "compute", "encode", "wire", "decode", "MB")
         runs = [run for run in document["runs"] if run["rate"] == _rate(rate)]
-        fp32_s = next((run["step_s"] for run in runs if run["scheme"] == "fp32"), None)
+        found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         for run in runs:
-            step_s, compute_s, wire_s = run["step_s"], run["compute_s"], 8 * run["bytes_per_step"] / rate
-            parts_s = (step_s, compute_s, max(0.0, step_s - compute_s), run["encode_s"], wire_s, run["decode_s"])
+            found[run["scheme"], run["placement"]].append(run)
+        fp32_s = next((_mean(same, "step_s") for (name, _), same in found.items() if name == "fp32"), None)
+        for (name, placement), same in found.items():
+            step_s = [run["step_s"] for run in same]
+            reach_s = interval(step_s).high - fmean(step_s) if len(step_s) >= LEAST else None
+            parts_s = (fmean(step_s), reach_s, _mean(same, "compute_s"), _mean(same, "encode_s"))
+            sent = fmean(run["bytes_per_step"] for run in same)
             table.add_row(
-                f"{run['scheme']}, {run['placement']}" if is_ours(run["scheme"]) else run["scheme"],
-                figure(document["workers"] * document["batch"] / step_s),
-                figure(fp32_s and fp32_s / step_s),
-                *(figure(part and 1000 * part) for part in parts_s),
-                figure(run["bytes_per_step"] / 1e6),
+                f"{name}, {placement}" if is_ours(name) else name,
+                figure(fp32_s and fp32_s / fmean(step_s)),
+                *(figure(part and 1000 * part) for part in (*parts_s, 8 * sent / rate, _mean(same, "decode_s"))),
+                figure(sent / 1e6),
             )
         console.print(table)
+
+
+def _mean(runs: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Average a figure over runs that have it."""
+    known = [run[name] for run in runs if run[name] is not None]
+    return fmean(known) if known else None
 
 
 def _rate(bits_per_s: float) -> str:

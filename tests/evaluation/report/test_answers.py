@@ -13,11 +13,19 @@ import pytest
 
 from hopsum_evaluation.report import answers, links
 from hopsum_evaluation.report.answers import (
+    CLAIMS,
+    HOSTS,
     PLACES,
+    How,
+    Outcome,
+    accuracy_table,
+    accuracy_words,
     answer_table,
     answers_of,
     check_table,
+    check_words,
     figure_table,
+    outcome,
     parts_table,
     plan_table,
     range_table,
@@ -25,7 +33,7 @@ from hopsum_evaluation.report.answers import (
 )
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
-from hopsum_evaluation.report.pages import answer_words, answers_page, plan_words
+from hopsum_evaluation.report.pages import answer_lines, answers_page, plan_words, question_lines
 from hopsum_evaluation.training.accuracy_plan import MODELS
 
 ROOT = Path(__file__).parents[3]
@@ -78,30 +86,74 @@ def report_of(result: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_table_names_the_fastest_scheme_and_what_it_is_compared_with() -> None:
     rows = answer_table(answers_of(made_up())).rows
-    assert rows[0][:2] == ["200 Mbit/s", "`cnn`, 1.01 M"]
-    assert rows[0][2] == "`thc:bits=2`: 6.0 (6.0 to 6.0) times fp32, 2.0 (2.0 to 2.0) times `powersgd`"
-    # Slower than what needs no switch: the row says so, and how hopsum's switches compare.
-    assert rows[0][3].startswith("`two-shot:bits=4`: 4.0 (4.0 to 4.0) times fp32, 1.3 (1.3 to 1.3) times `powersgd`; ")
-    assert rows[0][3].endswith("`thc:bits=2` 0.80 (0.80 to 0.80)")
-    assert rows[1][2] == "`two-shot:bits=4`: 8.0 times fp32, 2.0 times `powersgd`; `thc:bits=2` 1.2"
-    assert [rows[1][0], rows[1][3]] == ["1 Gbit/s", "not measured"]
+    assert rows[0][:5] == ["200 Mbit/s", "`cnn`, 1.01 M", "trained", PLACES["fabric"], "`thc:bits=2`"]
+    assert rows[0][5:] == [
+        "6.0 (6.0 to 6.0), won", "1.5 (1.5 to 1.5) `two-shot:bits=4`, won", "2.0 (2.0 to 2.0) `powersgd`, won",
+    ]  # fmt: skip
+    # Slower than what needs no switch: the row says so.
+    assert rows[1][3:5] == [PLACES["hosts"], "`thc:bits=2`"]
+    assert rows[1][6:] == ["0.60 (0.60 to 0.60) `two-shot:bits=4`, lost", "0.80 (0.80 to 0.80) `powersgd`, lost"]
+    # One run of steps has no interval, and no place on the hosts.
+    assert rows[2][:4] == ["1 Gbit/s", "`resnet50`, 25.6 M", "steps", PLACES["fabric"]]
+    assert rows[2][5:] == ["5.0, no interval", "0.62 `two-shot:bits=4`, no interval", "1.2 `powersgd`, no interval"]
+    assert len(rows) == 3
 
 
-def test_the_words_count_what_the_figures_say() -> None:
-    words = answer_words(answers_of(made_up()))
-    assert "is 5.0 to 6.0 times as fast with a switch in the middle and 2.4 times as fast with a switch on" in words
-    assert "it is 1.2 to 2.0 and 0.80 times as fast: faster in 2 of 2 with a switch in the middle" in words
-    assert "and in 0 of 1 with a switch on every host, by whole intervals" in words
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([1.2, 1.3], Outcome.OPEN),  # two seeds
+        ([1.2, 1.3, 1.25], Outcome.WON),
+        ([0.8, 0.7, 0.75], Outcome.LOST),
+        ([0.9, 1.1, 1.3], Outcome.LEVEL),
+        ([1.2, float("nan"), 1.3], Outcome.OPEN),  # a seed missed the target
+    ],
+)
+def test_won_and_lost_need_a_whole_interval_and_are_the_verdict_of_the_claims(
+    ratios: list[float], expected: Outcome
+) -> None:
+    assert outcome(ratios) is expected
+    claim = next(each for each in CLAIMS if each.published == 1.0)
+    assert (judge(claim, ratios).verdict is Verdict.REPRODUCED) == (expected is Outcome.WON)
+
+
+def test_the_answer_counts_what_the_rows_say() -> None:
+    lines = question_lines(answers_of(made_up()), made_up())
+    compression, switch, hosts, accuracy, _, legend = lines
+    assert compression.endswith("as DDP in fp32: 6.0 at 200 Mbit/s, 5.0 at 1 Gbit/s.")
+    assert "two-shot, whose ranks add the codes: 0.62 to 1.5 times as fast (1 won, 1 no interval)" in switch
+    assert "best hook (fp16, PowerSGD): 1.2 to 2.0 (1 won, 1 no interval)" in switch
+    assert "codes: 0.60 times as fast (1 lost). Over torch's best hook (fp16, PowerSGD): 0.80 (1 lost)." in hosts
+    assert accuracy.endswith("Steps to the target over fp32's: `thc` 1.00; `thc:bits=2` 1.00.")
+    assert legend.startswith("1 of 2 rows trained over these links; the others time steps")
+    # README shows as many wins as the table of every row.
+    won = sum(cell.endswith("won") for row in answer_table(answers_of(made_up())).rows for cell in row)
+    shown = [cell for row in range_table(answers_of(made_up())).rows for cell in row if "won" in cell]
+    assert won == len(shown) == 4
+
+
+def test_the_answer_in_readme_is_short() -> None:
+    words = " ".join(line for line in answer_lines(report_of(made_up()), "docs/") if line.startswith(("- ", "1 of")))
+    assert len(words.split()) <= 150
+
+
+def test_a_scheme_that_missed_a_target_is_taken_in_no_row() -> None:
+    found = answers_of(made_up(**{"thc:bits=2": inf}))
+    assert [each.ours("fabric") for each in found] == ["thc", "thc"]
+    assert found[0].ours(HOSTS) is None
+    assert "`thc:bits=2` 1.00, missed" not in accuracy_words(made_up())
+    assert accuracy_words(made_up(**{"thc:bits=2": inf})).endswith("`thc:bits=2` missed in 1 of 1 models.")
 
 
 def test_a_run_that_was_stopped_shows_what_it_has() -> None:
-    documents = made_up()["documents"]
-    words = answer_words(answers_of({"documents": documents[:3]}))
-    assert "is 6.0 times as fast with a switch in the middle. Beside" in words
-    assert "nan" not in words
-    assert answer_words(answers_of({"documents": [documents[3]]})) == "None of the schemes can be compared."
-    page = answers_page(report_of({"documents": documents[:2], "failed": {"cnn": "out of memory"}}))
-    shown = ["## Which scheme", "## Every figure", "## What `hopsum plan` predicts", "## Open"]
+    made = made_up()
+    part = {**made, "documents": made["documents"][:3]}
+    lines = question_lines(answers_of(part), part)
+    assert "6.0 at 200 Mbit/s." in lines[0]
+    assert lines[2].endswith("Not measured.")
+    assert "nan" not in " ".join(lines)
+    page = answers_page(report_of({**made, "documents": made["documents"][:2], "failed": {"cnn": "out of memory"}}))
+    shown = ["## Every figure", "## What `hopsum plan` predicts", "## Time dilation", "## Open"]
     assert [line for line in page.splitlines() if line.startswith("## ")] == shown
     assert "Failed: cnn, out of memory." in page
 
@@ -117,12 +169,14 @@ def test_a_missed_target_is_no_number() -> None:
     found = made_up(**{"thc:bits=2": inf, "powersgd": inf})
     (answer, _) = answers_of(found)
     assert answer.ours("fabric") == "thc"
-    assert answer.best(answer.hooks) == "fp16"
+    assert answer.best(answers.HOOKS) == "fp16"
     assert isnan(answer.ratio(["fp32"], "thc:bits=2").mean)
     table = figure_table(found)
     assert table.rows[1][table.heads.index("`thc:bits=2`")] == "missed"
+    accuracy = accuracy_table(found)
+    assert accuracy.rows[0][accuracy.heads.index("`thc:bits=2`")] == "missed"
     claims = {each.name: judge(each, answers.show(found).samples[each.name]).verdict for each in answers.CLAIMS}
-    assert claims["tta-all-cnn-200mbit"] is Verdict.NOT_REPRODUCED
+    assert claims["tta-hosts-cnn-200mbit"] is Verdict.NOT_RUN  # the one scheme on the hosts missed elsewhere
     assert claims["tta-best-cnn-1gbit"] is Verdict.NOT_RUN
 
 
@@ -138,17 +192,29 @@ def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not(ours: float
 def test_steps_and_the_time_of_a_step_are_seconds() -> None:
     counted = cnn({"thc": 1.0, "fp32": 1.0, "fp16": inf}, "unshaped")
     steps = ("fabric", "fp32", 2.0), ("fabric", "fp16", 1.0), ("hosts", "thc", 0.5)
-    timed = [{**PARTS, "rate": "1000mbit", "placement": place, "repeat": 0, "scheme": name, "step_s": s}
-             for place, name, s in steps]  # fmt: skip
-    result = {"documents": [counted, document("training", model="cnn", parameters=1_012_426, runs=timed)]}
+    # Two runs of each step: the mean counts.
+    timed = [{**PARTS, "rate": "1000mbit", "placement": place, "repeat": repeat, "scheme": name, "step_s": s * factor}
+             for place, name, s in steps for repeat, factor in enumerate((0.5, 1.5))]  # fmt: skip
+    documents = [counted, document("training", model="cnn", parameters=1_012_426, runs=timed)]
+    result = {"workers": 4, "documents": documents}
     (answer,) = answers_of(result)
+    assert answer.how is How.COUNTED
     assert answer.what == "s to 90% test accuracy"
     assert answer.times["hosts"] == {"thc": dict.fromkeys(range(3), 10.0)}
     assert answer.times["fabric"] == {"fp32": dict.fromkeys(range(3), 40.0), "fp16": dict.fromkeys(range(3), inf)}
     assert not parts_table({"documents": [counted]}).rows
-    rows = {row[0]: row[1:] for row in figure_table(result).rows}
-    assert rows["`cnn`: steps to 90% test accuracy"] == ["20.0", "missed", "-"]
-    assert range_table([answer]).rows == [["1 Gbit/s", PLACES["hosts"], "1", "4.0 (`cnn`)", "4.0 (`cnn`)"]]
+    assert accuracy_table(result).rows == [["`cnn` to 90% test accuracy", "20.0 (1.00)", "20.0 (1.00)", "missed"]]
+    (row,) = range_table([answer]).rows
+    assert row == ["1 Gbit/s", PLACES["hosts"], "1 timed", "4.0; 1 won", "-", "-"]
+
+
+def test_a_training_over_the_links_counts_more_than_its_steps() -> None:
+    counted = cnn({"thc": 1.0, "fp32": 1.0}, "unshaped")
+    timed = [{**PARTS, "rate": "200mbit", "placement": "fabric", "repeat": 0, "scheme": "thc", "step_s": 9.0}]
+    documents = [counted, document("training", model="cnn", parameters=1, runs=timed), cnn({"thc": 2.0, "fp32": 4.0})]
+    (answer,) = answers_of({"workers": 4, "documents": documents})
+    assert answer.how is How.TRAINED
+    assert answer.times["fabric"]["thc"] == dict.fromkeys(range(3), 2.0)
 
 
 def test_predictions_are_arithmetic_on_recorded_costs() -> None:
@@ -163,33 +229,57 @@ def test_predictions_are_arithmetic_on_recorded_costs() -> None:
     assert plan_words(table).startswith("2 of 4 are within 25%")
 
 
-def test_dilated_figures_stand_beside_those_of_processors() -> None:
-    assert check_table(made_up()).rows == [["1 M elements, 200 Mbit/s", "248 / 260", "125 / 130"]]
-    page = answers_page(report_of(made_up()))
-    assert page.splitlines()[2] == f"D{HOLDS[1:]}."
+def checked(real_ms: float, dilated_ms: float) -> list[dict[str, Any]]:
+    """Make the documents of the check of dilation: the same all-reduce of two workers, not dilated and dilated."""
+    return [
+        document("allreduce", placement="fabric", rates=[
+            {"elements": 1_000_000, "rate": "200mbit", "subjects": {"gloo-fp32": {"seconds": ms / 1000}}}
+        ]) | {"workers": 2, "dilate": dilate}
+        for ms, dilate in ((real_ms, 1), (dilated_ms, 1.5))
+    ]  # fmt: skip
+
+
+def test_a_dilated_page_has_its_own_check() -> None:
+    made = made_up()
+    result = {**made, "documents": [*made["documents"], *checked(200.0, 190.0)]}
+    table = check_table(result)
+    assert table.rows == [["2 workers, 1 M elements, 200 Mbit/s: `fp32`", "200", "190", "0.95"]]
+    assert check_words(table).startswith("Dilated times are 0.95 to 0.95 of those that are not")
+    page = answers_page(report_of(result))
+    assert f"D{HOLDS[1:]}." in page
+    assert "Dilated times are 0.95" in page
+    # Workers of the check are in no other table.
+    assert figure_table(result).rows == figure_table(made).rows
     assert "Measured: 2026-02-03, A chip, 2 cores for 4 workers and a switch, dilated, commit abcdef01" in page
     assert "GPUs, and a machine with two processors for each worker and switch." in page
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(page.splitlines()) < 90
-    assert len(answer_table(answers_of(made_up())).rows) <= 6 < len(rows)
 
 
-def test_bars_are_times_as_fast_as_fp32() -> None:
+def test_results_begin_with_the_picture_and_the_answer() -> None:
+    lines = [line for line in answers_page(report_of(made_up())).splitlines() if line]
+    assert lines[0] == "# Results"
+    assert lines[1].startswith("![Times as fast as DDP in fp32](images/report-ratio.svg)")
+    assert lines[2].startswith("- **Does compression pay?**")
+
+
+def test_bars_are_times_as_fast_as_fp32_at_every_rate() -> None:
     chart = speed_bars(answers_of(made_up()))
     assert chart is not None
-    assert [each.heights[0] for each in chart.series] == pytest.approx([3.0, 4.0, 6.0, 2.4], rel=2e-3)
-    assert chart.groups == ["cnn\n1.01 M"]
+    slow, fast = chart.panels
+    assert (slow.title, slow.groups) == ("links of 200 Mbit/s", ["cnn, trained"])
+    assert [each.values[0] for each in slow.series] == pytest.approx([3.0, 4.0, 6.0, 2.4], rel=2e-3)
+    assert [each.values[0] for each in fast.series] == pytest.approx([4.0, 8.0, 5.0, None])
     assert speed_bars([]) is None
 
 
 def test_cases_have_a_processor_each_where_time_is_dilated() -> None:
-    cases = links.cases_of(Settings(1, Size.FULL))
+    cases = links.cases_of(Settings(1, Size.FULL, dilate=True))
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         parser, _ = links._BENCHMARKS[case.benchmark]
         options = parser().parse_args(links.arguments_of(case, dilate=True, cores=2))
-        factor = case.spare * {"fabric": 2.5, "hosts": 4.0}[case.placement]
-        assert getattr(options, "dilate", factor) == (1.0 if case.name.startswith("steps") else factor)
+        factor = case.spare * {"fabric": case.workers + 1, "hosts": 2 * case.workers}[case.placement] / 2
+        alone = case.name.startswith(("steps", "check-real"))
+        assert getattr(options, "dilate", factor) == (1.0 if alone else factor)
         assert "--dilate" not in links.arguments_of(case, dilate=True, cores=16)
 
 
@@ -218,7 +308,7 @@ def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.
     monkeypatch.setattr(links, "measure_apart", lambda *_: document("again", arguments=[], commit="c"))
     again = links.run(settings, lambda *_: None)["documents"]
     assert again[: len(found)] == found
-    assert [each["benchmark"] for each in again[len(found) :]] == ["again"] * 2
+    assert [each["benchmark"] for each in again[len(found) :]] == ["again"] * 4
 
 
 def test_a_case_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

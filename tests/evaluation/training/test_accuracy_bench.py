@@ -55,7 +55,7 @@ def test_ratios_are_of_the_same_seed_with_students_interval() -> None:
 
 
 def test_a_target_that_was_missed_is_told_with_the_seeds() -> None:
-    assert reached_s(CNN, [training("fp16", 0, None), training("fp16", 1, 2.0)]) == "missed by 1 of 2"
+    assert reached_s(CNN, [training("fp16", 0, None), training("fp16", 1, 2.0)]) == "missed 1/2"
     missed = [training(OURS, 0, None), training("fp32", 0, 1.0)]
     assert isnan(time_ratios(CNN, missed, OURS)[BEST].mean)
 
@@ -93,15 +93,19 @@ def test_figures_of_each_training_are_in_the_file_and_ratios_are_printed(
     after = json.loads(path.read_text())
     assert after == {**before, "runs": after["runs"]}
     assert len(after["runs"]) == len(trainings())
-    text = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr().out
+    text = " ".join(printed.split())
     best = interval([2.0, 1.5, 1.5])
     assert text.startswith(before["processors"])
     assert "dilated 2 times: one processor for each of 4 workers and 4 switches" in before["processors"]
     assert "dilated 2 times, convolutional network" in text
     assert given.dilate == 2.0
-    assert "100 │ 60 │ 50 │ 30 │ 4,000" in text
-    assert "100 │ 60 │ - │ 30 │ 4,000" in text
-    assert f"seed by seed: {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})" in text
+    assert "fp32 100 60.0 50.0 30.0 4.00" in text
+    assert "powersgd 100 60.0 - 30.0 4.00" in text
+    assert "fp16 100 60.0 50.0 30.0 4.00 missed 1/3 not reached" in text
+    assert f"seed by seed: {best.mean:.2g} ({best.low:.2g} to {best.high:.2g})" in text
+    assert max(map(len, printed.splitlines()[1:])) <= 80
+    assert "\u2026" not in printed
     _, again, _ = run(monkeypatch, path, "--seeds", "3", "--placement", "hosts", "--scale", "0.5", "--dilate", "2")
     assert again.done == {(each["rate"], each["scheme"], each["repeat"]) for each in trainings()}
 
@@ -132,11 +136,13 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
         ("thc:bits=2", None, "thc:bits=2"),
         ("uhc", None, "uhc"),
         ("lossless", None, "lossless"),
+        ("diloco-10", None, "thc"),
+        ("diloco-10:bits=2", None, "thc:bits=2"),
     ],
 )
 def test_schemes_that_switches_sum(scheme: str, rank: int | None, codec: str) -> None:
     assert (low_rank_of(scheme), codec_of(scheme), is_ours(scheme)) == (rank, codec, True)
     assert accuracy_bench.scheme(scheme) == accuracy_bench.own_scheme(scheme) == scheme
-    for other in ("powersgd", "thc-ps", "two-shot", "two-shot:bits=8", "fp32"):
+    for other in ("powersgd", "thc-ps", "two-shot", "two-shot:bits=8", "fp32", "diloco-fp32-10"):
         assert accuracy_bench.scheme(other) == other
         assert not is_ours(other)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,30 @@ def test_two_shot_sends_its_codes_and_scales_twice(bits: int) -> None:
     outcome = TwoShotMethod(TwoShot(3, bits=bits)).run([normal(3000, rank) for rank in range(3)], 1, 1)
     assert outcome.bits.up == outcome.bits.down == pytest.approx(2 * (2 / 3) * (bits + 32 / 512))
     assert outcome.mean.size == 3000
+
+
+def test_diloco_in_fp32_takes_its_outer_step_every_so_many_inner_ones(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from hopsum_evaluation.training.other_schemes import Fp32DiLoCo
+
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(3, 2)
+        start = [each.detach().clone() for each in model.parameters()]
+        diloco = Fp32DiLoCo(model, 2)
+        for step in (1, 2):
+            with torch.no_grad():
+                for each in model.parameters():
+                    each -= 0.5
+            if step == 1:
+                diloco.step()
+                assert all(torch.equal(each, at - 0.5) for each, at in zip(model.parameters(), start, strict=True))
+        diloco.step()
+        # Nesterov's first step: lr (1 + momentum) times the change of 1 = 0.7 * 1.9.
+        for each, at in zip(model.parameters(), start, strict=True):
+            assert torch.allclose(each, at - 1.33, atol=1e-6)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_ring_of_bytes_rounds_at_every_hop() -> None:

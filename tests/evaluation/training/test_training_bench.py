@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hopsum_evaluation.report.experiment import measure_apart
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
-from hopsum_evaluation.training.accuracy_plan import Course
+from hopsum_evaluation.training.accuracy_plan import Course, diloco_of
 from hopsum_evaluation.training.time_to_target import is_ours
 
 from ...support.printed import usage_error
@@ -68,11 +70,32 @@ def test_what_is_done_is_not_done_again(
     assert first.done + second.done == fabric + [("hosts", rate, "thc") for rate in rates]
     text = " ".join(capsys.readouterr().out.split())
     assert "4 workers with 8 samples each" in text
-    assert "fp32 8.00 1.00 4,000 1,500 2,500 - 40.0 - 5.00" in text
-    assert "thc, hosts 16.0 2.00 2,000 1,500 500 250 40.0 250 5.00" in text
+    assert "fp32 1.00 4,000 - 1,500 - 40.0 - 5.00" in text
+    assert "thc, hosts 2.00 2,000 - 1,500 250 40.0 250 5.00" in text
     status, third = run(monkeypatch, path, "--json")
     assert (status, third.done) == (0, [])
     assert json.loads(capsys.readouterr().out)["runs"] == json.loads(path.read_text())["runs"]
+
+
+def test_a_table_fits_a_terminal_and_cuts_no_figure() -> None:
+    schemes = {"fp32": 26_300.0, "two-shot:bits=8": 12_345.0, "thc:bits=3": 6_789.0, "low-rank-32": 4_321.0}
+    runs = [
+        {"placement": "hosts", "rate": "200mbit", "scheme": scheme, "repeat": repeat, "encode_s": 1.5, "decode_s": 2.5,
+         "step_s": ms * (1 + repeat / 100) / 1e3, "compute_s": 1.234, "bytes_per_step": 1.234e9}
+        for repeat in range(3) for scheme, ms in schemes.items()
+    ]  # fmt: skip
+    document = {
+        "processors": "a processor each", "dilate": 1, "compute_s": 0.1, "rates_bits_per_s": [2e8], "model": "vgg16",
+        "parameters": 138_357_544, "workers": 4, "batch": 1, "device": "CPU", "runs": runs,
+    }  # fmt: skip
+    printed = io.StringIO()
+    training_bench.show(document, Console(file=printed, width=80))
+    lines = printed.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\u2026" not in printed.getvalue()
+    row = next(line.split() for line in lines if line.strip().startswith("thc:bits=3, hosts"))
+    # Mean of three runs, half of its interval: 67.89 * 4.303 / sqrt(3).
+    assert row[2:] == ["3.87", "6,860", "169", "1,230", "1,500", "49,400", "2,500", "1,230"]
 
 
 @pytest.mark.system
@@ -116,7 +139,9 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 @pytest.mark.system
 @pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 def test_steps_are_counted_by_their_time_and_agents_tell_their_parts() -> None:
-    schemes = ("fp32", "bf16", "powersgd-4", "thc", "low-rank-4", "uhc", "lossless", "two-shot")
+    schemes = (
+        "fp32", "bf16", "powersgd-4", "thc", "low-rank-4", "uhc", "lossless", "two-shot", "diloco-2", "diloco-fp32-2",
+    )  # fmt: skip
     course = Course("cnn", 0, 4, 0, {"200mbit": 1}, schemes, seconds=0.1)
     found = measure_apart(train_all, Trainings(2, course, (1,)), lambda *_: None)
     assert [run["scheme"] for run in found] == list(schemes)
@@ -129,13 +154,16 @@ def test_steps_are_counted_by_their_time_and_agents_tell_their_parts() -> None:
     assert bits["powersgd-4"] < 4
     # Of the matrices of the network, 32 x 9 has no factors. Small vectors have whole chunks.
     assert bits["low-rank-4"] < 2
+    # A sum in each second step. DDP sums at the first settling step only where it is used.
+    assert 16 < bits["diloco-fp32-2"] < 18
     # On a busy machine datagrams are sent again, and answered: a RESULT of 512 bytes and its headers for each.
     again = 8 * 586 * by_scheme["thc"]["retransmits"] / elements
     assert 4 < bits["thc"] < 6 + again
     for scheme, run in by_scheme.items():
         assert run["points"] == []
         assert run["step_s"] > 0.8 * bits[scheme] * elements / 200e6
-        assert (run["encode_s"] is not None) == (run["decode_s"] is not None) == is_ours(scheme)
+        timed = is_ours(scheme) and not diloco_of(scheme).every
+        assert (run["encode_s"] is not None) == (run["decode_s"] is not None) == timed
     for scheme in ("thc", "low-rank-4"):
         assert by_scheme[scheme]["encode_s"] > 0
         assert by_scheme[scheme]["decode_s"] > 0
