@@ -80,7 +80,7 @@ class Pulse:
         # Measured before anybody is judged: members could not be heard while the process stood still.
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
-            self._controller.excuse(away_s)
+            self._controller.liveness.excuse(away_s)
         self._controller.expire()
         self.beat_at_s = time.monotonic()
 

@@ -100,10 +100,10 @@ class Service:
         # Heartbeats have threads of their own: joins and deletions that wait for switches must not cost a member its
         # lease.
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
-        self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
+        self._workers = Workers(controller.member_requests, gate, bell, beats=beats, rest=rest)
         # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
-        controller.silences_s = self._workers.silences_s
+        controller.liveness.silences_s = self._workers.silences_s
         jobs = Jobs(controller, self._access, gate, rest, self._audit, self.notices)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
@@ -165,7 +165,7 @@ class Service:
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
         self._unwatch()
-        self._controller.silences_s = dict
+        self._controller.liveness.silences_s = dict
         # Waiting calls are answered first, or the grace period would be spent on them.
         self._workers.close()
         server, self._server = self._server, None

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any, Final
 
 from hopsum_base.quiet_grpc import grpc
-from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
+from hopsum_controlplane.cluster.member_requests import MemberRequests
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.service.connections import silences_s
@@ -54,8 +54,8 @@ class Workers:
         beats: threads for what keeps places. rest: for what may take longer.
     """
 
-    def __init__(self, controller: ClusterController, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
-        self._controller = controller
+    def __init__(self, requests: MemberRequests, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
+        self._requests = requests
         self._gate = gate
         self._bell = bell
         self._beats, self._rest = beats, rest
@@ -80,7 +80,7 @@ class Workers:
             raise UnauthenticatedError(
                 "this call has no token", hint="give the job's token, or the secret that Join gave"
             )
-        known = self._controller.knows(call.token)
+        known = self._requests.knows(call.token)
         if known:
             passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
         else:
@@ -91,7 +91,7 @@ class Workers:
         except BaseException:
             # A worker that gave its heartbeat up, as it does with a controller that is slow, was alive when it called.
             if known and name == "Heartbeat":
-                self._beats.submit(self._controller.hear, call.token)
+                self._beats.submit(self._requests.hear, call.token)
             raise
 
     def silences_s(self) -> dict[tuple[str, int], float]:
@@ -109,11 +109,11 @@ class Workers:
         self._bell.ring_all()
 
     def _locate(self, request: Any, call: Call) -> Any:
-        return self._controller.locate(request.job, call.token)
+        return self._requests.locate(request.job, call.token)
 
     def _join(self, request: Any, call: Call) -> Any:
         try:
-            return self._controller.join(join_request(request, call.token, _caller(call.peer)))
+            return self._requests.join(join_request(request, call.token, _caller(call.peer)))
         except ResourceExhaustedError as error:
             # The status of this class asks to try again later. A full job has no rank until a worker leaves.
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
@@ -125,7 +125,7 @@ class Workers:
 
         def look() -> bytes | None:
             # With timeout 0 the cluster only looks: this coroutine waits, and holds no thread.
-            found = self._controller.await_membership(
+            found = self._requests.await_membership(
                 request.job, request.rank, secret, known_generation=request.known_generation, timeout_s=0.0
             )
             if isinstance(found, JobMembership):
@@ -145,7 +145,7 @@ class Workers:
     def _heartbeat(self, request: Any, call: Call) -> Any:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
-        return self._controller.heartbeat(
+        return self._requests.heartbeat(
             request.job, request.rank, secret, generation=request.generation, statistics=statistics
         )
 
@@ -154,7 +154,7 @@ class Workers:
         told: pb.HeartbeatResponse | None = None
 
         def look() -> pb.HeartbeatResponse:
-            return self._controller.member_status(job, rank, secret, generation=generation)
+            return self._requests.member_status(job, rank, secret, generation=generation)
 
         with self._present_in(job, rank, secret, call.peer) as presence, self._bell.listening(job) as event:
             while not presence.left:
@@ -180,7 +180,7 @@ class Workers:
 
     async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         job, rank, secret = request.job, request.rank, _secret(call.token)
-        leave = partial(self._controller.leave, unfinished=request.reason if request.unfinished else None)
+        leave = partial(self._requests.leave, unfinished=request.reason if request.unfinished else None)
         presence = self._present.get((job, rank, secret), _Presence())
         # Set before the step: the stream that LEAVE ends must not count as a lost connection.
         presence.left = True
@@ -191,7 +191,7 @@ class Workers:
             raise
         self._bell.ring(job)
         # Not before the answer: a switch that ends with its rank, as those of hosts:// do, lets it wait for seconds.
-        self._rest.submit(self._controller.follow, job)
+        self._rest.submit(self._requests.follow, job)
         yield bytes(pb.LeaveResponse().SerializeToString())
 
     @contextmanager
@@ -217,7 +217,7 @@ class Workers:
     def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
         # The member was evicted or replaced meanwhile.
         with suppress(ControlPlaneError):
-            self._controller.disconnected(job, rank, secret)
+            self._requests.disconnected(job, rank, secret)
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:

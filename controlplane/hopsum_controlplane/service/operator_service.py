@@ -72,7 +72,7 @@ class Jobs:
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
         # A worker may look at its own job with the job's token; `_get_job` checks that it is the right one.
-        if not (name == "GetJob" and self._controller.knows(call.token)):
+        if not (name == "GetJob" and self._controller.member_requests.knows(call.token)):
             try:
                 self._access.require_admin(call.token)
             except UnauthenticatedError as error:
@@ -138,9 +138,9 @@ class Jobs:
         return None
 
     def _get_job(self, request: Any, call: Call) -> Any:
-        if self._controller.knows(call.token):
+        if self._controller.member_requests.knows(call.token):
             # `locate` refuses another job's token.
-            self._controller.locate(request.name, call.token)
+            self._controller.member_requests.locate(request.name, call.token)
         return self._controller.job(request.name)
 
     def _move_job(self, request: Any, call: Call) -> Any:

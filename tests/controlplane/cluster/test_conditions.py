@@ -131,11 +131,11 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
     wrong = (replace(request, token=token + "x"), replace(request, udp_port=9), replace(request, version=token * 9))
     for odd in wrong:
         with pytest.raises(ControlPlaneError) as error:
-            cluster.controller.join(odd)
+            cluster.controller.member_requests.join(odd)
         texts += [repr(error.value), str(error.value), str(error.value.__cause__)]
-    second = cluster.controller.join(replace(crew[1].request(), incarnation=b"i" * 16))
+    second = cluster.controller.member_requests.join(replace(crew[1].request(), incarnation=b"i" * 16))
     with pytest.raises(UnauthenticatedError) as refused:
-        cluster.controller.heartbeat("job", 0, second.secret)
+        cluster.controller.member_requests.heartbeat("job", 0, second.secret)
     records = cluster.controller._cache.records()
     texts += [repr(refused.value), repr(records), repr(cluster.controller.jobs()), repr(cluster.controller.switches())]
     texts.append(caplog.text)

@@ -41,7 +41,7 @@ def entered(worker: Worker) -> JobMembership:
     """Return the membership of a worker that waits no more."""
     job, rank = worker.job, worker.rank
     known = worker.generation
-    found = worker.cluster.controller.await_membership(job, rank, worker.secret, known_generation=known)
+    found = worker.cluster.controller.member_requests.await_membership(job, rank, worker.secret, known_generation=known)
     assert isinstance(found, JobMembership), found
     worker.generation = found.generation
     return found

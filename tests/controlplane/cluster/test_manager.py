@@ -13,9 +13,9 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import JobState, MemberPhase
-from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.lifecycle import ROUNDS_MOST
+from hopsum_controlplane.cluster.liveness import GRACE_S
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError, UnknownJobError
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
@@ -112,7 +112,7 @@ def test_whose_connection_is_not_silent_keeps_its_place_without_heartbeats(clust
     """It runs, and its interpreter is held by other code: its lease lasts from the last bytes on."""
     first, _ = cluster.run()
     silent_s = 3.0
-    cluster.controller.silences_s = lambda: {("job", 1): silent_s, ("other", 0): 0.0}
+    cluster.controller.liveness.silences_s = lambda: {("job", 1): silent_s, ("other", 0): 0.0}
     for _ in range(5):
         cluster.clock.sleep(LEASE_S - 1)
         first.beat()
@@ -128,7 +128,7 @@ def test_whose_connection_is_not_silent_keeps_its_place_without_heartbeats(clust
 
 def test_a_connection_that_ended_is_no_sign_of_life(cluster: Cluster) -> None:
     first, second = cluster.run()
-    cluster.controller.silences_s = lambda: {("job", 0): 0.0}
+    cluster.controller.liveness.silences_s = lambda: {("job", 0): 0.0}
     second.disconnect()
     cluster.clock.sleep(GRACE_S)
     cluster.controller.tick()
@@ -198,7 +198,7 @@ def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> No
     cluster.clock.sleep(LEASE_S - 1)
     crew[0].beat()
     cluster.clock.sleep(60)
-    cluster.controller.excuse(60)
+    cluster.controller.liveness.excuse(60)
     crew[0].disconnect()  # as all connections may be
     cluster.controller.expire()
     lefts = [member.lease_left_s for member in cluster.controller.job("job").members]
@@ -252,9 +252,11 @@ def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
     config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, service_address=("127.0.0.1", 47500))
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
-    assert cluster.controller.locate("job", first.token).send_to == pb.Endpoint(ip="127.0.0.1", udp_port=47500)
+    assert cluster.controller.member_requests.locate("job", first.token).send_to == pb.Endpoint(
+        ip="127.0.0.1", udp_port=47500
+    )
     with pytest.raises(UnauthenticatedError):
-        cluster.controller.locate("job", second.token[1:])
+        cluster.controller.member_requests.locate("job", second.token[1:])
     first.join(mac="02:00:00:00:07:07")
     second.join()
     rewrites = [entry for entry in device_of(cluster).read_table("rewrite") if entry.match["worker"] == 1]

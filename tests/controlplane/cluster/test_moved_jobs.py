@@ -67,7 +67,7 @@ def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: i
     assert now.generation > before
     assert not standing(three, away)
     cleared(three)
-    located = three.controller.locate("train", crew[0].token)
+    located = three.controller.member_requests.locate("train", crew[0].token)
     assert (located.send_to, *located.further)[shard].ip == "10.9.0.2"
 
 

@@ -57,7 +57,7 @@ def run(cluster: Cluster, shards: int, **options: Any) -> list[Worker]:
 
 
 def membership(cluster: Cluster, worker: Worker) -> JobMembership:
-    found = cluster.controller.await_membership("train", worker.rank, worker.secret)
+    found = cluster.controller.member_requests.await_membership("train", worker.rank, worker.secret)
     assert isinstance(found, JobMembership)
     return found
 
@@ -88,7 +88,7 @@ def test_named_switches_are_the_shards_in_that_order(three: Cluster) -> None:
     assert [(shard.side_channels or {})[0] for shard in told.shards] == [("10.0.1.1", 5000), ("10.0.1.1", 5100)]
     assert {shard.generation for shard in told.shards} == {told.generation}
     assert len({shard.side_key for shard in told.shards}) == 2
-    located = three.controller.locate("train", crew[0].token)
+    located = three.controller.member_requests.locate("train", crew[0].token)
     assert (located.send_to.ip, [each.ip for each in located.further]) == ("10.9.0.3", ["10.9.0.2"])
 
 
@@ -332,19 +332,19 @@ def test_two_tokens_are_valid_until_the_earlier_one_is_revoked(cluster: Cluster,
         cluster.start()
     assert new != old
     assert [each.beat().generation for each in crew] == [generation] * 2
-    assert cluster.controller.knows(old)
-    assert cluster.controller.knows(new)
+    assert cluster.controller.member_requests.knows(old)
+    assert cluster.controller.member_requests.knows(new)
     for token in (old, new):
-        assert cluster.controller.locate("train", token).workers == 2
+        assert cluster.controller.member_requests.locate("train", token).workers == 2
     newcomer(cluster, crew, new).join()  # takes rank 1 over, which ends the generation
     assert crew[0].beat().generation == 0
 
     cluster.controller.revoke_earlier_token("train")
     if restart:
         cluster.start()
-    assert not cluster.controller.knows(old)
+    assert not cluster.controller.member_requests.knows(old)
     with pytest.raises(UnauthenticatedError, match="wrong token for job 'train'"):
-        cluster.controller.locate("train", old)
+        cluster.controller.member_requests.locate("train", old)
     with pytest.raises(UnauthenticatedError, match="wrong token"):
         newcomer(cluster, crew, old).join()
     with pytest.raises(InvalidRequestError, match="has no token but the present one"):

@@ -550,7 +550,9 @@ def test_workers_of_a_job_with_results_of_6_bits_learn_why_it_ended(cluster: Clu
 
 def beat(cluster: Cluster, worker: Worker) -> pb.HeartbeatResponse:
     assert worker.joined is not None
-    return cluster.controller.heartbeat(worker.job, worker.rank, worker.joined.secret, generation=worker.generation)
+    return cluster.controller.member_requests.heartbeat(
+        worker.job, worker.rank, worker.joined.secret, generation=worker.generation
+    )
 
 
 def test_what_the_backup_has_goes_on_and_the_rest_is_kept(
@@ -585,7 +587,7 @@ def test_what_the_backup_has_goes_on_and_the_rest_is_kept(
     assert created[0].generation > late[0].generation
     other.controller.delete_job("new")
     with pytest.raises(UnknownJobError, match="the job was deleted"):
-        other.controller.locate("new", "token")
+        other.controller.member_requests.locate("new", "token")
     other.stop()
 
 

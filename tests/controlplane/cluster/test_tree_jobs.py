@@ -62,7 +62,7 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
         assert [worker["leaf"] for worker in each["workers"]] == [0, 0, 2]
         assert [worker["side_port"] for worker in each["workers"]] == [5000, 5001, 5002]
         assert (each["slots"], each["window"], each["quorum"], each["table"]) == (16, 16, 3, list(TABLE))
-    located = tree.controller.locate("train", crew[0].token)
+    located = tree.controller.member_requests.locate("train", crew[0].token)
     assert [(leaf.send_to.ip, tuple(leaf.networks)) for leaf in located.leaves] == [
         ("10.9.0.1", ("10.0.1.1/32", "10.0.1.2/32")),
         ("10.9.0.2", ("10.0.1.3/32", "10.0.1.4/32")),

@@ -114,7 +114,7 @@ class Worker:
         """Join, with a report where the generation that it knows is over."""
         if self.generation and self.is_over() and "report" not in changes:
             changes["report"] = self.report()
-        self.joined = self.cluster.controller.join(self.request(**changes))
+        self.joined = self.cluster.controller.member_requests.join(self.request(**changes))
         return self.joined
 
     def report(self) -> Report:
@@ -126,7 +126,7 @@ class Worker:
         return not any(job.generation == self.generation and job.state == pb.JOB_STATE_RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
-        found = self.cluster.controller.await_membership(
+        found = self.cluster.controller.member_requests.await_membership(
             self.job, self.rank, self.secret, known_generation=self.generation, timeout_s=timeout_s
         )
         if isinstance(found, Pending):
@@ -135,16 +135,16 @@ class Worker:
         return membership_document(found)
 
     def beat(self, **statistics: float) -> pb.HeartbeatResponse:
-        return self.cluster.controller.heartbeat(
+        return self.cluster.controller.member_requests.heartbeat(
             self.job, self.rank, self.secret, generation=self.generation, statistics=statistics
         )
 
     def leave(self, unfinished: str | None = None) -> None:
-        self.cluster.controller.leave(self.job, self.rank, self.secret, unfinished=unfinished)
-        self.cluster.controller.follow(self.job)
+        self.cluster.controller.member_requests.leave(self.job, self.rank, self.secret, unfinished=unfinished)
+        self.cluster.controller.member_requests.follow(self.job)
 
     def disconnect(self) -> None:
-        self.cluster.controller.disconnected(self.job, self.rank, self.secret)
+        self.cluster.controller.member_requests.disconnected(self.job, self.rank, self.secret)
 
     @property
     def secret(self) -> bytes:

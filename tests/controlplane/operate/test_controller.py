@@ -209,6 +209,7 @@ class Stumbling:
     def __init__(self) -> None:
         self.calls = {"leases": 0, "leaf1": 0}
         self.enough = threading.Event()
+        self.liveness = self
 
     def expire(self) -> None:
         self._count("leases")
@@ -243,6 +244,7 @@ class Leases:
 
     def __init__(self) -> None:
         self.told: list[float | str] = []
+        self.liveness = self
 
     def excuse(self, away_s: float) -> None:
         self.told.append(away_s)

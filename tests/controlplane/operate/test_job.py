@@ -50,11 +50,11 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert token not in told
     assert f"hopsum://{at[1]}/digits?token_file={path}" in told
-    assert cluster.controller.locate("digits", token).workers == 4
+    assert cluster.controller.member_requests.locate("digits", token).workers == 4
     request = cluster.controller._cache.get("digits").request
     assert tables_of(request) == job_tables(make_codec("thc", workers=4, backend="numpy"))
     assert request.slots == 32
-    located = cluster.controller.locate("digits", token)
+    located = cluster.controller.member_requests.locate("digits", token)
     assert (located.codec, located.codec_options) == ("thc", "")
 
 
@@ -127,7 +127,7 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     request = cluster.controller._cache.get("odd").request
     assert (request.workers, request.quorum, request.min_quorum) == (3, 2, 2)
     assert (request.lease_s, request.codec) == (30, "uhc")
-    assert cluster.controller.locate("odd", made["token"]).workers == 3
+    assert cluster.controller.member_requests.locate("odd", made["token"]).workers == 3
 
 
 def test_a_job_of_any_number_of_workers(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,7 @@ class Desk:
 
     def __init__(self, switch: LockedSwitch, workers: int = 2, *, heartbeat_s: float = 0.05) -> None:
         self.workers, self.switch, self.heartbeat_s = workers, switch, heartbeat_s
+        self.member_requests = self.liveness = self
         self.changed = threading.Condition()
         self.members: dict[int, tuple[JoinRequest, bytes]] = {}
         self.waiting: set[int] = set()

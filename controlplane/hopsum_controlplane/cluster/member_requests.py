@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests of workers: each renews a lease or takes or gives a place, and is answered from the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from hopsum_controlplane.cluster import answers, lifecycle, placement
+from hopsum_controlplane.cluster.answers import Pending, state_number
+from hopsum_controlplane.cluster.cluster_config import ClusterConfig
+from hopsum_controlplane.cluster.job_history import JobHistories
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
+from hopsum_controlplane.cluster.liveness import Liveness, note_loss
+from hopsum_controlplane.cluster.membership_builder import membership_of
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
+from hopsum_controlplane.cluster.requests import JoinRequest, check_statistics, printable
+from hopsum_controlplane.cluster.settings_agreement import Disputes
+from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
+from hopsum_controlplane.cluster.tokens import digest, matches, member_secret
+from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.membership import JobMembership
+from hopsum_wire.watch.heartbeat import POSITION
+
+_BEATS_PER_LEASE: Final = 3
+
+
+class MemberRequests:
+    """Answers the workers of a cluster's jobs. Thread-safe.
+
+    config: of the cluster. cache: the database. reconcilers: of its switches. liveness: whose leases calls renew.
+    histories: take note of refused joins. monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        cache: JobStateCache,
+        reconcilers: SwitchReconcilers,
+        liveness: Liveness,
+        histories: JobHistories,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._config, self._cache, self._reconcilers = config, cache, reconcilers
+        self._liveness, self._histories, self._monotonic = liveness, histories, monotonic
+        self._disputes = Disputes(cache)
+        """Used under the cache's lock."""
+
+    def knows(self, token: str) -> bool:
+        """Say whether this is some job's token, or some member's secret in hexadecimal. Waits for no lock."""
+        return self._place_of(token) is not None
+
+    def _place_of(self, token: str) -> tuple[str, int | None] | None:
+        """Return the job of a token, or job and rank of a member's secret in hexadecimal, None for anything else."""
+        found = self._cache.place_of(digest(token))
+        with suppress(ValueError):
+            found = found or self._cache.place_of(digest(bytes.fromhex(token)))
+        return found
+
+    def locate(self, job: str, token: str) -> pb.LocateResponse:
+        """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
+        return answers.located_message(self._with_token(job, token), self._config)
+
+    def join(self, request: JoinRequest) -> pb.JoinResponse:
+        """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
+
+        Another incarnation takes the rank of the one before, which ends the generation that it was in. A member
+        of the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
+        UnauthenticatedError, ResourceExhaustedError or StoreError. Then nothing has changed, but for settings that
+        differ before the first generation: they evict all waiting members, see `settings_agreement`.
+        """
+        try:
+            return self._join(request)
+        except ControlPlaneError as error:
+            with self._cache.changed:
+                record = self._cache.find(request.job)
+                # Only joins with the right token count: a stranger must not be able to fill a job's history.
+                if record is not None and matches(request.token, record.token_digest):
+                    self._histories.note_rejection(record.name, str(error))
+            raise
+
+    def _join(self, request: JoinRequest) -> pb.JoinResponse:
+        request.check()
+        with self._cache.changed:
+            record = self._with_token(request.job, request.token, request.incarnation)
+            rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
+            at, leaf, further = placement.stand(record, request, rank, self._config)
+            # The secret is a function of token and incarnation: a repeated JOIN has the same answer, and nothing
+            # secret is stored.
+            secret = member_secret(request.token, record.name, rank, request.incarnation)
+            member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
+            settings = tuple(sorted(request.settings.items()))
+            member = replace(member, report=request.report, settings=settings, further=further)
+            # Before the step: a worker with other settings must not end a generation by joining.
+            self._disputes.require_agreement(record, member, self._monotonic(), self._liveness.lease_s(record))
+            before = record.member(rank)
+            self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
+            if before is not None and before.incarnation != request.incarnation:
+                # The lease of the member before is void, or its shortened end would evict the new one.
+                self._liveness.leases.forget(record.name, rank)
+            self._liveness.renew(record, rank)
+            if (before is None or before.incarnation != request.incarnation) and request.is_elsewhere:
+                self._histories.note_caller(record.name, rank, request.caller, request.ip)
+        # Outside the lock: writing a switch may take seconds, and heartbeats need the lock.
+        self._reconcilers.follow(record.name)
+        lease_s = self._liveness.lease_s(record)
+        heartbeat_s = min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE)
+        return pb.JoinResponse(rank=rank, secret=secret, lease_s=lease_s, heartbeat_s=heartbeat_s)
+
+    def await_membership(
+        self, job: str, rank: int, secret: bytes, *, known_generation: int = 0, timeout_s: float = 0.0
+    ) -> JobMembership | Pending:
+        """Wait, up to `timeout_s` seconds, until a generation other than the known one runs with this member.
+
+        Returns its membership, or the ranks that the job waits for. Raises UnknownJobError, and UnauthenticatedError
+        when the secret is not, or not any more, that of a member with a lease.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._cache.changed:
+            record, member = self._with_secret(job, rank, secret)
+            self._liveness.renew(record, rank)
+            while True:
+                if member.phase is MemberPhase.LOST:
+                    raise UnauthenticatedError(self._liveness.given_up(record, member), hint="close, and connect again")
+                is_in = member.phase is MemberPhase.IN and record.state is JobState.RUNNING
+                if is_in and record.generation != known_generation:
+                    # Noted before the worker hears of the generation: after a crash in between it may know (E4).
+                    self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))
+                    return membership_of(record, rank, self._config)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return Pending(
+                        missing_ranks=record.missing_ranks,
+                        state=state_number(record.state),
+                        condition=self._reconcilers.condition(record),
+                        # Nobody has to take the place of a rank that the job goes on without.
+                        gone_ranks=() if record.spared_ranks else record.gone_ranks,
+                        reason=record.reason,
+                    )
+                # `wait` gives the lock up: a step by another thread wakes this one.
+                self._cache.changed.wait(left_s)
+                record, member = self._with_secret(job, rank, secret)
+
+    def heartbeat(
+        self, job: str, rank: int, secret: bytes, *, generation: int = 0, statistics: Mapping[str, float] | None = None
+    ) -> pb.HeartbeatResponse:
+        """Renew a member's lease, and tell the member whether `generation`, which it is in (0: none), continues.
+
+        Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
+        statistics.
+        """
+        check_statistics(statistics or {})
+        with self._cache.changed:
+            record, member = self._with_secret(job, rank, secret)
+            if member.phase is not MemberPhase.LOST:
+                self._liveness.renew(record, rank, statistics)
+                position = (statistics or {}).get(POSITION, 0.0)
+                # Rule N4: rounds do not wrap, so the generation ends in time, and positions go on in the next one.
+                if generation == record.generation and (why := rounds_used_up(record, member, position)):
+                    self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
+            return self.member_status(job, rank, secret, generation=generation)
+
+    def hear(self, token: str) -> None:
+        """Renew the lease of the member with this secret, in hexadecimal, for a heartbeat that was given up.
+
+        Nothing is renewed for the secret of no present member.
+        """
+        with self._cache.changed:
+            job, rank = self._place_of(token) or ("", None)
+            record = self._cache.find(job)
+            member = None if record is None or rank is None else record.member(rank)
+            if record is not None and member is not None and member.phase in LEASED:
+                self._liveness.begin(record)
+                self._liveness.renew(record, member.rank)
+
+    def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
+        """Return the answer that a heartbeat would have, and renew no lease.
+
+        Raises UnknownJobError and UnauthenticatedError.
+        """
+        record, member = self._with_secret(job, rank, secret)
+        if member.phase is MemberPhase.LOST:
+            return pb.HeartbeatResponse(
+                state=state_number(record.state), reason=self._liveness.given_up(record, member)
+            )
+        served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
+        now = record.generation if served else 0
+        # Who was lost before this generation began is not in it, and its workers know that.
+        inside = [m for m in record.members if served and m.joined_generation == now]
+        lost = tuple(m.rank for m in inside if m.phase is MemberPhase.LOST)
+        # Only a member whose generation is over needs the reason.
+        reason = record.reason if generation not in (0, now) else ""
+        return pb.HeartbeatResponse(
+            state=state_number(record.state),
+            generation=now,
+            reason=reason,
+            lost_ranks=lost,
+            switch_unreachable=self._reconcilers.trouble(record, "unreachable") if now else "",
+        )
+
+    def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
+        """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.
+
+        `unfinished` is why its program ended before the work was done, None if it was: then the generation is over for
+        the others at once, unless a quorum of them is left. The caller has the switches follow: this waits for none,
+        since one may have ended with its rank. Raises UnknownJobError, UnauthenticatedError or StoreError.
+        """
+        why = None if unfinished is None else printable(unfinished) or "it did not say why"
+        with self._cache.changed:
+            before, _ = self._with_secret(job, rank, secret)
+            after = self._cache.apply(job, lambda now: lifecycle.leave(now, rank, why))
+        if why is not None:
+            note_loss(before, after, f"rank {rank} left unfinished: {why}")
+
+    def follow(self, job: str) -> None:
+        """Bring a job's switches to what the job wants after `leave`. It may wait for a switch for seconds."""
+        self._reconcilers.follow(job)
+
+    def disconnected(self, job: str, rank: int, secret: bytes) -> None:
+        """Shorten the lease of a member whose connection ended without LEAVE, see `Liveness.connection_ended`.
+
+        Raises UnknownJobError, and UnauthenticatedError when it has been replaced.
+        """
+        with self._cache.changed:
+            self._liveness.connection_ended(*self._with_secret(job, rank, secret))
+
+    def expire(self) -> None:
+        """Forget the differences between workers of jobs that are gone."""
+        with self._cache.changed:
+            self._disputes.keep_only({record.name for record in self._cache.records()})
+
+    def _with_token(self, job: str, token: str, incarnation: bytes = b"") -> JobRecord:
+        self._reconcilers.require_decided(job)
+        record = self._cache.get(job)
+        digests = (record.token_digest, record.earlier_token_digest)
+        if not any(matches(token, each) for each in digests) and not has_joined_with(record, token, incarnation):
+            raise UnauthenticatedError(
+                f"wrong token for job {job!r}", hint="use the one that was told when the job was made, or rotated"
+            )
+        self._liveness.begin(record)
+        return record
+
+    def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
+        self._reconcilers.require_decided(job)
+        record = self._cache.get(job)
+        member = record.member(rank)
+        if member is None or not matches(secret, member.secret_digest):
+            raise UnauthenticatedError(
+                f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
+                hint="join again; if it was replaced, two workers may have been started with one rank",
+            )
+        self._liveness.begin(record)
+        return record, member
