@@ -6,6 +6,7 @@
     cluster_config      the TOML file                             requests     requests, checked
     lifecycle           the states of a job, pure                 records      a job in the database
     decision            how its stream continues, pure            state_store, job_state_cache   on disk, in memory
+    older_databases     jobs of older databases, read
     placement           the switches of a job, pure               membership_builder   the parts of a generation
     job_status          the status of a job, pure                 job_history  the events that led to it
     leases, settings_agreement, tokens   of members               job_mover    jobs that go to another switch

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: jobs, their members, and the last generation, in one SQLite database.
+"""The database: jobs with their members, and the last generation, in one SQLite database.
+
+A job is one row: its name, its JobRecord as JSON, and a checksum of that text.
 
 - What may stand on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
@@ -15,7 +17,6 @@ Tokens and secrets are not in it, only their digests. Not thread-safe.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -26,27 +27,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 import msgspec
 
-from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.records import (
-    BranchAssignment,
-    JobRecord,
-    JobState,
-    Member,
-    MemberPhase,
-    ShardSeat,
-)
-from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.cluster.older_databases import FIRST_VERSION, WHY_ENDED, take_older_jobs
+from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
-from hopsum_controlplane.job_spec import ALL_OPS, Job, WorkerEndpoint
 from hopsum_controlplane.membership_file import write_atomically
-from hopsum_controlplane.resource_allocator import SlotRange
-from hopsum_wire.generations import Resume
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2
@@ -61,63 +50,12 @@ CREATE TABLE books (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_generation INTEGER NOT NULL, probes INTEGER NOT NULL
 );
 INSERT INTO books VALUES (1, 0, 0);
-CREATE TABLE jobs (
-    name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
-    job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
-    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT,
-    branches TEXT NOT NULL, confirmed TEXT NOT NULL, departed TEXT NOT NULL, checksum INTEGER NOT NULL,
-    absent TEXT NOT NULL DEFAULT '[]',
-    UNIQUE (switch, job_index)
-) STRICT;
-CREATE TABLE members (
-    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
-    mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
-    secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
-    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, leaf TEXT NOT NULL, settings TEXT NOT NULL,
-    further TEXT NOT NULL, PRIMARY KEY (name, rank)
-) STRICT;
-CREATE TABLE retired (
-    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
-    PRIMARY KEY (name, position)
-) STRICT;
-CREATE TABLE earlier_tokens (
-    name TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, token_digest BLOB NOT NULL
-) STRICT;
 CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
 """
-
-# What brings a database of a version to the next one. Version 10 is that of the first program that was given away.
-_MIGRATIONS = {
-    10: """
-ALTER TABLE books ADD COLUMN probes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-DROP TABLE IF EXISTS owner;
-CREATE TABLE owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER NOT NULL, file TEXT NOT NULL);
-""",
-    # Switches that registered by themselves. With a job on one, the controller starts only where the configuration
-    # has that switch.
-    11: "DROP TABLE switches;\n",
-    12: "ALTER TABLE jobs ADD COLUMN absent TEXT NOT NULL DEFAULT '[]';\n",
-    # Jobs with results of 6 bits end, see `_end_packed`.
-    13: "",
-}
-_OPS: Final = frozenset(map(int, ALL_OPS))
-_PACKED: Final = "table6"
-"""The lookup table of jobs whose results had 6 bits, in a request of version 13 and earlier."""
-_WHY_ENDED: Final = (
-    "its results had 6 bits (LOOKUP_ADD6, table6), which no switch program has any more: its codec needs result_bits=4 "
-    "in place of result_bits=6"
-)
-
-_JOB_COLUMNS = (
-    "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers, "
-    "branches, confirmed, departed, absent"
-)
-_MEMBER_COLUMNS = (
-    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
-    # `_member_row` and `_member` keep this order.
-    "phase, entered, told, report, why, leaf, settings, further"
-)
+_JOBS = """
+CREATE TABLE jobs (name TEXT PRIMARY KEY, record TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
+CREATE UNIQUE INDEX places ON jobs (json_extract(record, '$.switch'), json_extract(record, '$.job_index'));
+"""
 
 
 @dataclass(frozen=True)
@@ -181,7 +119,7 @@ class StateStore:
         """Read everything. Raises StoreError when it makes no sense."""
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
-            jobs = self._database.execute("SELECT name, checksum FROM jobs ORDER BY name").fetchall()
+            jobs = self._database.execute("SELECT name, record, checksum FROM jobs ORDER BY name").fetchall()
             return StoredState(tuple(self._record(*job) for job in jobs), last_generation, self._removed)
 
     def put(self, record: JobRecord) -> None:
@@ -192,23 +130,7 @@ class StateStore:
         with self._transaction() as database:
             # In the record's own transaction: a generation is never on a switch without being counted.
             database.execute("UPDATE books SET last_generation = max(last_generation, ?)", (record.generation,))
-            names = _JOB_COLUMNS.split(", ")
-            changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
-            database.execute(
-                f"INSERT INTO jobs ({_JOB_COLUMNS}, checksum) VALUES ({_marks(names)}, 0) "
-                f"ON CONFLICT (name) DO UPDATE SET {changes}",
-                _job_row(record),
-            )
-            for table in ("members", "retired", "earlier_tokens"):
-                database.execute(f"DELETE FROM {table} WHERE name = ?", (record.name,))
-            columns = _marks(_MEMBER_COLUMNS.split(", "))
-            members = [_member_row(record.name, member) for member in record.members]
-            database.executemany(f"INSERT INTO members ({_MEMBER_COLUMNS}) VALUES ({columns})", members)
-            retired = [(record.name, position, incarnation) for position, incarnation in enumerate(record.retired)]
-            database.executemany("INSERT INTO retired VALUES (?, ?, ?)", retired)
-            if record.earlier_token_digest:
-                database.execute("INSERT INTO earlier_tokens VALUES (?, ?)", (record.name, record.earlier_token_digest))
-            self._seal(record.name)
+            self._write(record)
 
     def remove(self, name: str) -> None:
         """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
@@ -261,7 +183,7 @@ class StateStore:
         # Write-ahead log and FULL: a commit is on disk, with one sync, when it returns.
         ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        ended: list[str] = []
+        ended: tuple[str, ...] = ()
         kept: Path | None = None
         # The first write takes the file lock, and the exclusive mode keeps it until `close`.
         with self._transaction(keep=not trial):
@@ -278,7 +200,8 @@ class StateStore:
                 self._require_known(version)
                 if version < SCHEMA_VERSION and not trial:
                     kept = self._keep_older(version)
-                ended = self._migrate(version)
+                if version < SCHEMA_VERSION:
+                    ended = self._migrate(version)
             self.owner = self._owner()
             ((told,),) = database.execute("PRAGMA quick_check(1)")
             if told != "ok":
@@ -291,16 +214,19 @@ class StateStore:
                 "database %s is brought from version %d to %d; %s has it as it was, for the hopsum that wrote it",
                 *(self.path, version, SCHEMA_VERSION, kept),
             )
-        for name in [] if trial else ended:
-            _log.warning("job %s ended: %s; make it again to use it", name, _WHY_ENDED, extra={"job": name})
+        for name in () if trial else ended:
+            _log.warning("job %s ended: %s; make it again to use it", name, WHY_ENDED, extra={"job": name})
         if journal != "wal":
             raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
 
     def _create(self) -> None:
-        for statement in _SCHEMA.split(";\n"):
-            self._database.execute(statement)
+        self._execute(_SCHEMA + _JOBS)
         self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _execute(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self._database.execute(statement)
 
     def _owner(self) -> int:
         """Return the number of this file's owner, 1 .. 2^32 - 1. A file that was copied gets another number."""
@@ -315,47 +241,33 @@ class StateStore:
 
     def _require_known(self, version: int) -> None:
         # An older program must not write a newer database: it would lose columns that it does not know.
-        if not min(_MIGRATIONS) <= version <= SCHEMA_VERSION:
+        if not FIRST_VERSION <= version <= SCHEMA_VERSION:
             raise StoreError(
-                f"{self.path} has version {version}, this program knows {min(_MIGRATIONS)} .. {SCHEMA_VERSION}",
+                f"{self.path} has version {version}, this program knows {FIRST_VERSION} .. {SCHEMA_VERSION}",
                 hint="use the hopsum that wrote it",
             )
 
-    def _migrate(self, version: int) -> list[str]:
+    def _migrate(self, version: int) -> tuple[str, ...]:
         """Bring a database of an older version to this one. Return the names of the jobs that end with that."""
-        for older in range(version, SCHEMA_VERSION):
-            for statement in _MIGRATIONS[older].split(";\n"):
-                self._database.execute(statement)
-        ended = self._end_packed() if version <= 13 else []
-        if version < SCHEMA_VERSION:
-            for (name,) in self._database.execute("SELECT name FROM jobs").fetchall():
-                self._seal(name)
+        try:
+            older = take_older_jobs(self._database, version)
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+        self._execute(_JOBS)
+        for record in older.records:
+            self._write(record)
+        self._removed.update(dict.fromkeys(older.removed, WHY_ENDED))
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        return ended
+        return older.ended
 
-    def _end_packed(self) -> list[str]:
-        """Delete the jobs whose results had 6 bits, as `lifecycle.delete_job` does. Return their names."""
-        ended = []
-        query = "SELECT name, request, state, departed, confirmed FROM jobs ORDER BY name"
-        for name, request, state, departed, confirmed in self._database.execute(query).fetchall():
-            with self._sound(f"job {name!r}"):
-                if json.loads(request).get(_PACKED) is None:
-                    continue
-            ended.append(name)
-            # No switch has an entry of it.
-            if state == JobState.FORMING.value and departed == "[]":
-                self._database.execute("DELETE FROM jobs WHERE name = ?", (name,))
-                self._removed[name] = _WHY_ENDED
-                continue
-            gone = confirmed if state in (JobState.CHANGING.value, JobState.ENDING.value) else "[]"
-            change = "UPDATE jobs SET state = ?, reason = ?, confirmed = ? WHERE name = ?"
-            self._database.execute(change, (JobState.ENDING.value, _WHY_ENDED, gone, name))
-        return ended
-
-    def _seal(self, name: str) -> None:
-        """Write a job's checksum, of what is in the database now."""
-        checksum = _checksum(self._rows(name))
-        self._database.execute("UPDATE jobs SET checksum = ? WHERE name = ?", (checksum, name))
+    def _write(self, record: JobRecord) -> None:
+        text = msgspec.json.encode(record)
+        # The index of places refuses the slots of another job.
+        self._database.execute(
+            "INSERT INTO jobs VALUES (?, ?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET record = excluded.record, checksum = excluded.checksum",
+            (record.name, text.decode(), zlib.crc32(text)),
+        )
 
     @contextlib.contextmanager
     def _transaction(self, *, keep: bool = True) -> Iterator[sqlite3.Connection]:
@@ -381,69 +293,31 @@ class StateStore:
             # Python's binding meets bytes of a damaged page that are no text, or finds a row less than there is.
             raise StoreError(f"{self.path} is damaged: {error!r:.200}", hint=_DAMAGED) from error
 
-    @contextlib.contextmanager
-    def _sound(self, what: str) -> Iterator[None]:
-        """Raise StoreError for values, of `what`, that cannot be read back."""
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"{self.path} is damaged: {what}", hint=_DAMAGED)
+
+    def _record(self, name: str, text: str, checksum: int) -> JobRecord:
         try:
-            yield
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.path} is damaged: {what}: {error!r:.200}", hint=_DAMAGED) from error
-
-    def _rows(self, name: str) -> tuple[list[Any], ...]:
-        """Return a job's rows of all tables: of the job, its members, retired incarnations, and earlier token."""
-        queries = (
-            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE name = ?",
-            f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank",
-            "SELECT incarnation FROM retired WHERE name = ? ORDER BY position",
-            "SELECT token_digest FROM earlier_tokens WHERE name = ?",
-        )
-        return tuple(self._database.execute(query, (name,)).fetchall() for query in queries)
-
-    def _record(self, key: str, checksum: int) -> JobRecord:
-        with self._sound(f"job {key!r}"):
-            rows = self._rows(key)
-            (job_row,), members, retired, earlier = rows
-            name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = job_row
-            resume, newcomers, branches, confirmed, departed, absent = more
-            record = JobRecord(
-                request=value_of(JobRequest, request),
-                token_digest=bytes(token_digest),
-                switch=switch,
-                job_index=int(job_index),
-                region=SlotRange(int(slot_base), int(slots)),
-                state=JobState(state),
-                job=None if job is None else value_of(Job, job),
-                reason=reason,
-                members=tuple(_member(member) for member in members),
-                retired=tuple(incarnation for (incarnation,) in retired),
-                resume=None if resume is None else value_of(Resume, resume),
-                newcomers=None if newcomers is None else value_of(Resume, newcomers),
-                branches=_branches(branches),
-                confirmed=value_of(tuple[str, ...], confirmed),
-                departed=_branches(departed),
-                earlier_token_digest=bytes(earlier[0][0]) if earlier else b"",
-                absent=value_of(tuple[int, ...], absent),
-            )
-            # In FORMING there is no generation, and in the other states there is one, but for a job that ends while
-            # only departed switches have entries.
-            forming = record.state is JobState.FORMING
-            may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
-            wrong = not may_lack_job if record.job is None else forming
-            if wrong or record.name != name:
-                raise ValueError("it contradicts itself")
-            _compare(checksum, _checksum(rows))
-        return record
+            if (found := zlib.crc32(text.encode())) != checksum:
+                raise ValueError(f"its checksum is {found:08x}, and {checksum:08x} when it was written")
+            return _sound(name, msgspec.json.decode(text, type=JobRecord))
+        except (ValueError, InvalidRequestError) as error:
+            raise self._damaged(f"job {name!r}: {error!r:.200}") from error
 
 
-def _checksum(value: Any) -> int:
-    """Return a checksum of texts, numbers and bytes, in lists and tuples."""
-    # Unlike `repr`, `ascii` does not depend on Python's tables of printable characters, which change with its version.
-    return zlib.crc32(ascii(value).encode())
-
-
-def _compare(kept: int, found: int) -> None:
-    if kept != found:
-        raise ValueError(f"its checksum is {found:08x}, and {kept:08x} when it was written")
+def _sound(name: str, record: JobRecord) -> JobRecord:
+    """Return a record. Raises ValueError or InvalidRequestError for one that contradicts itself."""
+    # In FORMING there is no generation, and in the other states there is one, but for a job that ends while only
+    # departed switches have entries.
+    forming = record.state is JobState.FORMING
+    may_lack_job = forming or (record.state is JobState.ENDING and bool(record.departed))
+    wrong = not may_lack_job if record.job is None else forming
+    if wrong or record.name != name:
+        raise ValueError("it contradicts itself")
+    for member in record.members:
+        if member.report is not None:
+            member.report.check()
+    return record
 
 
 _DAMAGED = (
@@ -491,92 +365,3 @@ def _hint(error: sqlite3.Error) -> str:
     if name.startswith("SQLITE_CORRUPT") or name.startswith("SQLITE_NOTADB"):
         return _DAMAGED
     return "make the file and its folder writable for the controller"
-
-
-def _marks(columns: list[str]) -> str:
-    return ", ".join("?" * len(columns))
-
-
-def _job_row(record: JobRecord) -> tuple[object, ...]:
-    return (
-        record.name,
-        json_of(record.request),
-        record.token_digest,
-        record.switch,
-        record.job_index,
-        *record.region,
-        record.state.value,
-        None if record.job is None else json_of(record.job),
-        record.reason,
-        None if record.resume is None else json_of(record.resume),
-        None if record.newcomers is None else json_of(record.newcomers),
-        json_of(record.branches),
-        json_of(record.confirmed),
-        json_of(record.departed),
-        json_of(record.absent),
-    )
-
-
-def _member_row(name: str, member: Member) -> tuple[object, ...]:
-    at = member.endpoint
-    where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
-    report = None if member.report is None else json_of(member.report)
-    settings = json_of(dict(member.settings))
-    further = json_of([each._asdict() for each in member.further])
-    identity = (member.incarnation, member.secret_digest, member.version)
-    phase = (member.phase.value, member.joined_generation, member.notified_generation)
-    return (name, *where, *identity, *phase, report, member.why, member.leaf, settings, further)
-
-
-def _member(row: tuple[Any, ...]) -> Member:
-    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
-    phase, joined_generation, notified_generation, report, why, leaf, settings, further = rest
-    endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
-    held = None if report is None else _report(report)
-    seats = [ShardSeat(_convert(WorkerEndpoint, each["endpoint"]), each["side_port"]) for each in json.loads(further)]
-    shared = tuple(value_of(dict[str, str], settings).items())
-    identity = (endpoint, side_port, incarnation, secret, version)
-    generations = (MemberPhase(phase), joined_generation, notified_generation)
-    return Member(*identity, *generations, held, why, leaf, shared, tuple(seats))
-
-
-# ---- values as JSON texts -----------------------------------------------------------------------------
-
-
-def json_of(value: Any) -> str:
-    """Return a dataclass, or a tuple of such, as JSON: an object has a key for each field."""
-    return json.dumps(msgspec.to_builtins(value, enc_hook=str))
-
-
-def value_of(kind: Any, text: str) -> Any:
-    """Return the value of a type from its JSON. Raises ValueError or TypeError where the text has another shape.
-
-    Keys that the type lacks are left out, and fields that a text of an older version lacks have their defaults.
-    """
-    return _convert(kind, json.loads(text))
-
-
-def _convert(kind: Any, values: Any) -> Any:
-    if kind is Job:
-        # The default of `side_key` is a new random one, which no worker of the stored generation would have. A
-        # database of before may name operations that no program has any more.
-        known = [op for op in values.get("ops", ALL_OPS) if op in _OPS]
-        values = {"side_key": "", **values, "ops": known}
-    return msgspec.convert(values, kind, dec_hook=lambda wanted, text: wanted(text))
-
-
-def _branches(text: str) -> tuple[BranchAssignment, ...]:
-    found = []
-    for values in json.loads(text):
-        job = None if values["job"] is None else _convert(Job, values["job"])
-        found.append(BranchAssignment(values["switch"], values["job_index"], SlotRange(*values["region"]), job))
-    return tuple(found)
-
-
-def _report(text: str) -> Report:
-    report: Report = value_of(Report, text)
-    try:
-        report.check()
-    except InvalidRequestError as error:
-        raise ValueError(str(error)) from error
-    return report

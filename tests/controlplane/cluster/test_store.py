@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode
 
-from hopsum_controlplane.cluster import JobState, StateStore
+from hopsum_controlplane.cluster import JobState, StateStore, older_databases
 from hopsum_controlplane.cluster import lifecycle as life
 from hopsum_controlplane.cluster import state_store as store_module
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
@@ -37,6 +37,7 @@ from hopsum_wire import Op
 from hopsum_wire.control import control_pb2 as pb
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
+from .version_14 import make_old
 from .world import LEASE_S, TABLE, Cluster, Worker, enter, state_of, switch_config
 
 
@@ -197,26 +198,34 @@ def test_no_database(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("key", "value"),
     [
-        "UPDATE jobs SET state = 'asleep'",
-        "UPDATE jobs SET request = '{}'",
-        "UPDATE jobs SET request = 'no JSON'",
-        "UPDATE jobs SET job = NULL",
-        "UPDATE jobs SET job = '[1]'",
-        "UPDATE members SET phase = 'nowhere'",
-        "UPDATE members SET report = '{}'",
-        'UPDATE members SET report = \'{"generation": 0, "delivered_to": 0, "submitted_to": 0, "held": [], '
-        '"allreduces_begun": 0}\'',
-        "UPDATE jobs SET resume = '[]'",
-        "UPDATE jobs SET newcomers = '{\"decided\": 1}'",
+        ("$.state", '"asleep"'),
+        ("$.request", "{}"),
+        ("$.request.name", '"other"'),
+        ("$.request.workers", '"two"'),
+        ("$.job", "null"),
+        ("$.job", "[1]"),
+        ("$.job.ops", "[99]"),
+        ("$.members[0].phase", '"nowhere"'),
+        ("$.members[0].report", "{}"),
+        (
+            "$.members[0].report",
+            '{"generation": 0, "delivered_to": 0, "submitted_to": 0, "held": [], "allreduces_begun": 0}',
+        ),
+        ("$.resume", "[]"),
+        ("$.newcomers", '{"decided": 1}'),
     ],
 )
-def test_contents_that_make_no_sense(store: StateStore, damage: str) -> None:
+def test_contents_that_make_no_sense(store: StateStore, key: str, value: str) -> None:
+    """With the checksum of a program that means it."""
     store.put(running())
-    store._database.execute(damage)
-    with pytest.raises(StoreError, match=r"is damaged: job 'job'.*put a backup in its place"):
+    store._database.execute("UPDATE jobs SET record = json_set(record, ?, json(?))", (key, value))
+    store._database.create_function("crc32", 1, lambda text: zlib.crc32(text.encode()))
+    store._database.execute("UPDATE jobs SET checksum = crc32(record)")
+    with pytest.raises(StoreError, match=r"is damaged: job 'job'.*put a backup in its place") as found:
         store.load()
+    assert "checksum" not in str(found.value)
 
 
 def test_other_databases(path: Path) -> None:
@@ -225,27 +234,6 @@ def test_other_databases(path: Path) -> None:
     database.close()
     with pytest.raises(StoreError, match="another program's database"):
         StateStore(path)
-
-
-SWITCHES = "CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT"
-
-
-def make_old(store: StateStore, version: int) -> None:
-    """Bring a database to an older version.
-
-    13 had operation 8, 12 no absent ranks, 11 switches that registered, 10 no checksums.
-    """
-    with_all = "UPDATE jobs SET job = json_set(job, '$.ops', json('[1, 2, 3, 4, 5, 6, 7, 8]')) WHERE job IS NOT NULL"
-    store._database.execute(with_all)
-    if version < 13:
-        store._database.execute("ALTER TABLE jobs DROP COLUMN absent")
-    if version < 12:
-        store._database.execute(SWITCHES)
-        store._database.execute("INSERT INTO switches VALUES ('host1', '{}', 7)")
-    for table, column in (("books", "probes"), ("jobs", "checksum"), ("switches", "checksum"), ("owner", "file")):
-        if version == 10:
-            store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    store._database.execute(f"PRAGMA user_version = {version}")
 
 
 def of_before(record: JobRecord) -> JobRecord:
@@ -258,7 +246,7 @@ def content(path: Path) -> list[str]:
         return [str(database.execute("PRAGMA user_version").fetchone()), *database.iterdump()]
 
 
-@pytest.mark.parametrize("version", [10, 11, 12, 13])
+@pytest.mark.parametrize("version", [10, 11, 12, 13, 14])
 def test_older_databases_are_brought_up(store: StateStore, version: int, caplog: pytest.LogCaptureFixture) -> None:
     for each in many():
         store.put(each)
@@ -269,21 +257,17 @@ def test_older_databases_are_brought_up(store: StateStore, version: int, caplog:
     brought = StateStore(store.path)
     kept = store.path.with_name(f"state.sqlite.version-{version}")
     assert caplog.messages == [
-        f"database {store.path} is brought from version {version} to 14; {kept} has it as it was, "
+        f"database {store.path} is brought from version {version} to 15; {kept} has it as it was, "
         "for the hopsum that wrote it"
     ]
     assert (kept.stat().st_mode & 0o777, content(kept)) == (0o600, before)
-    assert brought.load() == StoredState(tuple(map(of_before, many())), 9)
+    assert brought.load() == StoredState(tuple(map(of_before, many()) if version < 14 else many()), 9)
     assert brought._database.execute("SELECT * FROM sqlite_master WHERE name = 'switches'").fetchall() == []
     brought.close()
 
 
-def ask_for_6_bits(store: StateStore) -> None:
-    """Give all jobs the table of results of 6 bits, as in a database of version 13."""
-    store._database.execute("UPDATE jobs SET request = json_set(request, '$.table6', json(?))", (str([*range(16)]),))
-    spec = "UPDATE jobs SET job = json_set(job, '$.spec.table6', json(?)) WHERE job IS NOT NULL"
-    store._database.execute(spec, (str([*range(16)]),))
-    make_old(store, 13)
+PACKED = {"table6": [*range(16)]}
+"""In a request of version 13: the table of results of 6 bits."""
 
 
 def test_jobs_with_results_of_6_bits_end_by_name(store: StateStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -297,7 +281,7 @@ def test_jobs_with_results_of_6_bits_end_by_name(store: StateStore, caplog: pyte
         assert each is not None
         request = replace(each.request, name=f"job{number}")
         store.put(replace(each, request=request, job_index=number, confirmed=confirmed.get(number, ())))
-    ask_for_6_bits(store)
+    make_old(store, 13, request=PACKED)
     brought = reopened(store)
     stored = brought.load()
     assert [(each.name, each.state.value, each.confirmed) for each in stored.records] == [
@@ -321,7 +305,7 @@ def test_jobs_with_results_of_6_bits_end_by_name(store: StateStore, caplog: pyte
 
 def test_a_check_ends_no_job(store: StateStore, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store.put(record())
-    ask_for_6_bits(store)
+    make_old(store, 13, request=PACKED)
     store.close()
     before = path.read_bytes()
     StateStore.check(path)
@@ -338,21 +322,20 @@ def test_a_request_that_makes_no_sense_is_damage(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "what"),
+    "damage",
     [
-        ("UPDATE members SET mac = '02:00:00:00:00:77' WHERE rank = 1", "job 'job'"),
-        ("UPDATE jobs SET token_digest = x'00'", "job 'job'"),
-        ("DELETE FROM members WHERE rank = 1", "job 'job'"),
-        ("DELETE FROM retired", "job 'job'"),
-        ("DELETE FROM earlier_tokens", "job 'job'"),
+        "UPDATE jobs SET record = json_set(record, '$.members[1].endpoint.mac', '02:00:00:00:00:77')",
+        "UPDATE jobs SET record = json_set(record, '$.token_digest', 'AAAA')",
+        "UPDATE jobs SET record = json_remove(record, '$.members[1]')",
+        "UPDATE jobs SET record = json_set(record, '$.retired', json('[]'))",
+        "UPDATE jobs SET checksum = checksum + 1",
     ],
 )
-def test_a_change_that_makes_sense_is_noticed(store: StateStore, damage: str, what: str) -> None:
+def test_a_change_that_makes_sense_is_noticed(store: StateStore, damage: str) -> None:
     store.put(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
     store.load()
-    assert store_module._checksum("\u00e9") == zlib.crc32(b"'\\xe9'"), "the same in every version of Python"
     store._database.execute(damage)
-    with pytest.raises(StoreError, match=rf"is damaged: {what}: .*checksum .*put a backup in its place"):
+    with pytest.raises(StoreError, match=r"is damaged: job 'job': .*checksum .*put a backup in its place"):
         store.load()
 
 
@@ -454,7 +437,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(store: StateStore, monkeypa
     store.put(running())
     make_old(store, 10)
     with monkeypatch.context() as patch:
-        patch.setitem(store_module._MIGRATIONS, 10, store_module._MIGRATIONS[10] + "INSERT INTO nowhere VALUES (1);\n")
+        patch.setitem(older_databases._STEPS, 10, older_databases._STEPS[10] + "INSERT INTO nowhere VALUES (1);\n")
         with pytest.raises(StoreError, match="no such table: nowhere"):
             reopened(store)
     again = StateStore(store.path)
@@ -495,11 +478,11 @@ def test_a_database_that_cannot_be_copied_is_not_brought_up(
     assert content(kept)[0] == "(13,)"
 
 
-@pytest.mark.parametrize("version", [9, 15])
+@pytest.mark.parametrize("version", [9, 16])
 def test_a_version_that_is_unknown(store: StateStore, path: Path, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 14; use the hopsum that"):
+    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 15; use the hopsum that"):
         StateStore(path)
 
 
@@ -531,9 +514,7 @@ def test_workers_of_a_job_with_results_of_6_bits_learn_why_it_ended(cluster: Clu
     plain = cluster.run("plain")
     cluster.stop()
     store = cluster.open_store()
-    row = store._database.execute("SELECT request FROM jobs WHERE name = 'plain'").fetchone()
-    ask_for_6_bits(store)
-    store._database.execute("UPDATE jobs SET request = ? WHERE name = 'plain'", row)
+    make_old(store, 13, request=PACKED, but="plain")
     store.close()
     cluster.start()
     for _ in range(3):
