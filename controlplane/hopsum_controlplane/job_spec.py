@@ -21,8 +21,6 @@ SIDE_KEY_BYTES = 32
 MAX_PORT = 510
 MAX_UDP_PORT = 65535
 MAX_RANK = 65535
-# The program's tables are sized for 64 workers and one observer of every job.
-MAX_MEMBERS = MAX_WORKERS + 1
 ALL_OPS = tuple(Op)
 _PARTIAL_GROWTH: Final = 512
 """Bytes by which a PARTIAL may be longer than the UPDATE that completes it: bmv2 has room for so many."""
@@ -62,7 +60,7 @@ class SwitchEndpoint:
 
 @dataclass(frozen=True)
 class WorkerEndpoint:
-    """The place of a worker or observer: its switch port, and the source addresses that the switch sees."""
+    """The place of a worker: its switch port, and the source addresses that the switch sees."""
 
     rank: int
     port: int
@@ -113,7 +111,6 @@ class JobSpec:
     quorum: workers that complete a round, None for all.
     min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
         which send no FLUSH unless they have a deadline.
-    observers: may ask what a slot holds (PROBE) and nothing else; ranks of 64 and above.
     ranks: number of the job's ranks, of which some have no worker now; 0: as many ranks as workers.
     leaves, parent: the switch's relatives in a tree (see trees.py). Quorums count its children, workers and leaves.
     """
@@ -125,7 +122,6 @@ class JobSpec:
     quorum: int | None = None
     min_quorum: int = 1
     table16: tuple[int, ...] | None = None
-    observers: tuple[WorkerEndpoint, ...] = ()
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
     ranks: int = 0
@@ -142,11 +138,6 @@ class JobSpec:
     def tables(self) -> dict[Op, tuple[int, ...]]:
         """Return the lookup tables that the job has, by the operation that looks them up."""
         return {op: table for op, name in TABLE_NAMES.items() if (table := getattr(self, name)) is not None}
-
-    @property
-    def members(self) -> tuple[WorkerEndpoint, ...]:
-        """Return all members: workers, then observers."""
-        return *self.workers, *self.observers
 
     @property
     def children(self) -> int:
@@ -175,16 +166,14 @@ class JobSpec:
             raise self._wrong(f"quorum {quorum}", f"of {self.children} workers it is 1 .. {self.children}")
         if not 1 <= self.min_quorum <= quorum:
             raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
-        self._check_observers()
-        for member in self.members:
-            who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
-            self._check_place(who, member)
-            if not 1 <= member.udp_port <= MAX_UDP_PORT:
-                raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
-        counted = Counter(f"{member.ip}:{member.udp_port}" for member in self.members)
+        for worker in self.workers:
+            who = f"worker {worker.rank}"
+            self._check_place(who, worker)
+            if not 1 <= worker.udp_port <= MAX_UDP_PORT:
+                raise self._wrong(f"{who}: UDP port {worker.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
+        counted = Counter(f"{worker.ip}:{worker.udp_port}" for worker in self.workers)
         if shared := [place for place, times in counted.items() if times > 1]:
-            who = "workers and observers" if self.observers else "workers"
-            raise self._wrong(f"several {who} at {shared[0]}", "give each a UDP port of its own")
+            raise self._wrong(f"several workers at {shared[0]}", "give each a UDP port of its own")
         for op, table in self.tables.items():
             # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
             if (code_bits := lanes.RESULT_CODE_BITS.get(op)) is None:
@@ -228,19 +217,6 @@ class JobSpec:
             raise self._wrong(
                 f"a tree of {self.parent.workers} workers with {len(ranks)} below this switch",
                 f"it has as many as are below each of its switches together, {MAX_WORKERS} at most",
-            )
-
-    def _check_observers(self) -> None:
-        ranks = [observer.rank for observer in self.observers]
-        if len(set(ranks)) < len(ranks) or not all(MAX_WORKERS <= rank <= MAX_RANK for rank in ranks):
-            shown = ", ".join(map(str, ranks))
-            raise self._wrong(
-                f"observers of ranks {shown}", f"observers have ranks of {MAX_WORKERS} .. {MAX_RANK}, each once"
-            )
-        if len(self.members) > MAX_MEMBERS:
-            raise self._wrong(
-                f"{len(self.workers)} workers and {len(ranks)} observers",
-                f"the switch has room for {MAX_MEMBERS} of both for each job",
             )
 
     def _check_place(self, who: str, place: WorkerEndpoint | LeafEndpoint | ParentEndpoint) -> None:

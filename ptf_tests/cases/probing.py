@@ -110,7 +110,9 @@ class FromAnObserver(SwitchCase):
 
     def runTest(self) -> None:
         observers = (make_observer(), make_observer(rank=65535, port=2))
-        job = self.job(2, observers=observers)
+        job = self.job(2)
+        for observer in observers:
+            self.observe(job, observer)
         self.added(job, 1, lanes32(1), slot=3)
         for observer in observers:
             self.holds(job, observer, State.COLLECTING, held=1, by=[1], slot=3)
@@ -125,14 +127,15 @@ class ObserversMayOnlyAsk(SwitchCase):
 
     def runTest(self) -> None:
         observer = make_observer()
-        job = self.job(2, observers=(observer,), table=tuple(range(16)))
+        job = self.job(2, table=tuple(range(16)))
+        self.observe(job, observer)
         self.added(job, 0, lanes32(1))
         # OBSERVER comes before all checks of the payload and of the round.
         for op in (Op.ADD32, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16, Op.OR):
             for flags in (0, Flag.FLUSH):
-                frame = update(job, observer.rank, payload(op, 1), op=op, flags=flags)
+                frame = update(job, observer, payload(op, 1), op=op, flags=flags)
                 self.refused(observer.port, frame, Drop.OBSERVER)
-        self.refused(observer.port, update(job, observer.rank, b"\xff" * 1024, op=Op.MAX32), Drop.OBSERVER)
+        self.refused(observer.port, update(job, observer, b"\xff" * 1024, op=Op.MAX32), Drop.OBSERVER)
         self.holds(job, observer, State.COLLECTING, held=1, by=[0])
 
 
@@ -140,8 +143,9 @@ class RefusedQuestions(SwitchCase):
     """A PROBE passes the same checks as an UPDATE, and has no flag, no operation and no payload."""
 
     def runTest(self) -> None:
-        job = self.job(2, observers=(make_observer(),))
-        for asker in (job.spec.workers[0], job.spec.observers[0]):
+        job, observer = self.job(2), make_observer()
+        self.observe(job, observer)
+        for asker in (job.spec.workers[0], observer):
             good, port = probe(job, asker), asker.port
             refusals: tuple[tuple[dict[str, int], Drop], ...] = (
                 ({"version": 2}, Drop.BAD_VERSION),
@@ -171,9 +175,9 @@ class ForeignAskers(SwitchCase):
     """Nobody asks for a rank that is another's, and no job's observer asks about another job."""
 
     def runTest(self) -> None:
-        one = self.job(2, observers=(make_observer(),))
-        two = self.job(2, observers=(make_observer(job=1, rank=65),))
-        observer = one.spec.observers[0]
+        one, two, observer = self.job(2), self.job(2), make_observer()
+        self.observe(one, observer)
+        self.observe(two, make_observer(job=1, rank=65))
         self.refused(7, altered(probe(one, observer), "hopsum", generation=two.generation), Drop.UNKNOWN_WORKER)
         self.refused(
             7, altered(probe(one, observer), "hopsum", generation=two.generation, worker=65), Drop.WRONG_SOURCE

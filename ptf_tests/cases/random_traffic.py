@@ -113,13 +113,16 @@ class _RandomTraffic(SwitchCase):
             # Mostly the present round, sometimes a late packet, rarely one ahead.
             round_ = max(1, now + rng.choices((0, -1, -2, 1, 2), (40, 6, 4, 1, 1))[0])
             op = OPS[(slot + round_) % len(OPS)]
-            sender = rng.choice(job.spec.members if rng.random() < 0.2 else job.spec.workers)
+            senders = job.spec.workers
+            if rng.random() < 0.2:
+                senders += self.observers.get(job.generation, ())
+            sender = rng.choice(senders)
             if rng.random() < 0.08:
                 frame = probe(job, sender, slot=slot, round=round_)
             else:
                 flags = Flag.FLUSH if rng.random() < self.flush_rate else 0
                 payload = rng.choice(pool[op])
-                frame = update(job, sender.rank, payload, op=op, slot=slot, round=round_, flags=flags)
+                frame = update(job, sender, payload, op=op, slot=slot, round=round_, flags=flags)
             port = sender.port
             if rng.random() < self.fault_rate:
                 frame = rng.choice(FAULTS)(rng, job, frame)
@@ -132,8 +135,11 @@ class _RandomTraffic(SwitchCase):
         workers = (2, 3, 5)[index]
         tables = {} if index == 1 else TABLES
         quorum = None if self.full_quorum else max(1, workers - 1)
-        observers = (make_observer(job=self._jobs_made),) if index != 1 else ()
-        return self.job(workers, slots=(4, 2, 3)[index], quorum=quorum, observers=observers, **tables)
+        observer = make_observer(job=self._jobs_made)
+        job = self.job(workers, slots=(4, 2, 3)[index], quorum=quorum, **tables)
+        if index != 1:
+            self.observe(job, observer)
+        return job
 
     def _replace(self, job: Job, rounds: dict[tuple[int, int], int]) -> Job:
         """End a job in the middle of its rounds; the next one gets its slots."""

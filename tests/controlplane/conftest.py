@@ -59,11 +59,6 @@ def connect(switch_endpoint: SwitchEndpoint) -> Connect:
     return connect
 
 
-@pytest.fixture
-def observer() -> WorkerEndpoint:
-    return WorkerEndpoint(64, 7, "02:00:00:00:02:00", "10.0.0.200", 6000)
-
-
 @pytest.fixture(scope="session")
 def pipeline() -> PipelineConfig:
     try:

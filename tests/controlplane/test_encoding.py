@@ -344,31 +344,6 @@ def test_wrong_quorums(make_spec: Callable[..., JobSpec], quorums: dict[str, int
     assert message in refusal(make_spec(workers=3, **quorums))
 
 
-def test_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
-    make_spec(observers=(observer,)).check()
-    make_spec(observers=(replace(observer, rank=65535),)).check()
-    make_spec(workers=64, table=None, observers=(observer,)).check()
-    assert [member.rank for member in make_spec(workers=2, observers=(observer,)).members] == [0, 1, 64]
-
-
-def test_wrong_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
-    def with_observers(*observers: WorkerEndpoint, **options: Any) -> str:
-        return refusal(make_spec(observers=observers, **options))
-
-    other = replace(observer, rank=65, ip="10.0.0.201")
-    ranks = "observers have ranks of 64 .. 65535, each once"
-    assert f"observers of ranks 63; {ranks}" in with_observers(replace(observer, rank=63))
-    assert f"observers of ranks 65536; {ranks}" in with_observers(replace(observer, rank=65536))
-    assert f"observers of ranks 64, 64; {ranks}" in with_observers(observer, replace(other, rank=64))
-    assert "observer 64 on switch port 511" in with_observers(replace(observer, port=511))
-    assert "several workers and observers at 10.0.0.1:4000" in with_observers(
-        replace(observer, ip="10.0.0.1", udp_port=4000)
-    )
-    assert "64 workers and 2 observers; the switch has room for 65" in with_observers(
-        observer, other, workers=64, table=None
-    )
-
-
 def test_a_table_of_wide_lanes_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
     table16 = (*range(15), 5000)
     make_spec(workers=13, table=None, table16=table16).check()

@@ -18,17 +18,17 @@ from hopsum_controlplane import (
     ParentEndpoint,
     SwitchController,
     SwitchEndpoint,
-    WorkerEndpoint,
 )
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.entry_plan import plan
-from hopsum_controlplane.job_spec import MAX_MEMBERS, MAX_PORT
+from hopsum_controlplane.job_spec import MAX_PORT
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import decode_entity, encode_update
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply, requantize
 from hopsum_controlplane.tables.loss import Direction
 from hopsum_ptf.fake_device import FakeDevice
+from hopsum_wire import MAX_WORKERS
 
 from .conftest import TABLE2, TABLE3, TABLE4, TABLE16
 
@@ -37,9 +37,9 @@ NO_TABLES = dict.fromkeys(("table", "table16", "table4", "table3", "table2"))
 
 
 @pytest.fixture
-def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, observer: WorkerEndpoint) -> Job:
+def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint) -> Job:
     tables = {"table16": TABLE16, "table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
-    spec = make_spec(workers=3, quorum=2, min_quorum=1, observers=(observer,), **tables)
+    spec = make_spec(workers=3, quorum=2, min_quorum=1, **tables)
     return Job(spec, switch_endpoint, GENERATION, 5, SlotRange(32, 16), group=6, window=16)
 
 
@@ -52,8 +52,7 @@ def test_admit(job: Job) -> None:
             {"job_index": 5, "slot_base": 32, "slots": 16, "quorum": 2, "min_quorum": 1, "group": 6},
         )
     ]
-    *workers, observer = admit.workers(job)
-    assert workers == [
+    assert admit.workers(job) == [
         TableEntry(
             "workers",
             {"generation": GENERATION, "worker": rank},
@@ -62,17 +61,11 @@ def test_admit(job: Job) -> None:
         )
         for rank in range(3)
     ]
-    assert observer == TableEntry(
-        "workers",
-        {"generation": GENERATION, "worker": 64},
-        "admit",
-        {"worker_bit": 0, "port": 7, "address": 0x0A0000C8, "udp_port": 6000},
-    )
 
 
 def test_reply(job: Job) -> None:
-    assert reply.group(job) == [MulticastGroup(6, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))], "no observers"
-    assert [entry.match["worker"] for entry in reply.rewrite(job)] == [0, 1, 2, 64]
+    assert reply.group(job) == [MulticastGroup(6, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))]
+    assert [entry.match["worker"] for entry in reply.rewrite(job)] == [0, 1, 2]
     assert reply.rewrite(job)[1] == TableEntry(
         "rewrite",
         {"generation": GENERATION, "worker": 1},
@@ -174,7 +167,7 @@ def test_only_a_root_looks_sums_up_and_only_switches_with_workers_look_codes_up(
         ({"parent": above}, ["lookup"]),
         ({"leaves": (leaf,), "workers": (), "parent": above}, []),
     ):
-        spec = replace(job.spec, quorum=None, observers=(), **{**tables, **changes})
+        spec = replace(job.spec, quorum=None, **{**tables, **changes})
         spec.check()
         entries = plan(replace(job, spec=spec)).support
         found = [each.table for each in entries if isinstance(each, TableEntry)]
@@ -238,7 +231,7 @@ def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:
     assert p4info.tables["lookup"].size >= 5 * 64
     assert p4info.tables["requantize"].size >= 3 * 64
     for table in ("workers", "rewrite"):
-        assert p4info.tables[table].size >= 64 * MAX_MEMBERS
+        assert p4info.tables[table].size >= 64 * (MAX_WORKERS + 1), "of 64 workers and one observer"
     assert p4info.counters["job_events"].size >= 64 * 16
     assert p4info.counters["drops"].size >= 32
     for direction in Direction:

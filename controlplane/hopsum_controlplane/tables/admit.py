@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of control Admit: which packets belong to a job, to a worker, to an observer."""
+"""Entries of control Admit: which packets belong to a job, and to a worker."""
 
 from __future__ import annotations
 
@@ -28,16 +28,12 @@ def jobs(job: Job) -> list[TableEntry]:
 
 
 def workers(job: Job) -> list[TableEntry]:
-    """Build one entry per worker and observer, binding the rank to its port and source address.
-
-    A worker's entry has its bit of the contributors. An observer's entry has none.
-    """
-    # An observer's bit is 0: its packets can never add to a sum.
-    members = [(worker, 1 << worker.rank) for worker in job.spec.workers]
-    return [_member(job, *member) for member in (*members, *((observer, 0) for observer in job.spec.observers))]
+    """Build one entry per worker, binding the rank to its port and source address, with its bit of the contributors."""
+    return [member(job, worker, 1 << worker.rank) for worker in job.spec.workers]
 
 
-def _member(job: Job, member: WorkerEndpoint, worker_bit: int) -> TableEntry:
+def member(job: Job, member: WorkerEndpoint, worker_bit: int) -> TableEntry:
+    """Build the entry of one member. With `worker_bit` 0 it may PROBE, and its packets never add to a sum."""
     params = {
         "worker_bit": worker_bit,
         "port": member.port,

@@ -19,12 +19,13 @@ def group(job: Job) -> list[MulticastGroup]:
 
 
 def rewrite(job: Job) -> list[TableEntry]:
-    """Build one entry per worker, observer and leaf with the addresses of what goes to it."""
-    workers = [_to(job, worker.rank, worker, worker.udp_port) for worker in job.spec.members]
-    return workers + [_to(job, leaf.number, leaf, job.udp_port) for leaf in job.spec.leaves]
+    """Build one entry per worker and leaf with the addresses of what goes to it."""
+    workers = [to_member(job, worker.rank, worker, worker.udp_port) for worker in job.spec.workers]
+    return workers + [to_member(job, leaf.number, leaf, job.udp_port) for leaf in job.spec.leaves]
 
 
-def _to(job: Job, number: int, receiver: WorkerEndpoint | LeafEndpoint, udp_port: int) -> TableEntry:
+def to_member(job: Job, number: int, receiver: WorkerEndpoint | LeafEndpoint, udp_port: int) -> TableEntry:
+    """Build the entry with the addresses of what goes to one member."""
     params = {
         "src_mac": mac_to_int(job.switch.mac),
         "dst_mac": mac_to_int(receiver.mac),

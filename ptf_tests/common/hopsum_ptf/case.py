@@ -25,7 +25,7 @@ from ptf import testutils
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.device import Device, PipelineConfig
-from hopsum_controlplane.entries import Insert
+from hopsum_controlplane.entries import Delete, Insert
 from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
@@ -74,6 +74,8 @@ class SwitchCase(ReportedTest):
         super().setUp()
         self.maxDiff = None
         self._jobs_made = 0
+        self.observers: dict[int, tuple[WorkerEndpoint, ...]] = {}
+        """The observers of jobs, by generation."""
         self._recording = Recording(self.case_name())
         self.device = _device()
         if testutils.test_param_get("record"):
@@ -117,7 +119,7 @@ class SwitchCase(ReportedTest):
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller. No other job has the addresses of its workers.
 
-        `options` are those of a JobSpec: table, table16, table4, table3, table2, quorum, min_quorum, observers. On a
+        `options` are those of a JobSpec: table, table16, table4, table3, table2, quorum, min_quorum. On a
         target without an operation the job has no table for it.
         """
         for op, table in TABLE_NAMES.items():
@@ -133,9 +135,18 @@ class SwitchCase(ReportedTest):
         self.oracle.add_job(control.oracle_job(job))
         return job
 
+    def observe(self, job: Job, observer: WorkerEndpoint) -> None:
+        """Add an observer to a job. The controller has none, so this writes the switch."""
+        self.device.write([Insert(entry) for entry in control.observer_entries(job, observer)])
+        self.observers[job.generation] = (*self.observers.get(job.generation, ()), observer)
+        known = self.oracle.jobs[job.generation]
+        self.oracle.jobs[job.generation] = replace(known, observers=(*known.observers, control.oracle_member(observer)))
+
     def end_job(self, job: Job) -> None:
         """End a job through the controller. The registers keep their values."""
         self.controller.delete_job(job)
+        for observer in self.observers.pop(job.generation, ()):
+            self.device.write([Delete(entry) for entry in control.observer_entries(job, observer)])
         self.oracle.remove_job(job.generation)
 
     def set_quorum(self, job: Job, quorum: int) -> None:

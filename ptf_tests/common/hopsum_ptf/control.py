@@ -16,7 +16,7 @@ from hopsum_controlplane.entries import CounterValue, Modify, MulticastGroup, Ta
 from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint, tables_by_name
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import encode_update
-from hopsum_controlplane.tables import admit, lookup, requantize
+from hopsum_controlplane.tables import admit, lookup, reply, requantize
 from hopsum_model.chips import MODEL_CHIPS
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_ptf.recording import Recording, Write
@@ -127,11 +127,10 @@ def oracle_job(job: Job) -> JobConfig:
         job_index=job.job_index,
         slot_base=job.slot_base,
         slots=job.slots,
-        workers=tuple(map(_oracle_member, job.spec.workers)),
+        workers=tuple(map(oracle_member, job.spec.workers)),
         quorum=job.quorum,
         min_quorum=job.spec.min_quorum,
         **tables_by_name(job.spec),
-        observers=tuple(map(_oracle_member, job.spec.observers)),
         leaves=tuple(
             LeafConfig(leaf.number, leaf.port, mac_to_int(leaf.mac), ipv4_to_int(leaf.ip), members=leaf.bitmap)
             for leaf in job.spec.leaves
@@ -144,9 +143,18 @@ def _addresses(place: ParentEndpoint) -> tuple[int, int]:
     return mac_to_int(place.mac), ipv4_to_int(place.ip)
 
 
-def _oracle_member(member: WorkerEndpoint) -> WorkerConfig:
+def oracle_member(member: WorkerEndpoint) -> WorkerConfig:
+    """Return a worker or an observer as the oracle takes it."""
     address = (mac_to_int(member.mac), ipv4_to_int(member.ip), member.udp_port)
     return WorkerConfig(member.rank, member.port, *address)
+
+
+def observer_entries(job: Job, observer: WorkerEndpoint) -> list[TableEntry]:
+    """Build the entries of an observer, who may PROBE and nothing else. No controller makes any."""
+    return [
+        admit.member(job, observer, worker_bit=0),
+        reply.to_member(job, observer.rank, observer, observer.udp_port),
+    ]
 
 
 def quorum_update(job: Job, quorum: int) -> Update:

@@ -82,22 +82,23 @@ def path_of(job: Job, worker: WorkerEndpoint) -> FramePath:
 
 
 def update(
-    job: Job, rank: int, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int | None = None,
-    flags: int = 0,
+    job: Job, sender: int | WorkerEndpoint, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1,
+    count: int | None = None, flags: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return the UPDATE that worker or observer `rank` sends."""
+    """Return the UPDATE of a sender: a worker of the job by its rank, or an observer."""
+    if isinstance(sender, int):
+        sender = next(worker for worker in job.spec.workers if worker.rank == sender)
     header = Header(
         kind=Kind.UPDATE,
         flags=flags,
         op=op,
-        worker=rank,
+        worker=sender.rank,
         slot=slot,
         generation=job.generation,
         round=round,
         count=shape_of(op).elements if count is None else count,
         length=up_bytes(op),
     )
-    sender = next(member for member in job.spec.members if member.rank == rank)
     return build_frame(path_of(job, sender), header, payload)
 
 

@@ -258,7 +258,7 @@ def check(now: JobRecord) -> None:
     if inside:
         assert now.job is not None
         assert now.state in (JobState.INSTALLING, JobState.RUNNING, JobState.ENDING)
-        assert {each.endpoint for each in inside} <= set(now.job.spec.members)
+        assert {each.endpoint for each in inside} <= set(now.job.spec.workers)
     assert now.resume is None or now.job is not None
     for each in now.members:
         assert each.report is None or (

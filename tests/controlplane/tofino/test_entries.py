@@ -31,9 +31,7 @@ WORKERS = tuple(
     for rank in range(2)
 )
 JOB = Job.at(
-    JobSpec(
-        "job", WORKERS, 16, TABLE, quorum=2, observers=(WorkerEndpoint(64, 7, "02:00:00:00:02:00", "10.0.0.9", 6000),)
-    ),
+    JobSpec("job", WORKERS, 16, TABLE, quorum=2),
     SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
     0x66554433,
     5,
