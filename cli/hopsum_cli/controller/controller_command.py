@@ -295,8 +295,6 @@ def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
         f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, "
         f"audits every {config.reconcile_interval_s:g} s; logs from level {config.log_level}",
     ]
-    if config.audit_log:
-        lines.append(f"who changes what is in {config.audit_log}")
     for switch in config.switches:
         lines += _switch(switch)
     for spine in config.spines:

@@ -158,7 +158,6 @@ class ClusterConfig:
     tls_client_names: Path | None = None
     admin_token_file: Path | None = None
     log_level: str = "info"
-    audit_log: Path | None = None
 
     def switch(self, name: str) -> SwitchConfig:
         """Return the switch of this name. Raises ClusterConfigError when there is none."""

@@ -230,7 +230,7 @@ def raise_limit() -> int:
 
 
 _TLS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_names")
-RELOADED: Final = (*_TLS, "admin_token_file", "log_level", "audit_log")
+RELOADED: Final = (*_TLS, "admin_token_file", "log_level")
 """Settings that take effect without another start: keys of [controller], and the files that they name."""
 
 
@@ -254,7 +254,7 @@ class Reloading:
             return False
         # Only these settings are taken over, so that the next comparison names the others again.
         self._config = replace(self._config, **{name: getattr(found, name) for name in RELOADED})
-        _log.info("SIGHUP: read %s again: certificates, keys, tokens, log level, audit log", self._path)
+        _log.info("SIGHUP: read %s again: certificates, keys, tokens, log level", self._path)
         ignored = [each.name for each in fields(ClusterConfig) if _differ(self._config, found, each.name)]
         if ignored:
             _log.warning("SIGHUP: changes of %s take effect at the next start", ", ".join(ignored))

@@ -18,7 +18,7 @@ from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Access, Safeguards
-from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.event_loop import Bell, EventLoop
 from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
 from hopsum_controlplane.service.member_service import Workers
@@ -82,14 +82,12 @@ class Service:
         listen: str,
         *,
         safeguards: Safeguards = Safeguards(),  # noqa: B008 (a constant)
-        audit: AuditLog | None = None,
         threads: int = THREADS,
     ) -> None:
         _require_token(listen, safeguards.admin_tokens)
         self._listens, self._controller = listen, controller
         self._access = Access(safeguards)
         tls = safeguards.tls
-        self._audit = audit or AuditLog()
         self._credentials = None if tls is None else ServerCredentials(tls, ControlPlaneError)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
@@ -104,7 +102,7 @@ class Service:
         # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
         self._unwatch = controller.watch(bell.ring)
         controller.liveness.silences_s = self._workers.silences_s
-        jobs = Jobs(controller, self._access, gate, rest, self._audit, self.notices)
+        jobs = Jobs(controller, self._access, gate, rest, self.notices)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
             handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._access),
@@ -114,14 +112,14 @@ class Service:
         except BaseException:
             self.close()
             raise
-        self._audit.write("Start", listen=self.address, administrators=[each.name for each in safeguards.admin_tokens])
+        write_audit_line("Start", listen=self.address, administrators=[each.name for each in safeguards.admin_tokens])
         _report(self.address, tls, safeguards.admin_tokens)
         self._warn()
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        return cls(controller, config.listen, safeguards=safeguards(config), audit=AuditLog(config.audit_log))
+        return cls(controller, config.listen, safeguards=safeguards(config))
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -155,12 +153,11 @@ class Service:
                 hint="start the controller again: jobs continue meanwhile",
             )
         prepared = None if tls is None or credentials is None else credentials.prepare(tls)
-        self._audit.reopen(config.audit_log)
         if prepared is not None and credentials is not None:
             credentials.use(prepared)
         self._access.safeguards = found
         self._warn()
-        self._audit.write("Reload", administrators=[each.name for each in found.admin_tokens])
+        write_audit_line("Reload", administrators=[each.name for each in found.admin_tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
@@ -175,8 +172,7 @@ class Service:
         for pool in (self._beats, self._rest):
             pool.shutdown(wait=False, cancel_futures=True)
         if server is not None:
-            self._audit.write("Stop")
-        self._audit.close()
+            write_audit_line("Stop")
 
     def __enter__(self) -> Self:
         return self

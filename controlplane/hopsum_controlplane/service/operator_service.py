@@ -13,7 +13,7 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.requests import JobRequest, printable
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.service.access import Access
-from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
@@ -31,7 +31,7 @@ UNKNOWN: Final = "unknown"
 class Jobs:
     """JobService: answers administrators in threads of `lane`.
 
-    `audit` gets a line for every change. `notices` returns the troubles of the controller itself.
+    The log gets a line for every change. `notices` returns the troubles of the controller itself.
     """
 
     def __init__(
@@ -40,14 +40,12 @@ class Jobs:
         access: Access,
         gate: Gate,
         lane: Lane,
-        audit: AuditLog,
         notices: Callable[[], list[str]],
     ) -> None:
         self._controller, self._notices = controller, notices
         self._access = access
         self._gate = gate
         self._lane = lane
-        self._audit = audit
         self._strangers_at_s, self._strangers_left_out = -math.inf, 0
 
     def answers(self) -> Mapping[str, Answer]:
@@ -103,7 +101,7 @@ class Jobs:
         left_out, self._strangers_left_out = self._strangers_left_out, 0
         self._strangers_at_s = now_s + STRANGERS_S
         more = {"refused_before": left_out} if left_out else {}
-        self._audit.write(action, **_from(call, UNKNOWN), refused=why, **more)
+        write_audit_line(action, **_from(call, UNKNOWN), refused=why, **more)
 
     def _rotate_token(self, request: Any, call: Call) -> Any:
         action = "RevokeEarlierToken" if request.revoke_earlier else "RotateJobToken"
@@ -125,9 +123,9 @@ class Jobs:
         try:
             yield
         except ControlPlaneError as error:
-            self._audit.write(action, **about, before=before, after=self._state(job), refused=str(error))
+            write_audit_line(action, **about, before=before, after=self._state(job), refused=str(error))
             raise
-        self._audit.write(action, **about, before=before, after=self._state(job))
+        write_audit_line(action, **about, before=before, after=self._state(job))
 
     def _state(self, job: str) -> Mapping[str, Any] | None:
         """Return a job's state and size for the audit log, None where there is no job of this name."""
@@ -151,7 +149,7 @@ class Jobs:
 
     async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         content = await self._lane.run(self._controller.backup)
-        self._audit.write("Backup", **_from(call, self._access.require_admin(call.token)), bytes=len(content))
+        write_audit_line("Backup", **_from(call, self._access.require_admin(call.token)), bytes=len(content))
         # gRPC messages are bounded, and a database is not.
         for begin in range(0, len(content), PART_BYTES):
             part = pb.BackupPart(content=content[begin : begin + PART_BYTES], total_bytes=len(content))

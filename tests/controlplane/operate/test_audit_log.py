@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log with a line for every change, `hopsum controller backup`, and the question before a removal."""
+"""The log with a line for every change, `hopsum controller backup`, and the question before a removal."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
-import json
 import logging
 import re
 import sqlite3
@@ -27,11 +26,13 @@ from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.errors import ControlPlaneError, UnknownJobError
 from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import Safeguards
-from hopsum_controlplane.service.audit_log import AuditLog
+from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.grpc_service import Service
+from hopsum_controlplane.service.log_format import log_to
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks, type_in
+from ..cluster.version_14 import make_old
 from ..cluster.world import Cluster, switch_config
 from .conftest import Terminal
 from .test_controller import NOBODY, write_config
@@ -40,8 +41,8 @@ pytestmark = pytest.mark.system
 TOKENS = (AdminToken("the-token-of-alice-0000", "alice"), AdminToken("the-token-of-nobody-000"))
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [vars(record)["audit"] for record in caplog.records if "audit" in vars(record)]
 
 
 def client(stack: ExitStack, service: Service, token: str) -> JobsClient:
@@ -49,16 +50,18 @@ def client(stack: ExitStack, service: Service, token: str) -> JobsClient:
 
 
 def test_every_change_has_a_line(
-    cluster: Cluster, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    tmp_path: Path,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "hopsum_controlplane")
     monkeypatch.setattr(jobs_service, "STRANGERS_S", 3600.0)
-    path = tmp_path / "audit.jsonl"
     admin, rotate, *_ = blocks("administration", "Tokens and certificates")
     type_in(tmp_path, admin.splitlines()[0])
     tokens = (*read_admin_tokens(tmp_path / "admin.token", ControlPlaneError), TOKENS[1])
-    with Service(
-        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=tokens), audit=AuditLog(path)
-    ) as service:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=tokens)) as service:
         alice, other, stranger = (client(stack, service, each) for each in (tokens[0].token, tokens[1].token, "wrong"))
         crew = cluster.run("train")
         alice.create("vectors", 2, 16)
@@ -73,8 +76,7 @@ def test_every_change_has_a_line(
         other.backup()
         with pytest.raises(UnknownJobError, match=r"the job was deleted by alice at ipv4:127\.0\.0\.1:\d+ at 20"):
             crew[0].beat()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    started, made, refused, strange, rotated, revoked, deleted, copied, stopped = lines(path)
+    started, made, refused, strange, rotated, revoked, deleted, copied, stopped = lines(caplog)
     assert (started["action"], started["administrators"]) == ("Start", ["alice", "administrator"])
     assert (made["action"], made["job"], made["identity"], made["before"]) == ("CreateJob", "vectors", "alice", None)
     assert made["after"] == {"state": "forming", "generation": 0, "workers": 2, "slots": 16, "switches": ["s1"]}
@@ -83,57 +85,39 @@ def test_every_change_has_a_line(
     assert "exists" in refused["refused"]
     assert (strange["identity"], strange["action"]) == ("unknown", "DeleteJob")
     assert [each["action"] for each in (rotated, revoked)] == ["RotateJobToken", "RevokeEarlierToken"]
-    assert (tmp_path / "vectors-2.token").read_text().strip() not in path.read_text()
+    assert (tmp_path / "vectors-2.token").read_text().strip() not in caplog.text
     assert (deleted["identity"], deleted["before"]["state"], deleted["after"]) == ("alice", "running", None)
     assert deleted["before"]["generation"] == crew[0].generation
     assert (copied["action"], copied["identity"]) == ("Backup", "administrator")
     assert copied["bytes"] > 0
     assert stopped["action"] == "Stop"
-    assert all(each.token not in path.read_text() for each in tokens)
+    assert all(each.token not in caplog.text for each in tokens)
 
 
-def test_calls_of_strangers_cannot_fill_the_disk(
-    cluster: Cluster, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+def test_calls_of_strangers_cannot_fill_the_log(
+    cluster: Cluster, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "hopsum_controlplane")
     now_s = [0.0]
     monkeypatch.setattr(jobs_service.time, "monotonic", lambda: now_s[0])
-    path = tmp_path / "audit.jsonl"
-    with Service(
-        cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=TOKENS), audit=AuditLog(path)
-    ) as service:
+    with Service(cluster.controller, "127.0.0.1:0", safeguards=Safeguards(admin_tokens=TOKENS)) as service:
         stranger = client(stack, service, "wrong")
         for second in (0.0, 0.5, 0.9, 5.0):
             now_s[0] = second
             with pytest.raises(ControllerError):
                 stranger.jobs()
-    strange = [line for line in lines(path) if line.get("identity") == "unknown"]
+    strange = [line for line in lines(caplog) if line.get("identity") == "unknown"]
     assert [line.get("refused_before") for line in strange] == [None, 2]
 
 
-def test_a_rotated_file_is_left_and_a_new_one_begun(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    log = AuditLog(path)
-    log.write("First")
-    path.rename(tmp_path / "audit.jsonl.1")
-    log.write("Second")  # still in the old file
-    log.reopen(path)
-    log.write("Third")
-    with pytest.raises(ControlPlaneError, match=r"audit log .* cannot be opened"):
-        log.reopen(tmp_path / "nowhere" / "audit.jsonl")
-    log.write("Fourth")
-    log.close()
-    assert [line["action"] for line in lines(tmp_path / "audit.jsonl.1")] == ["First", "Second"]
-    assert [line["action"] for line in lines(path)] == ["Third", "Fourth"]
-
-
-def test_the_commands_on_the_page(tmp_path: Path) -> None:
-    (block,) = blocks("administration", "Audit log")
-    log = AuditLog(tmp_path / "audit.jsonl")
-    log.write("CreateJob", job="digits", identity="alice", peer="ipv4:10.0.0.7:4000")
-    log.write("DeleteJob", job="digits", identity="bob", peer="ipv4:10.0.0.8:4000")
-    log.write("DeleteJob", job="other", identity="bob", peer="ipv4:10.0.0.8:4000")
-    log.close()
-    (tmp_path / "controller.pid").write_text("")
+def test_the_commands_on_the_page(tmp_path: Path, quiet: None) -> None:
+    (block,) = blocks("administration", "Who changed what")
+    with (tmp_path / "controller.log").open("w", encoding="utf-8") as file:
+        handler = log_to(file, form="json")
+        write_audit_line("CreateJob", job="digits", identity="alice", peer="ipv4:10.0.0.7:4000")
+        write_audit_line("DeleteJob", job="digits", identity="bob", peer="ipv4:10.0.0.8:4000")
+        write_audit_line("DeleteJob", job="other", identity="bob", peer="ipv4:10.0.0.8:4000")
+        handler.flush()
     (found,) = type_in(tmp_path, block).splitlines()
     assert "DeleteJob" in found
     assert "bob" in found
@@ -187,8 +171,9 @@ def test_a_backup_of_an_older_controller_stays_as_it_is(
     cluster.make("train")
     content, older, path = cluster.controller.backup(), tmp_path / "older.sqlite", tmp_path / "backup.sqlite"
     older.write_bytes(content)
-    with contextlib.closing(sqlite3.connect(older)) as database:
-        database.execute("PRAGMA user_version = 13")
+    store = StateStore(older)
+    make_old(store, 13)
+    store.close()
     monkeypatch.setattr(cluster.controller, "backup", older.read_bytes)
     with Service(cluster.controller, "127.0.0.1:0") as service:
         assert main([str(path), "--controller", service.address]) == 0

@@ -214,9 +214,8 @@ def test_a_client_of_the_controller_is_revoked_as_the_page_says(folder: Path, st
     (folder / "names").write_text("controller\nalice\nbob\n")
     more = (
         'tls_certificate = "server.pem"\ntls_key = "server.key"\ntls_client_ca = "ca.pem"\ntls_client_names = "names"\n'
-        'audit_log = "audit.jsonl"\n'
     )
-    controller = start(stack, write_config(folder, NOBODY, more))
+    controller = start(stack, write_config(folder, NOBODY, more), "--log", "json")
     (folder / "controller.pid").write_text(str(controller.process.pid))
     files: dict[str, Any] = {
         "ca_file": folder / "ca.pem",
@@ -226,7 +225,7 @@ def test_a_client_of_the_controller_is_revoked_as_the_page_says(folder: Path, st
     channel = stack.enter_context(Channel(ControllerAddress.of(controller.address, **files)))
     with pytest.raises(ControllerError, match="no job"):
         JobsClient(channel).delete("digits")
-    assert '"identity": "anybody", "certificate": "alice"' in (folder / "audit.jsonl").read_text()
+    assert '"identity": "anybody", "certificate": "alice"' in controller.process.log_text()
     type_in(folder, revoke)
     controller.process.wait_for(lambda: "SIGHUP: read " in controller.process.log_text(), "the names", START_S)
     with pytest.raises(ControllerError, match="certificate 'alice' is not among the names that may call") as found:

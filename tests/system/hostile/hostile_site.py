@@ -36,7 +36,6 @@ database = "state.sqlite"
 listen = "127.0.0.1:0"
 metrics_listen = "{page}"
 admin_token_file = "admin.token"
-audit_log = "audit.jsonl"
 heartbeat_s = 1
 lease_s = {lease_s}
 
