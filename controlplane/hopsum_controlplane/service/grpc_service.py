@@ -70,7 +70,6 @@ class Service:
     controller: answers the calls.
     listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
     safeguards: keep strangers out.
-    audit: gets a line for every change, closed with the service. Left out, the lines are in the log.
     threads: for all calls but heartbeats.
 
     Raises ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
