@@ -91,7 +91,7 @@ def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> No
         exercises = exercises_for(cluster.switch.device.capabilities.max_growth_bytes)
         tables: dict[str, Any] = {TABLE_NAMES[e.op]: TABLES[e.op] for e in exercises if e.op in TABLES}
         job = cluster.create_job("sum", bound, tables)
-        plan = (job.parts[0].generation, report.workers, SLOTS, report.elements, report.seed, DEADLINE_S)
+        plan = (job.generation, report.workers, SLOTS, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
         collect(pool, report, exercises)
     report.events = job.counters()

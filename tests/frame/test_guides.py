@@ -221,13 +221,32 @@ WORKERS = 4
 
 
 def test_a_cluster_in_a_program_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = blocks("docs/topologies", "python", "LocalCluster")
+    (code,) = blocks("docs/topologies", "python", "gradients")
     names: dict[str, Any] = {}
     exec(code, names)
     counted = literal_eval(capsys.readouterr().out)
     assert counted["added"] == 4 * counted["completed"] > 0
     mean = np.mean(names["gradients"], axis=0)
     assert np.square(names["mean"] - mean).sum() < 0.05 * np.square(mean).sum()
+
+
+OWN_SCRIPT = """import hopsum, numpy as np
+with hopsum.connect() as comm:
+    assert comm.allreduce(np.full(3000, 1.0, np.float32)).mean.shape == (3000,)
+"""
+
+
+def test_a_script_of_ones_own_joins_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("docs/topologies", "python", "train.py")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(OWN_SCRIPT)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["statuses"] == [0, 0]
+    counted = literal_eval(capsys.readouterr().out.partition("] ")[2])
+    assert counted["added"] == 2 * counted["completed"] > 0
 
 
 def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hopsum.codec import job_tables, make_codec
 from hopsum_controlplane import ControlPlaneError
-from hopsum_topologies import LocalCluster, TopologyError
+from hopsum_topologies import DescriptionError, Link, LocalCluster, Topology, TopologyError, topology
 from hopsum_topologies.local_cluster import links_unavailable
 from hopsum_wire.membership import Endpoint, read_membership
 
@@ -21,17 +21,22 @@ needs_links = pytest.mark.skipif(links_unavailable() is not None, reason=str(lin
 
 
 def require_sums(cluster: LocalCluster, *, peers: bool) -> None:
+    before = cluster.read_interfaces()
     with cluster.open_job("thc", peers=peers) as job:
         comms = job.connect()
-        vectors = [np.random.default_rng(rank).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(WORKERS)]
+        vectors = [
+            np.random.default_rng(rank).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(cluster.workers)
+        ]
         futures = [comm.submit(x) for comm, x in zip(comms, vectors, strict=True)]
         results = [future.result(WAIT_S) for future in futures]
         assert len({result.mean.tobytes() for result in results}) == 1
         mean = np.mean(vectors, axis=0)
         assert np.square(results[0].mean - mean).sum() < 0.1 * np.square(mean).sum()
         counted = job.counters()
-    # Of each chunk: a contribution of every worker, and one result.
-    assert counted["added"] == WORKERS * counted["completed"] > 0
+        rounds = counted["completed"] + counted["taken"] // len(job.parts)
+    # Of each chunk: a contribution of every worker, and one result. A tree's leaves take the results of its spine.
+    assert counted["added"] == cluster.workers * rounds > 0
+    assert (cluster.read_interfaces() - before).packets_up >= counted["added"]
     assert all(switch.controller.jobs == () for switch in cluster.switches)
 
 
@@ -41,6 +46,29 @@ def test_workers_of_this_process_sum(peers: bool) -> None:
         require_sums(cluster, peers=peers)
         # A cluster outlives its jobs.
         require_sums(cluster, peers=peers)
+
+
+def test_shards_on_loopback() -> None:
+    with LocalCluster(WORKERS, switches=2) as cluster:
+        assert len({switch.service for switch in cluster.switches}) == 2
+        require_sums(cluster, peers=False)
+
+
+@needs_links
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["star", "two_rack"])
+def test_a_network_in_place_of_a_placement(name: str) -> None:
+    network = topology(name, 4)
+    with LocalCluster(network=network) as cluster:
+        assert len(cluster.switches) == len(network.switches)
+        assert [seat.ip for seat in cluster.seats] == [network.ip(host) for host in network.hosts]
+        require_sums(cluster, peers=True)
+
+
+def test_a_network_without_a_job() -> None:
+    described = Topology("bare", ("h1",), ("s1",), (Link(("h1", "s1")),))
+    with pytest.raises(DescriptionError, match="'bare' has no job"):
+        LocalCluster(network=described)
 
 
 @needs_links
@@ -61,7 +89,7 @@ def test_a_file_tells_workers_of_other_processes(tmp_path: Path) -> None:
         found = read_membership(job.write(tmp_path / "job.json"))
         ip, port = cluster.switch.service
         assert all(worker.send_to == Endpoint(ip, port) for worker in found.workers)
-        assert found == job.membership
+        assert found == job.memberships[0]
 
 
 def test_a_refused_job_leaves_nothing() -> None:

@@ -2,12 +2,13 @@
 """Switches with the program on this machine, seats for workers at them, and their jobs.
 
     placement   switches
-    loopback    one, at a UDP port of 127.0.0.1. It needs no root
+    loopback    one, or several shards, at UDP ports of 127.0.0.1. It needs no root
     fabric      one in the middle, with a link of its own for every worker, as a top-of-rack switch has
     server      one on a host like the workers', behind one link of the same rate
     hosts       one on every worker's host, each a shard of every job; nothing has more than its host's one link
 
-All but loopback are network namespaces, which need root. With target bmv2 there is one switch in the middle.
+All but loopback are network namespaces, which need root. With target bmv2 there is one switch in the middle. In place
+of a placement, a description (`hopsum_topologies.topology`) is a network of any switches, hosts and links.
 
     with LocalCluster(4) as cluster, cluster.open_job("thc") as job:
         comms = job.connect()
@@ -17,35 +18,35 @@ All but loopback are network namespaces, which need root. With target bmv2 there
 
 from __future__ import annotations
 
-import json as json_module
+import json
 import os
 import shutil
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from hopsum.agent import Agent
 from hopsum.codec import Codec, job_tables, make_codec
 from hopsum.transport.udp_link import UdpLink
-from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, job_membership
+from hopsum_base.owned_folder import OwnedFolder
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.membership_file import SideChannels, write_file
+from hopsum_controlplane.membership_file import SideChannels
 from hopsum_controlplane.resource_allocator import GenerationAllocator
 from hopsum_switch.management import ManagementClient
-from hopsum_topologies.bmv2_process import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.description import DescriptionError, JobPlan, Topology, topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_job import LocalJob, OpenSockets
+from hopsum_topologies.mininet_network import bring_up
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
+from hopsum_topologies.network_control import NetworkControl
+from hopsum_topologies.running_network import RunningNetwork
 from hopsum_topologies.seat import Seat, at_seat
 from hopsum_topologies.star import Star
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -64,7 +65,7 @@ _NATIVE_MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
 
 
 class InterfaceCounters(NamedTuple):
-    """Frames and their bytes, Ethernet headers included, at all switch ports together."""
+    """Frames and their bytes, Ethernet headers included, at switch ports with workers."""
 
     packets_up: int
     """Packets that workers sent."""
@@ -100,22 +101,6 @@ class LocalSwitch:
         return self._controller
 
 
-class OpenSockets(NamedTuple):
-    """The sockets of one worker."""
-
-    links: tuple[UdpLink, ...]
-    """By switch."""
-    side: socket.socket | None
-    """The listener of its side channel."""
-
-    def close(self) -> None:
-        """Close all."""
-        for link in self.links:
-            link.close()
-        if self.side is not None:
-            self.side.close()
-
-
 def links_unavailable() -> str | None:
     """Return why links between namespaces cannot be made on this machine, or None."""
     if os.geteuid() != 0:
@@ -135,24 +120,28 @@ class LocalCluster:
     Args:
         workers: 1 or more.
         placement: see the module. Only with target native.
+        network: switches, hosts and links in place of workers and placement. The workers of its first job have seats.
         round_trip_s: the delay between a host and the middle, there and back. Not with loopback.
-        switches: hosts with a switch, in placement hosts. None: all.
-        target: native, the embedded switch; or bmv2, each worker in a namespace of its own.
-        extra: more arguments of each embedded switch's command.
-        environment: of each embedded switch, instead of ours.
-        home: bmv2's namespace, in which the calling thread is and stays. None: one is made, and entered.
+        switches: shards of every job. Loopback has one by default, placement hosts one on each host.
+        target: native, the embedded switch; bmv2, each worker in a namespace of its own; or, for a network, mininet.
+        extra: more arguments of each embedded switch's command in a placement.
+        environment: of each embedded switch in a placement, instead of ours.
+        home: the namespace of a network's or bmv2's switches, in which the calling thread is and stays. None: one is
+            made, and entered.
 
     Raises:
         ValueError: there is no such placement.
+        DescriptionError: the network has no job.
         TopologyError: no root, no iproute2, no bmv2, or a switch that does not start. Nothing is left then.
         ControlPlaneError: a switch does not take the program.
     """
 
     def __init__(
         self,
-        workers: int,
+        workers: int = 4,
         *,
         placement: str = "loopback",
+        network: Topology | None = None,
         round_trip_s: float = 0.0,
         switches: int | None = None,
         target: str = "native",
@@ -162,14 +151,17 @@ class LocalCluster:
     ) -> None:
         self.workers = workers
         self.star: Star | None = None
-        """The links, which `Star.shape` gives a rate. None with loopback and bmv2."""
+        """The links, which `Star.shape` gives a rate. None with loopback and networks."""
+        self.network: RunningNetwork | None = None
+        """The network, where there is one. bmv2 is always in one."""
         self.switches: tuple[LocalSwitch, ...] = ()
         self.seats: tuple[Seat, ...] = ()
-        """By rank. Their switch is the first."""
+        """By rank. In a placement, their switch is the first."""
+        self._control: NetworkControl | None = None
         self._generations: Final = GenerationAllocator()
         with ExitStack() as stack:
-            if target == "bmv2":
-                self._start_bmv2(stack, home)
+            if network is not None or target == "bmv2":
+                self._join(stack, topology("star", workers) if network is None else network, target, home)
             else:
                 start = partial(self._start_native, stack, extra, environment)
                 self._place(stack, placement, round_trip_s, switches, start)
@@ -177,8 +169,12 @@ class LocalCluster:
 
     @property
     def switch(self) -> LocalSwitch:
-        """Return the first switch, which is the only one but in placement hosts."""
+        """Return the first switch, often the only one."""
         return self.switches[0]
+
+    def read_interfaces(self) -> InterfaceCounters:
+        """Read the counters of all switches' ports with workers."""
+        return InterfaceCounters(*map(sum, zip(*(switch.read_interfaces() for switch in self.switches), strict=True)))
 
     def create_job(
         self,
@@ -188,29 +184,38 @@ class LocalCluster:
         *,
         slots: int = SLOTS,
         quorum: int | None = None,
+        min_quorum: int = 1,
         sides: SideChannels = False,
     ) -> LocalJob:
-        """Make a job, a shard of it at each switch. Raises ControlPlaneError: a switch refuses it.
+        """Make a job: a shard of it at each switch, or in a network as `NetworkControl.place` does.
 
         Args:
-            sockets: by rank and switch, the (IPv4 address, UDP port) of a worker's sockets.
+            sockets: by rank, the (IPv4 address, UDP port) of a worker's sockets, one for each shard.
             tables: of the codec (`hopsum.codec.job_tables`).
             slots: of each shard.
+            quorum: see JobSpec, as for min_quorum, which only placements have.
             sides: side channels, as in `job_membership`.
+
+        Raises:
+            ControlPlaneError: a switch refuses it.
+            DescriptionError: no switch of the network is next to all switches with workers.
         """
+        if self._control is not None:
+            return self._place_job(self._control, name, sockets, tables, slots, quorum, sides)
         # All shards of a job have one generation: a worker tells from it which job a RESULT is of.
         generation = self._generations.allot(time.time())
-        parts, shards = list[Job](), list[JobMembership]()
+        parts, shards = {}, list[JobMembership]()
         with ExitStack() as undo:
             for number, switch in enumerate(self.switches):
                 own = (seat.endpoint(sockets[seat.rank][number]) for seat in self.seats)
-                spec = JobSpec(name, tuple(own), slots, quorum=quorum, **tables)
-                parts.append(switch.controller.create_job(spec, generation=generation))
-                undo.callback(switch.controller.delete_job, parts[-1])
-                shards.append(job_membership(parts[-1], {seat.rank: switch.service for seat in self.seats}, sides))
-            undo.pop_all()
-        first, *further = shards
-        return LocalJob(self, parts, replace(first, further_shards=tuple(further)))
+                spec = JobSpec(name, tuple(own), slots, quorum=quorum, min_quorum=min_quorum, **tables)
+                part = parts[switch.controller] = switch.controller.create_job(spec, generation=generation)
+                undo.callback(switch.controller.delete_job, part)
+                shards.append(job_membership(part, {seat.rank: switch.service for seat in self.seats}, sides))
+            first, *further = shards
+            same = replace(first, further_shards=tuple(further))
+            where = ", ".join(switch.where for switch in self.switches)
+            return LocalJob(parts, (same,) * self.workers, where, undo.pop_all())
 
     def open_job(
         self, codec: str | Codec = "thc", *, name: str = "local", slots: int = SLOTS, quorum: int | None = None,
@@ -251,7 +256,9 @@ class LocalCluster:
         self.close()
 
     def _open_links(self, seat: Seat) -> tuple[UdpLink, ...]:
-        return tuple(UdpLink((seat.ip, 0), switch.service) for switch in self.switches)
+        # In a network a worker has one switch, and elsewhere a shard at each.
+        services = [switch.service for switch in self.switches] if self.network is None else [seat.switch]
+        return tuple(UdpLink((seat.ip, 0), service) for service in services)
 
     def _place(
         self,
@@ -264,7 +271,7 @@ class LocalCluster:
         """Start embedded switches at their places."""
         workers = self.workers
         seats: list[tuple[str, str | None]] = [(_LOOPBACK, None)] * workers
-        homes: list[tuple[Namespace | None, str]] = [(None, _LOOPBACK)]
+        homes: list[tuple[Namespace | None, str]] = [(None, _LOOPBACK)] * (switches or 1)
         if placement not in ("loopback", *PLACEMENTS):
             raise ValueError(f"placement={placement!r}: one of loopback, {', '.join(PLACEMENTS)}")
         if placement != "loopback":
@@ -296,9 +303,8 @@ class LocalCluster:
     ) -> LocalSwitch:
         program = compiled_program()
         endpoint = SWITCH if number == 0 else SwitchEndpoint(f"02:00:00:00:00:{0xFE - number:02x}", f"192.0.2.{number}")
-        grpc = f"{_LOOPBACK}:0" if home is None else "unix"
         switch = stack.enter_context(
-            NativeSwitch(*program, namespace=home, grpc=grpc, extra=extra, environment=environment)
+            NativeSwitch(*program, namespace=home, grpc="unix", extra=extra, environment=environment)
         )
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         device.set_pipeline_config(PipelineConfig.load(*program))
@@ -310,90 +316,48 @@ class LocalCluster:
         pid = switch.process.pid
         return LocalSwitch(device, endpoint, service, pid, f"{where}, UDP {bound}", reads, self._generations)
 
-    def _start_bmv2(self, stack: ExitStack, home: Namespace | None) -> None:
-        """Run simple_switch_grpc in a network namespace, every worker in its own, with a veth pair between."""
-        reason = bmv2_unavailable()
-        if reason is not None:
-            raise TopologyError(
-                f"bmv2 cannot run here: {reason}; install p4lang-bmv2 and be root, or use --target native"
-            )
+    def _join(self, stack: ExitStack, network: Topology, target: str, home: Namespace | None) -> None:
+        """Start a network and the controllers of its switches."""
+        if not network.jobs:
+            raise DescriptionError(f"topology {network.name!r} has no job, whose workers would have seats")
+        folder = stack.enter_context(OwnedFolder("topology"))
+        self.network = running = stack.enter_context(bring_up(network, target, folder, home))
         if home is None:
-            home = stack.enter_context(Namespace())
             # gRPC's threads stay in the namespace of the thread that starts them, so the whole block runs inside.
-            stack.enter_context(home.inside())
-        # Interfaces before the switch, which opens them when it starts.
-        interfaces = {rank + 1: f"s{rank + 1}" for rank in range(self.workers)}
-        self.seats = tuple(_bmv2_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(self.workers))
-        switch = stack.enter_context(Bmv2Switch(interfaces))
-        device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
-        device.set_pipeline_config(PipelineConfig.load(*compiled_program()))
-        where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
-        reads = partial(_read_veths, home, list(interfaces.values()))
-        service = SWITCH.ip, HOPSUM_UDP_PORT
-        pid = switch.process.pid
-        self.switches = (LocalSwitch(device, SWITCH, service, pid, where, reads, self._generations),)
+            stack.enter_context(running.home.inside())
+        self._control = stack.enter_context(NetworkControl(running))
+        self.switches = tuple(self._found(running, self._control, switch) for switch in network.switches)
+        hosts = network.jobs[0].workers
+        self.workers = len(hosts)
+        self.seats = tuple(_network_seat(running, rank, host) for rank, host in enumerate(hosts))
 
+    def _found(self, running: RunningNetwork, control: NetworkControl, name: str) -> LocalSwitch:
+        """Return a switch of a network."""
+        network, controller, pid = running.topology, control.controllers[name], running.pids[name]
+        to_hosts = [link for link in network.links_of(name) if link.other(name) in network.hosts]
+        reads = partial(_read_veths, running.home, [network.interface(name, link) for link in to_hosts])
+        service = controller.switch.ip, HOPSUM_UDP_PORT
+        where = f"{running.driver}, process {pid}, namespace {running.home.name}"
+        device = control.devices[name]
+        return LocalSwitch(device, controller.switch, service, pid, where, reads, self._generations, controller)
 
-@dataclass(slots=True, eq=False)
-class LocalJob:
-    """A job at all switches of a cluster. The context manager closes its communicators and removes it."""
-
-    cluster: LocalCluster
-    parts: list[Job]
-    """By switch."""
-    membership: JobMembership
-    """What a worker needs to know, for `connect` or for a file."""
-    codec: Codec | None = None
-    """Of a job of `open_job`."""
-    opened: tuple[OpenSockets, ...] = ()
-    """By rank, the sockets of `open_job` that no communicator has."""
-    _comms: tuple[Agent, ...] = ()
-
-    def connect(self, **options: Any) -> list[Agent]:
-        """Connect all workers of a job of `open_job`, in this process, once. Return their communicators by rank.
-
-        The communicators are the job's, which closes them. Options are those of `Agent`.
-        """
-        assert self.codec is not None, "a job of create_job has the sockets of its caller"
-        while self.opened:
-            rank, (own, *others) = len(self._comms), self.opened
-            agent = Agent(self.membership, rank, codec=self.codec, link=own.links, side=own.side, **options)
-            self._comms, self.opened = (*self._comms, agent), tuple(others)
-        return list(self._comms)
-
-    def write(self, path: Path) -> Path:
-        """Write the membership into a file, for workers in other processes. Raises ControlPlaneError."""
-        write_file(self.membership, path)
-        return path
-
-    def counters(self) -> dict[str, int]:
-        """Read what the programs of all switches did with the job's packets, by event. Raises ControlPlaneError."""
-        total = Counter[str]()
-        for part, switch in zip(self.parts, self.cluster.switches, strict=True):
-            total.update(switch.controller.job_counters(part))
-        return dict(total)
-
-    def close(self) -> None:
-        """Close the communicators and sockets, and remove the job. Raises ControlPlaneError."""
-        with ExitStack() as stack:
-            # None of them once it is closed.
-            for part, switch in zip(self.parts, self.cluster.switches, strict=False):
-                stack.callback(switch.controller.delete_job, part)
-            self.parts = []
-            for each in self.opened:
-                stack.callback(each.close)
-            self.opened = ()
-            # Workers leave before their switch forgets the job, and together: each waits for the others' leave.
-            comms, self._comms = self._comms, ()
-            if comms:
-                pool = stack.enter_context(ThreadPoolExecutor(len(comms)))
-                stack.callback(lambda: [future.result() for future in [pool.submit(comm.close) for comm in comms]])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _place_job(
+        self,
+        control: NetworkControl,
+        name: str,
+        sockets: Sequence[Sequence[Address]],
+        tables: Mapping[str, Any],
+        slots: int,
+        quorum: int | None,
+        sides: SideChannels,
+    ) -> LocalJob:
+        plan = JobPlan(name, control.topology.jobs[0].workers)
+        places = {rank: address for rank, (address,) in enumerate(sockets)}
+        job = control.place(plan, slots, tables, quorum=quorum, places=places, sides=sides)
+        if job is None:
+            around = " and ".join(control.topology.switches_of(plan))
+            raise DescriptionError(f"topology {control.topology.name!r}: no switch is next to {around}")
+        return job
 
 
 def _read_ports(management: ManagementClient) -> InterfaceCounters:
@@ -402,15 +366,16 @@ def _read_ports(management: ManagementClient) -> InterfaceCounters:
     return InterfaceCounters(*(sum(int(port[name]) for port in ports) for name in names))
 
 
-def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:
-    links = [json_module.loads(home.ip("-s", "-j", "link", "show", "dev", name))[0]["stats64"] for name in names]
+def _read_veths(home: Namespace, names: Sequence[str]) -> InterfaceCounters:
+    shown = json.loads(home.ip("-s", "-j", "link", "show"))
+    links = [each["stats64"] for each in shown if each["ifname"] in names]
     fields = (("rx", "packets"), ("rx", "bytes"), ("tx", "packets"), ("tx", "bytes"))
     return InterfaceCounters(*(sum(int(link[way][what]) for link in links) for way, what in fields))
 
 
-def _bmv2_seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
-    port, mac, ip = rank + 1, f"02:00:00:00:02:{rank:02x}", f"10.0.0.{rank + 1}"
-    away = stack.enter_context(Namespace())
-    away.add_veth("eth0", interface, home)
-    away.settle("eth0", mac, ip, (SWITCH.ip, SWITCH.mac))
-    return Seat(rank, port, mac, ip, (SWITCH.ip, HOPSUM_UDP_PORT), away.name)
+def _network_seat(running: RunningNetwork, rank: int, host: str) -> Seat:
+    network = running.topology
+    switch = network.switch_of(host)
+    port = network.port(switch, network.link_between(host, switch))
+    send_to = network.ip(switch), HOPSUM_UDP_PORT
+    return Seat(rank, port, network.mac(host), network.ip(host), send_to, running.hosts[host].name)

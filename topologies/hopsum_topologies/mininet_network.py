@@ -92,6 +92,7 @@ class MininetNetwork:
             )
             stack.callback(self._end)
             self.addresses: Mapping[str, str] = self._hear()["ready"]
+            self.pids: Mapping[str, int] = dict.fromkeys(topology.switches, self._script.pid)
             # Hosts get their namespaces from Mininet. A second name for each makes them usable by `ip` and by workers.
             self.hosts: Mapping[str, Namespace] = {
                 host: stack.enter_context(Namespace(_shell_of(host, self._script.pid))) for host in topology.hosts
@@ -159,9 +160,14 @@ class MininetNetwork:
         self._script.stdout.close()
 
 
-def bring_up(topology: Topology, target: str, folder: Path) -> RunningNetwork:
-    """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be."""
-    return MininetNetwork(topology, folder) if target == "mininet" else NamespaceNetwork(topology, target, folder)
+def bring_up(topology: Topology, target: str, folder: Path, home: Namespace | None = None) -> RunningNetwork:
+    """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be.
+
+    `home` is for switches in namespaces, by default one is made.
+    """
+    if target == "mininet":
+        return MininetNetwork(topology, folder)
+    return NamespaceNetwork(topology, target, folder, home)
 
 
 def _require_rates(topology: Topology) -> None:

@@ -3,33 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hopsum_controlplane import (
     GenerationAllocator,
-    Job,
     JobSpec,
     LeafGroup,
     SwitchController,
     SwitchEndpoint,
-    TreeJob,
     TreeSpec,
     WorkerEndpoint,
     create_tree,
     delete_tree,
-    write_membership,
+    job_membership,
 )
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
+from hopsum_controlplane.devices.device import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
-from hopsum_controlplane.membership_file import SideChannels, write_file
+from hopsum_controlplane.membership_file import SideChannels
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
+from hopsum_topologies.local_job import LocalJob
 from hopsum_topologies.running_network import RunningNetwork, interfaces_of
 
 # Outside the kernel's ephemeral range, 32768 to 60999.
@@ -41,22 +38,6 @@ Places = Mapping[int, tuple[str, int]]
 """The data sockets of workers by rank: IPv4 address and UDP port."""
 
 
-class TreePart(NamedTuple):
-    """One rack's share of a job over a tree."""
-
-    job: TreeJob
-    rack: int
-    controllers: tuple[SwitchController, ...]
-
-
-class Placed(NamedTuple):
-    """A job that was made: its view at each switch, a text that says where it is summed, and its end function."""
-
-    parts: Mapping[str, Job | TreePart]
-    where: str
-    end: Callable[[], None]
-
-
 class NetworkControl:
     """A controller for every switch of a network, with forwarding between all nodes. The context manager disconnects.
 
@@ -65,6 +46,7 @@ class NetworkControl:
 
     def __init__(self, network: RunningNetwork) -> None:
         self.topology = network.topology
+        self.devices: dict[str, Device] = {}
         self.controllers: dict[str, SwitchController] = {}
         # One allocator for all switches, since the parts of a tree have the same generation.
         self._generations = GenerationAllocator()
@@ -72,44 +54,6 @@ class NetworkControl:
             for switch in self.topology.switches:
                 self.controllers[switch] = self._take(stack, network.driver, switch, network.addresses[switch])
             self._stack = stack.pop_all()
-
-    def install(
-        self,
-        plan: JobPlan,
-        switch: str,
-        slots: int,
-        tables: Mapping[str, Any],
-        quorum: int | None = None,
-        places: Places | None = None,
-    ) -> Job:
-        """Make a job at one switch, for workers anywhere. Raises ControlPlaneError: it cannot be, or the switch fails.
-
-        Args:
-            tables: JobSpec's table, table16, table4, table3 and table2.
-            places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
-        """
-        workers = self._workers(plan, switch, plan.workers, places)
-        spec = JobSpec(plan.name, workers, slots, quorum=quorum, **tables)
-        return self.controllers[switch].create_job(spec)
-
-    def install_tree(
-        self,
-        plan: JobPlan,
-        spine: str,
-        slots: int,
-        tables: Mapping[str, Any],
-        places: Places | None = None,
-    ) -> dict[str, TreePart]:
-        """Make a job over its workers' switches and `spine`, which is connected to all of them.
-
-        Returns the job's view at each of these switches, without the spine. Raises ControlPlaneError as `install`.
-        """
-        leaves = self.topology.switches_of(plan)
-        racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
-        spec = TreeSpec(plan.name, racks, slots, **tables)
-        controllers = tuple(self.controllers[switch] for switch in (spine, *leaves))
-        job = create_tree(spec, controllers)
-        return {leaf: TreePart(job, number, controllers) for number, leaf in enumerate(leaves)}
 
     def place(
         self,
@@ -120,31 +64,39 @@ class NetworkControl:
         flat: str | None = None,
         quorum: int | None = None,
         places: Places | None = None,
-    ) -> Placed | None:
+        sides: SideChannels = "auto",
+    ) -> LocalJob | None:
         """Create a job at the one switch of its workers, else at `flat`, else as a tree below a spine.
 
-        Returns None where there is no such switch. `quorum` applies to a job at one switch. The other arguments and the
-        errors are those of `install`.
-        """
-        around = self.topology.switches_of(plan)
-        spine = self.topology.spine_of(plan)
-        # All workers at one switch need no tree, whatever the caller named.
-        if len(around) == 1 or flat is not None:
-            where = around[0] if len(around) == 1 else str(flat)
-            job = self.install(plan, where, slots, tables, quorum, places)
-            return Placed(dict.fromkeys(around, job), f"at {where}", partial(self.controllers[where].delete_job, job))
-        if spine is None:
-            return None
-        parts = self.install_tree(plan, spine, slots, tables, places)
-        tree = parts[around[0]]
-        return Placed(
-            parts, f"at {', '.join(around)}, then at {spine}", partial(delete_tree, tree.job, tree.controllers)
-        )
+        Args:
+            tables: JobSpec's table, table16, table4, table3 and table2.
+            quorum: of a job at one switch. A tree waits for all workers.
+            places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
+            sides: side channels, as in `job_membership`.
 
-    def counters(self, switch: str, part: Job | TreePart) -> dict[str, int]:
-        """Read a switch's packet counts, by event, of a job of `install` or `install_tree`."""
-        job = part if isinstance(part, Job) else part.job.leaves[part.rack]
-        return self.controllers[switch].job_counters(job)
+        Returns None where there is no such switch. Raises ControlPlaneError: it cannot be, or a switch fails.
+        """
+        around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
+        with ExitStack() as undo:
+            # All workers at one switch need no tree, whatever the caller named.
+            if len(around) == 1 or flat is not None:
+                where = around[0] if len(around) == 1 else str(flat)
+                workers = self._workers(plan, where, plan.workers, places)
+                one = self.controllers[where]
+                job = one.create_job(JobSpec(plan.name, workers, slots, quorum=quorum, **tables))
+                undo.callback(one.delete_job, job)
+                same = job_membership(job, None, sides)
+                return LocalJob({one: job}, (same,) * len(workers), f"at {where}", undo.pop_all())
+            if spine is None:
+                return None
+            racks = tuple(self._rack(plan, leaf, spine, places) for leaf in around)
+            controllers = tuple(self.controllers[switch] for switch in (spine, *around))
+            tree = create_tree(TreeSpec(plan.name, racks, slots, **tables), controllers)
+            undo.callback(delete_tree, tree, controllers)
+            made = {leaf: tree.membership(number, sides) for number, leaf in enumerate(around)}
+            memberships = tuple(made[self.topology.switch_of(host)] for host in plan.workers)
+            parts = dict(zip(controllers[1:], tree.leaves, strict=True))
+            return LocalJob(parts, memberships, f"at {', '.join(around)}, then at {spine}", undo.pop_all())
 
     def lost(self) -> int:
         """Read how many frames all loss simulators have dropped. Raises ControlPlaneError."""
@@ -178,6 +130,7 @@ class NetworkControl:
     def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> SwitchController:
         device = open_device(driver, address, self.topology.device_id(switch))
         stack.callback(device.close)
+        self.devices[switch] = device
         # A program that is on the switch already stays, with its entries and counters.
         ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
         endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
@@ -188,17 +141,6 @@ class NetworkControl:
         for port, (ingress, egress) in losses(self.topology, switch).items():
             controller.set_loss(port, ingress, egress)
         return controller
-
-
-def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "auto") -> Path:
-    """Write a job's membership into a folder, for workers to read. Return its path. Raises ControlPlaneError."""
-    if isinstance(job, Job):
-        path = folder / f"{job.generation}.json"
-        write_membership(job, path, side_channels=side_channels)
-    else:
-        path = folder / f"{job.job.generation}-{job.rack}.json"
-        write_file(job.job.membership(job.rack, side_channels), path)
-    return path
 
 
 def routes(topology: Topology, switch: str) -> dict[str, int]:

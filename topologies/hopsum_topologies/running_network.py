@@ -52,6 +52,8 @@ class RunningNetwork(Protocol):
     """The namespace of the switches. `addresses` are valid in this namespace."""
     addresses: Mapping[str, str]
     """P4Runtime servers by switch."""
+    pids: Mapping[str, int]
+    """Processes by switch. In Mininet, Mininet's."""
     hosts: Mapping[str, Namespace]
 
     def __enter__(self) -> RunningNetwork: ...
@@ -100,26 +102,29 @@ def interfaces_of(topology: Topology, switch: str) -> dict[int, str]:
 class NamespaceNetwork:
     """Namespaces, veth pairs and one process a switch: the embedded switch (`native`) or bmv2.
 
-    `folder` gets the files. Raises TopologyError without root, bmv2 or netem for a delay. Nothing is left then.
+    `folder` gets the files. `home` is the caller's namespace for the switches, by default one is made. Raises
+    TopologyError without root, bmv2 or netem for a delay. Nothing is left then.
     """
 
-    def __init__(self, topology: Topology, driver: str, folder: Path) -> None:
+    def __init__(self, topology: Topology, driver: str, folder: Path, home: Namespace | None = None) -> None:
         if driver == "bmv2" and (reason := bmv2_unavailable()) is not None:
-            raise TopologyError(f"bmv2 cannot run here: {reason}; or use --target native")
+            raise TopologyError(
+                f"bmv2 cannot run here: {reason}; install p4lang-bmv2 and be root, or use --target native"
+            )
         require_shapes(topology)
         self.topology, self.driver = topology, driver
         with ExitStack() as stack:
             # One home for all switches: the controller reaches each of them, and every link can be counted there.
-            self.home = stack.enter_context(Namespace())
+            self.home = stack.enter_context(Namespace()) if home is None else home
             self.hosts: Mapping[str, Namespace] = {host: stack.enter_context(Namespace()) for host in topology.hosts}
             # Links before switches: a switch opens its interfaces when it starts.
             for link in topology.links:
                 self._connect(link)
             for host in topology.hosts:
                 self._settle(host)
-            self.addresses: Mapping[str, str] = {
-                switch: self._start(stack, switch, folder) for switch in topology.switches
-            }
+            started = {switch: self._start(stack, switch, folder) for switch in topology.switches}
+            self.addresses: Mapping[str, str] = {switch: each.address for switch, each in started.items()}
+            self.pids: Mapping[str, int] = {switch: each.process.pid for switch, each in started.items()}
             self._stack = stack.pop_all()
 
     def __enter__(self) -> NamespaceNetwork:
@@ -143,13 +148,13 @@ class NamespaceNetwork:
         service = topology.ip(switch), topology.mac(switch)
         self.hosts[host].settle(HOST_INTERFACE, topology.mac(host), topology.ip(host), service)
 
-    def _start(self, stack: ExitStack, switch: str, folder: Path) -> str:
+    def _start(self, stack: ExitStack, switch: str, folder: Path) -> Bmv2Switch | NativeSwitch:
         interfaces, device_id = interfaces_of(self.topology, switch), self.topology.device_id(switch)
         if self.driver == "bmv2":
             bmv2 = Bmv2Switch(interfaces, namespace=self.home, device_id=device_id, folder=folder)
-            return stack.enter_context(bmv2).address
+            return stack.enter_context(bmv2)
         program, p4info = compiled_program()
         native = NativeSwitch(
             program, p4info, interfaces=interfaces, namespace=self.home, device_id=device_id, grpc="unix", folder=folder
         )
-        return stack.enter_context(native).address
+        return stack.enter_context(native)

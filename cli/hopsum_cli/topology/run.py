@@ -31,8 +31,9 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.commands import run_in_namespaces
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.local_job import LocalJob
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network_control import NetworkControl, Placed, write_job
+from hopsum_topologies.network_control import NetworkControl
 from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_reach, traffic
 
 REACH_S: Final = 20.0
@@ -150,9 +151,9 @@ def _prompt(request: Request, network: RunningNetwork, memberships: Mapping[str,
     network.prompt()
 
 
-def _install(request: Request, control: NetworkControl) -> dict[str, Placed]:
+def _install(request: Request, control: NetworkControl) -> dict[str, LocalJob]:
     """Make the jobs that can be made, and return them by name."""
-    made: dict[str, Placed] = {}
+    made: dict[str, LocalJob] = {}
     for job in request.topology.jobs:
         # The tables are the same for every backend, and numpy compiles nothing.
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
@@ -165,14 +166,14 @@ def _install(request: Request, control: NetworkControl) -> dict[str, Placed]:
     return made
 
 
-def _write_memberships(topology: Topology, placed: Mapping[str, Placed], folder: Path) -> dict[str, Path]:
-    """Return the membership file of every host whose job was made."""
-    memberships: dict[str, Path] = {}
-    for job in topology.jobs:
-        if job.name in placed:
-            files = {switch: write_job(part, folder) for switch, part in placed[job.name].parts.items()}
-            memberships |= {host: files[topology.switch_of(host)] for host in job.workers}
-    return memberships
+def _write_memberships(topology: Topology, placed: Mapping[str, LocalJob], folder: Path) -> dict[str, Path]:
+    """Write the membership of every host whose job was made. Return the files by host."""
+    return {
+        host: placed[job.name].write(folder / f"job-{host}.json", rank)
+        for job in topology.jobs
+        if job.name in placed
+        for rank, host in enumerate(job.workers)
+    }
 
 
 def _no_spine(topology: Topology, job: JobPlan) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from hopsum.codec import Codec, job_tables
 from hopsum_evaluation.bench.allreduce_worker import Bound
-from hopsum_topologies.local_cluster import LocalCluster, LocalJob
+from hopsum_topologies.local_cluster import LocalCluster
+from hopsum_topologies.local_job import LocalJob
 from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire import MAX_SLOTS
 

@@ -320,7 +320,7 @@ def load_on(
             stack.callback(link.close)
         tables = {TABLE_NAMES[op]: table}
         job = stack.enter_context(cluster.create_job("load", [[link.local] for link in links], tables, slots=slots))
-        yield Load(links, make_pool(job.parts[0].generation, len(links), slots, table, seed, op), resend_s=resend_s)
+        yield Load(links, make_pool(job.generation, len(links), slots, table, seed, op), resend_s=resend_s)
 
 
 @contextmanager

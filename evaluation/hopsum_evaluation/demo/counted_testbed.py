@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Testbeds of the demo, and their counts of frames on the way from workers to switches and back."""
+"""The demo's job at a cluster, and counts of frames on the way from workers to switches and back."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hopsum_base.owned_folder import OwnedFolder
 from hopsum_evaluation.demo.demo_worker import DemoPlan
-from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology, find_topology
-from hopsum_topologies.local_cluster import SLOTS, InterfaceCounters, LocalCluster, LocalJob
-from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network_control import NetworkControl, Placed, TreePart, write_job
-from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, traffic
-from hopsum_topologies.seat import Seat
-from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_topologies.description import DescriptionError, Topology, find_topology
+from hopsum_topologies.local_cluster import SLOTS, InterfaceCounters, LocalCluster
+from hopsum_topologies.local_job import LocalJob
+from hopsum_topologies.running_network import traffic
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""
@@ -79,20 +74,6 @@ SHAPED_SLOTS = 256
 to the switch and back."""
 
 Address = tuple[str, int]
-Tables = Mapping[str, Any]
-
-
-@contextmanager
-def network_testbed(target: str, network: Topology) -> Iterator[NetworkTestbed]:
-    """Bring up a network for the block. Raises TopologyError, ControlPlaneError."""
-    with (
-        OwnedFolder("topology") as folder,
-        bring_up(network, target, folder) as made,
-        # gRPC's threads stay in the namespace in which they were started, and must reach the switches there.
-        made.home.inside(),
-        NetworkControl(made) as control,
-    ):
-        yield NetworkTestbed(made, control)
 
 
 def network_of(name: str, workers: int | None) -> Topology:
@@ -103,111 +84,54 @@ def network_of(name: str, workers: int | None) -> Topology:
     return described
 
 
-class OneSwitchTestbed:
-    """All workers at one switch."""
+def make_job(
+    cluster: LocalCluster, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Mapping[str, Any]
+) -> LocalJob:
+    """Make the job for workers' sockets and side channels, and begin to lose frames.
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.seats, self.where = cluster.seats, cluster.switch.where
-        self._cluster = cluster
-        self._job: LocalJob | None = None
-
-    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job, and begin to lose frames. Return each rank's membership file."""
-        self._job = self._cluster.create_job(
-            "demo",
-            [[address] for address, _ in bound],
-            tables,
-            slots=SLOTS if self._cluster.star is None else SHAPED_SLOTS,
-            quorum=plan.quorum,
-            sides=_sides(bound) if plan.peers else False,
-        )
-        path = self._job.write(plan.folder / "membership.json")
-        for port in {seat.port for seat in self.seats}:
-            self._cluster.switch.controller.set_loss(port, plan.loss, plan.loss)
-        return [str(path)] * len(self.seats)
-
-    def read_counts(self) -> DemoCounts:
-        """Read the switch's ports, then the program's counters."""
-        assert self._job is not None
-        switch = self._cluster.switch
-        interfaces, events = switch.read_interfaces(), self._job.counters()
-        lost = sum(each.egress for each in switch.controller.loss_counters().values())
-        replies = _replies(events, len(self.seats)) - lost
-        return DemoCounts(interfaces, {}, events, replies, switch.controller.drop_counters())
-
-    def remove_job(self) -> None:
-        """End the job."""
-        assert self._job is not None
-        self._job.close()
+    Raises ControlPlaneError, DescriptionError.
+    """
+    sides = {rank: side for rank, (_, side) in enumerate(bound) if side is not None}
+    slots = SLOTS if cluster.star is None else SHAPED_SLOTS
+    sockets = [[address] for address, _ in bound]
+    job = cluster.create_job(
+        "demo", sockets, tables, slots=slots, quorum=plan.quorum, sides=sides if plan.peers else False
+    )
+    if plan.loss:
+        for port in {seat.port for seat in cluster.seats}:
+            cluster.switch.controller.set_loss(port, plan.loss, plan.loss)
+    return job
 
 
-class NetworkTestbed:
-    """Workers at the hosts of a network, whose links lose what they are described to lose."""
+def read_counts(cluster: LocalCluster, job: LocalJob) -> DemoCounts:
+    """Read the switches' interfaces, then the programs of those with workers."""
+    uplinks, interfaces = _read_uplinks(cluster), cluster.read_interfaces()
+    events, drops, replies = Counter[str](), Counter[str](), 0
+    for number, (controller, part) in enumerate(job.parts.items()):
+        counts, workers = controller.job_counters(part), part.spec.workers
+        ports = {worker.port for worker in workers}
+        lost = sum(each.egress for port, each in controller.loss_counters().items() if port in ports)
+        replies += _replies(counts, len(workers)) - lost
+        drops.update(controller.drop_counters())
+        events.update(counts)
+        # Every leaf of a tree takes every round, and none completes one: the first counts them.
+        if number == 0:
+            events["completed"] += counts["taken"]
+    return DemoCounts(interfaces, uplinks, dict(events), replies, dict(drops))
 
-    def __init__(self, network: RunningNetwork, control: NetworkControl) -> None:
-        described = network.topology
-        where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
-        self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
-        self._network, self._control = network, control
-        self._plan = described.jobs[0]
-        self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
-        self._placed: Placed | None = None
 
-    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
-        """Make the job: a tree where there is a spine, else at the one switch. Return each rank's membership file."""
-        described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
-        placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
-        if placed is None:
-            switches = " and ".join(described.switches_of(self._plan))
-            raise DescriptionError(f"topology {described.name!r}: no switch is next to {switches}")
-        self._placed = placed
-        sides = _sides(bound) if plan.peers else False
-        files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
-        return [str(files[described.switch_of(host)]) for host in self._plan.workers]
-
-    def read_counts(self) -> DemoCounts:
-        """Read all links, then the programs of the switches with workers. Of the events, `completed` are rounds."""
-        carried = traffic(self._network)
-        events, drops, replies = self._read_programs()
-        return DemoCounts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
-
-    def _at_hosts(self, carried: Mapping[Link, LinkTraffic]) -> InterfaceCounters:
-        hosts, total = self._network.topology.hosts, [0, 0, 0, 0]
-        for link, counts in carried.items():
-            if (ends := [end in hosts for end in link.ends]) != [False, False]:
-                there, back = tuple(counts[:2]), tuple(counts[2:])
-                values = (*there, *back) if ends[0] else (*back, *there)
-                total = [before + value for before, value in zip(total, values, strict=True)]
-        return InterfaceCounters(*total)
-
-    def _upwards(self, carried: Mapping[Link, LinkTraffic]) -> dict[str, int]:
-        """Count the frames that leaves have sent up, by link."""
-        described = self._network.topology
-        spine = described.spine_of(self._plan)
-        leaves = described.switches_of(self._plan) if spine is not None else ()
-        links = [(leaf, described.link_between(leaf, str(spine))) for leaf in leaves]
-        return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
-
-    def _read_programs(self) -> tuple[dict[str, int], dict[str, int], int]:
-        """Return events, drops and replies of all switches with workers. A tree's first leaf counts its rounds."""
-        assert self._placed is not None
-        described, events, drops, replies = self._network.topology, Counter[str](), Counter[str](), 0
-        for switch, part in self._placed.parts.items():
-            counts, controller = self._control.counters(switch, part), self._control.controllers[switch]
-            hosts = [host for host in self._plan.workers if described.switch_of(host) == switch]
-            ports = {described.port(switch, described.link_between(host, switch)) for host in hosts}
-            lost = sum(each.egress for port, each in controller.loss_counters().items() if port in ports)
-            replies += _replies(counts, len(hosts)) - lost
-            drops.update(controller.drop_counters())
-            events.update(counts)
-            if isinstance(part, TreePart) and part.rack == 0:
-                events["completed"] += counts["taken"]
-        return dict(events), dict(drops), replies
-
-    def remove_job(self) -> None:
-        """End the job, on all switches."""
-        assert self._placed is not None
-        self._placed.end()
+def _read_uplinks(cluster: LocalCluster) -> dict[str, int]:
+    """Count the frames that the leaves of a tree have sent up, by link."""
+    if cluster.network is None:
+        return {}
+    network = cluster.network.topology
+    plan = network.jobs[0]
+    spine = network.spine_of(plan)
+    if spine is None:
+        return {}
+    carried = traffic(cluster.network)
+    links = [(leaf, network.link_between(leaf, spine)) for leaf in network.switches_of(plan)]
+    return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
 
 
 def _replies(events: Mapping[str, int], workers: int) -> int:
@@ -217,15 +141,3 @@ def _replies(events: Mapping[str, int], workers: int) -> int:
     """
     to_all = sum(events[name] for name in ("completed", "taken", "relayed"))
     return workers * to_all + sum(events[name] for name in ("answered", "stale", "probed"))
-
-
-def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address]:
-    return {rank: side for rank, (_, side) in enumerate(bound) if side is not None}
-
-
-def _seat(network: RunningNetwork, plan: JobPlan, rank: int) -> Seat:
-    described, host = network.topology, plan.workers[rank]
-    switch = described.switch_of(host)
-    port = described.port(switch, described.link_between(host, switch))
-    send_to, away = (described.ip(switch), HOPSUM_UDP_PORT), network.hosts[host].name
-    return Seat(rank, port, described.mac(host), described.ip(host), send_to, away)

@@ -31,10 +31,9 @@ from hopsum_evaluation.command_options import add_link_options, check_link_optio
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
     DemoCounts,
-    NetworkTestbed,
-    OneSwitchTestbed,
+    make_job,
     network_of,
-    network_testbed,
+    read_counts,
     read_quiet,
 )
 from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
@@ -225,25 +224,29 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
     with ExitStack() as stack:
         if network is None:
-            testbed: OneSwitchTestbed | NetworkTestbed = OneSwitchTestbed(_start_cluster(stack, plan, report))
+            cluster = _start_cluster(stack, plan, report)
+            report.where = cluster.switch.where
             plan = replace(plan, rate_bits_per_s=report.rate_bits_per_s)
         else:
-            testbed = stack.enter_context(network_testbed(report.target, network))
-        report.where = testbed.where
-        with WorkerPool(testbed.seats, work, plan) as pool:
-            paths = testbed.make_job(plan, pool.gather("bound"), job_tables(codec))
-            before = testbed.read_counts()
-            for pipe, path in zip(pool.pipes, paths, strict=True):
-                pipe.send(path)
+            cluster = stack.enter_context(LocalCluster(network=network, target=report.target))
+            # The links have their own losses.
+            plan = replace(plan, loss=0.0)
+            driver, where = (report.target, "namespaces") if report.target != "mininet" else ("bmv2", "Mininet")
+            report.where = f"{network.name}: {len(network.switches)} {driver} switches in {where}"
+        with WorkerPool(cluster.seats, work, plan) as pool:
+            job = make_job(cluster, plan, pool.gather("bound"), job_tables(codec))
+            before = read_counts(cluster, job)
+            for rank, pipe in enumerate(pool.pipes):
+                pipe.send(str(job.write(plan.folder / f"membership-{rank}.json", rank)))
             with _progress(console) as progress:
                 trained = follow(pool, progress, plan, plan.codec, "trained")
                 take_in(report, [message[0] for message in trained])
-                report.counts = read_quiet(testbed.read_counts).since(before)
+                report.counts = read_quiet(lambda: read_counts(cluster, job)).since(before)
                 pool.send(True)
                 if nmse := pool.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
                 report.accuracy_fp32, report.step_s_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0]
-        testbed.remove_job()
+        job.close()
 
 
 def _start_cluster(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> LocalCluster:
