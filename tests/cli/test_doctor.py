@@ -14,9 +14,7 @@ import pytest
 
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_cli.doctor import main as doctor
-from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
-from hopsum_topologies.local_cluster import LocalCluster
-from hopsum_topologies.seat import Seat
+from hopsum_topologies import LocalCluster, LocalJob
 
 from ..support.printed import usage_error
 
@@ -40,15 +38,10 @@ def sockets(testbed: LocalCluster) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def make_job(testbed: LocalCluster, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
-    def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
-        return seat.endpoint(sock.getsockname())
-
-    workers = tuple(endpoint(seat, sock) for seat, sock in zip(testbed.seats, sockets, strict=True))
-    controller = testbed.switch.controller
-    job = controller.create_job(JobSpec("digits", workers, 16))
-    write_membership(job, path, {seat.rank: seat.switch for seat in testbed.seats})
-    return controller, job
+def make_job(testbed: LocalCluster, sockets: list[socket.socket], path: Path) -> LocalJob:
+    job = testbed.create_job("digits", [[each.getsockname()] for each in sockets], {}, slots=16)
+    job.write(path)
+    return job
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +54,16 @@ def test_a_healthy_job_then_one_that_is_over(
     testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
-    controller, job = make_job(testbed, sockets, path)
+    job = make_job(testbed, sockets, path)
     sockets[0].close()
     assert doctor([str(path), "--rank", "0", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["good"] is True
     assert {check["status"] for check in report["checks"]} == {"pass"}
-    events, drops = controller.job_counters(job), controller.drop_counters()
+    controller = testbed.switch.controller
+    events, drops = job.counters(), controller.drop_counters()
     assert events["probed"] == sum(events.values()) > 0
-    controller.delete_job(job)
+    job.close()
     assert doctor([str(path), "--rank", "0", "--timeout", "0.2"]) == 1
     told = capsys.readouterr().out
     assert "switch failed, 3 not made" in told
@@ -83,14 +77,14 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
     testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
-    controller, job = make_job(testbed, sockets, path)
+    job = make_job(testbed, sockets, path)
     set_option(sockets[0], UDP_GRO, 1)
     assert doctor([str(path), "--rank", "0", "--json"]) == 0
     checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["port"]["pid"] == os.getpid()
     assert "beside the running worker's socket" in checks["switch"]["finding"]
     assert (checks["slots"]["idle"], checks["slots"]["unknown"]) == (16, 0)
-    controller.delete_job(job)
+    job.close()
 
 
 def test_arguments_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:

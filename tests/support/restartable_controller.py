@@ -21,7 +21,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.device import Device
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_topologies.local_cluster import NATIVE_PORT, SWITCH, LocalCluster
+from hopsum_topologies.local_cluster import NATIVE_PORT, LocalCluster
 
 SLOTS, LEASE_S, TICK_S = 16, 60.0, 0.05
 
@@ -73,21 +73,29 @@ def _tick(cluster: ClusterController, over: threading.Event) -> None:
         cluster.tick()
 
 
+def controller_of(cluster: LocalCluster, folder: Path, **settings: float) -> RestartableController:
+    """Return a controller for a cluster's switches s1, s2, ..., with its database in a folder. It is not running."""
+    switches, devices = [], {}
+    for number, switch in enumerate(cluster.switches, 1):
+        name, rules = f"s{number}", (PortRule(NATIVE_PORT, IPv4Network("127.0.0.0/8")),)
+        switches.append(
+            # Nobody connects to this address: the controller is given the devices.
+            SwitchConfig(
+                name, "native", f"127.0.0.1:{number}", 0, switch.endpoint, rules, service_address=switch.service
+            )
+        )
+        devices[name] = switch.device
+    config = ClusterConfig(
+        tuple(switches), folder / "state.sqlite", lease_s=LEASE_S, **{"heartbeat_s": 0.2, **settings}
+    )
+    return RestartableController(config, devices)
+
+
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[RestartableController]:
     """A controller that is not running yet, with one embedded switch."""
-    with LocalCluster(1) as stage:
-        switch = SwitchConfig(
-            "leaf",
-            "native",
-            "127.0.0.1:1",
-            0,
-            SWITCH,
-            (PortRule(NATIVE_PORT, IPv4Network("127.0.0.0/8")),),
-            service_address=stage.seats[0].switch,
-        )
-        config = ClusterConfig((switch,), tmp_path / "state.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
-        yield RestartableController(config, {"leaf": stage.switch.device})
+    with LocalCluster(1) as cluster:
+        yield controller_of(cluster, tmp_path)
 
 
 def close_all(jobs: list[Communicator]) -> None:

@@ -7,7 +7,6 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +15,9 @@ from scapy.utils import rdpcap
 
 from hopsum_cli.packet.packet_command import main
 from hopsum_cli.packet.packet_exchange import PacketError, parse_arguments, values_of
-from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.device import PipelineConfig
-from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_switch.ports.udp import UdpAddress, UdpPort
-from hopsum_switch.server import SwitchServer
+from hopsum_topologies import LocalCluster
 from hopsum_topologies.free_port import free_port
-from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
+from hopsum_wire import Header, Kind, Op
 from hopsum_wire._layout import HOPSUM_FIELDS
 from hopsum_wire.payload import pack_codes
 from hopsum_wire.scapy import Hopsum
@@ -35,7 +29,7 @@ PATIENCE_S = 60.0
 
 
 class Bed(NamedTuple):
-    """A switch in this process with a job of two workers on one UDP port."""
+    """A switch with a job of two workers."""
 
     generation: int
     switch: str
@@ -45,18 +39,12 @@ class Bed(NamedTuple):
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
-    program, p4info = compiled_program()
-    with ExitStack() as stack:
-        server = stack.enter_context(SwitchServer(capture_folder=tmp_path / "pcap"))
-        udp = UdpPort.bind(1, UdpAddress("127.0.0.1", 0), UdpAddress("10.0.0.254", HOPSUM_UDP_PORT))
-        server.dataplane.bind(1, udp)
-        device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
-        device.set_pipeline_config(PipelineConfig.load(program, p4info))
-        ports = [free_port(socket.SOCK_DGRAM) for _ in range(2)]
-        workers = [WorkerEndpoint(rank, 1, "02:00:00:00:01:01", "127.0.0.1", port) for rank, port in enumerate(ports)]
-        controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
-        job = controller.create_job(JobSpec("byhand", tuple(workers), 8))
-        yield Bed(job.generation, str(udp.address), tuple(f"127.0.0.1:{port}" for port in ports), tmp_path / "pcap")
+    captures = tmp_path / "pcap"
+    ports = [free_port(socket.SOCK_DGRAM) for _ in range(2)]
+    with LocalCluster(2, extra=("--pcap", str(captures))) as cluster:
+        job = cluster.create_job("byhand", [[("127.0.0.1", port)] for port in ports], {}, slots=8)
+        to, number = cluster.switch.service
+        yield Bed(job.generation, f"{to}:{number}", tuple(f"127.0.0.1:{port}" for port in ports), captures)
 
 
 def send(capsys: pytest.CaptureFixture[str], bed: Bed, rank: int, *words: str, answers: int = 1) -> Any:

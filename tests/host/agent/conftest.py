@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from .team import Bench, open_bench
+from hopsum_topologies.local_cluster import LocalCluster
+
+from .team import WORKERS
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with open_bench() as opened:
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(WORKERS, extra=("--backend", "native")) as opened:
         yield opened

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents with side channels at the switch program in a process of its own, over UDP links with mishaps; one may stall.
 
-agent 0..n-1 -- LossyLink -- UDP over loopback -- ports 1..n of hopsum-switch --backend native
+agent 0..n-1 -- LossyLink -- UDP over loopback -- hopsum-switch --backend native
      '----------------------- TCP side channels -----------------------'
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +24,14 @@ from hopsum.codec import Codec, CollectiveError, ErrorFeedback, job_tables
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.udp_link import UdpLink
-from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, job_membership
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
-from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_switch.management import ManagementClient
-from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
-from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire.membership import JobMembership, format_membership, parse_membership
+from hopsum_topologies.local_cluster import NATIVE_PORT, LocalCluster
 
 from ...support.server import LOCALHOST
 from ..transport.lossy import LossyLink, Mishaps, WrappedLink
 from .laws import Books, Entry
 
 WORKERS = 3
-SERVICE = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 BRISK = Timing(
     retransmit_s=0.01, backoff=1.5, retransmit_max_s=0.1, deadline_s=60.0, retransmit_min_s=0.004
 )  # fmt: skip
@@ -49,31 +41,6 @@ Given = Callable[[int, int], NDArray[np.float32]]
 """The vector of (all-reduce, rank)."""
 Residuals = list[NDArray[np.float32]]
 """By rank, after an all-reduce."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A switch with ports for all ranks; jobs come and go."""
-
-    controller: SwitchController
-    ports: dict[int, tuple[str, int]]
-    """Where each rank sends to."""
-
-
-@contextmanager
-def open_bench() -> Iterator[Bench]:
-    json_path, p4info = compiled_program()
-    with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(json_path, p4info, extra=("--backend", "native")))
-        device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-        ensure_pipeline(device, PipelineConfig.load(json_path, p4info))
-        management = stack.enter_context(ManagementClient(switch.address))
-        ports = {}
-        for rank in range(WORKERS):
-            shown_as = f"{SERVICE.ip}:{HOPSUM_UDP_PORT}"
-            host, _, number = management.bind_udp(rank + 1, f"{LOCALHOST}:0", shown_as).rpartition(":")
-            ports[rank] = host, int(number)
-        yield Bench(SwitchController(device, SERVICE), ports)
 
 
 class Absence(WrappedLink):
@@ -100,7 +67,7 @@ class Setting(NamedTuple):
     timing: Timing = BRISK
     peers: bool = True
     switch_loss: float = 0.0
-    """Each way at the switch's ports, by the program's own simulator. The links are then plain ones."""
+    """Each way at the switch's port, by the program's own simulator. The links are then plain ones."""
     wrap: Callable[[int, DatagramLink], DatagramLink] = lambda rank, link: link
     """Puts another link around a rank's, inside of the lossy one."""
 
@@ -110,7 +77,7 @@ class Team:
     """A job, its agents, and the books of what they sum; all is closed with the stack."""
 
     stack: ExitStack
-    bench: Bench
+    cluster: LocalCluster
     codecs: Sequence[Codec]
     """By rank."""
     elements: int
@@ -121,21 +88,28 @@ class Team:
     """The most results of submissions that any rank was found to keep for its peers."""
 
     def __post_init__(self) -> None:
-        setting = self.setting
-        links = {rank: UdpLink((LOCALHOST, 0), self.bench.ports[rank]) for rank in range(WORKERS)}
+        setting, switch = self.setting, self.cluster.switch
+        links = {rank: UdpLink((LOCALHOST, 0), switch.service) for rank in range(WORKERS)}
         for link in links.values():
             self.stack.callback(link.close)
-        self.job = self._create({rank: link.local for rank, link in links.items()})
-        self.stack.callback(self.bench.controller.delete_job, self.job)
-        self.membership = self._membership()
+        job = self.cluster.create_job(
+            "laws",
+            [[link.local] for link in links.values()],
+            job_tables(self.codecs[0]),
+            slots=setting.slots,
+            quorum=setting.quorum,
+            min_quorum=setting.min_quorum,
+            sides={rank: (LOCALHOST, free_port()) for rank in range(WORKERS)} if setting.peers else False,
+        )
+        self.stack.enter_context(job)
+        self.membership = job.memberships[0]
         self.feedback = [ErrorFeedback(self.elements) for _ in range(WORKERS)]
         self.books = Books(self.codecs[0], self.elements)
         self._order = random.Random(setting.seed)  # so that it is not always the same rank that is the last
         self.stack.callback(self.close)
         if setting.switch_loss:
-            self.stack.callback(self.bench.controller.clear_losses)
-            for port in range(1, WORKERS + 1):
-                self.bench.controller.set_loss(port, setting.switch_loss, setting.switch_loss)
+            self.stack.callback(switch.controller.clear_losses)
+            switch.controller.set_loss(NATIVE_PORT, setting.switch_loss, setting.switch_loss)
         for rank, link in links.items():
             self.absences.append(Absence(link))
             self.agents.append(self._agent(rank, link if setting.switch_loss else self._wrapped(rank)))
@@ -193,25 +167,6 @@ class Team:
         with ThreadPoolExecutor(WORKERS) as pool:
             list(pool.map(Agent.close, self.agents))
 
-    def _create(self, locals_: dict[int, tuple[str, int]]) -> Job:
-        endpoints = tuple(
-            WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", *local) for rank, local in locals_.items()
-        )
-        tables: dict[str, Any] = job_tables(self.codecs[0])
-        spec = JobSpec(
-            "laws",
-            endpoints,
-            self.setting.slots,
-            quorum=self.setting.quorum,
-            min_quorum=self.setting.min_quorum,
-            **tables,
-        )
-        return self.bench.controller.create_job(spec)
-
-    def _membership(self) -> JobMembership:
-        sides = {rank: (LOCALHOST, port) for rank, port in _free_ports().items()} if self.setting.peers else False
-        return parse_membership(format_membership(job_membership(self.job, self.bench.ports, sides)), where="the job")
-
 
 def _outcome(future: Future[AllReduceResult]) -> AllReduceResult | CollectiveError:
     try:
@@ -227,11 +182,6 @@ def _kept(agent: Agent) -> int:
 
 def _worker(agent: Agent) -> Worker:
     return agent._transport.shards[0].worker
-
-
-def _free_ports() -> dict[int, int]:
-    """Return TCP ports that are free now, by rank."""
-    return {rank: free_port() for rank in range(WORKERS)}
 
 
 def own_things() -> tuple[set[str], int]:

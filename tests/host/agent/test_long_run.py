@@ -33,10 +33,11 @@ from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.thc import Thc
 from hopsum.codec.vector_reduction import read_ranges
 from hopsum.protocol.worker import Timing
+from hopsum_topologies.local_cluster import LocalCluster
 
 from ..codec.vectors import dither_error
 from ..transport.lossy import Mishaps
-from .team import WORKERS, Bench, Setting, Team
+from .team import WORKERS, Setting, Team
 
 pytestmark = pytest.mark.system
 ELEMENTS, BLOCK = 1500, 1024
@@ -145,11 +146,11 @@ class LongRun:
         return np.asarray((left_out + root) / (1 - root), np.float64)
 
 
-def make_run(stack: ExitStack, bench: Bench, seed: int, kind: type[Watching] = Watching) -> LongRun:
+def make_run(stack: ExitStack, cluster: LocalCluster, seed: int, kind: type[Watching] = Watching) -> LongRun:
     codecs = [kind(WORKERS) for _ in range(WORKERS)]
     mishaps = Mishaps(drop=LOSS, duplicate=0.02, reorder=0.02)
     setting = Setting(quorum=WORKERS - 1, mishaps=mishaps, seed=seed, timing=TIMING)
-    return LongRun(Team(stack, bench, codecs, ELEMENTS, setting), codecs, seed)
+    return LongRun(Team(stack, cluster, codecs, ELEMENTS, setting), codecs, seed)
 
 
 def _block_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -173,9 +174,9 @@ def unbounded(run: LongRun) -> list[str]:
     return found
 
 
-def test_residuals_stay_bounded(bench: Bench) -> None:
+def test_residuals_stay_bounded(cluster: LocalCluster) -> None:
     with ExitStack() as stack:
-        run = make_run(stack, bench, seed=3)
+        run = make_run(stack, cluster, seed=3)
         run.run(ALLREDUCES)
         assert run.team.books.violations == []
         assert run.team.books.allreduces == ALLREDUCES
@@ -194,9 +195,9 @@ class Forgetful(Watching):
         super().subtract_contribution(x, payloads, shared, context, some)
 
 
-def test_growth_is_seen(bench: Bench) -> None:
+def test_growth_is_seen(cluster: LocalCluster) -> None:
     with ExitStack() as stack:
-        run = make_run(stack, bench, seed=3, kind=Forgetful)
+        run = make_run(stack, cluster, seed=3, kind=Forgetful)
         run.run(60)
         found = unbounded(run)
         assert any("theory allows" in each for each in found)

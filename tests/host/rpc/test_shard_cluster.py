@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,12 @@ from hopsum.codec import ErrorFeedback
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.job.job_command import main as job_command
 from hopsum_cli.top.top_command import main as top
-from hopsum_controlplane import SwitchEndpoint
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, PortRule, SwitchConfig
-from hopsum_controlplane.devices.device import PipelineConfig
-from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_switch.management import ManagementClient
-from hopsum_topologies import NativeSwitch
-from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_topologies import LocalCluster
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import format_membership
 
 from ...support.processes import await_that
-from ...support.restartable_controller import LEASE_S, RestartableController, close_all
+from ...support.restartable_controller import RestartableController, close_all, controller_of
 
 pytestmark = pytest.mark.system
 SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
@@ -38,23 +30,8 @@ SLOTS, ELEMENTS, WAIT_S = 16, 20_000, 60
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[RestartableController]:
-    program = compiled_program()
-    switches, devices = [], {}
-    with ExitStack() as stack:
-        for number in (1, 2):
-            endpoint = SwitchEndpoint(f"02:00:00:00:00:f{number}", f"10.0.0.{number}")
-            switch = stack.enter_context(NativeSwitch(*program))
-            device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-            device.set_pipeline_config(PipelineConfig.load(*program))
-            management = stack.enter_context(ManagementClient(switch.address))
-            bound = management.bind_udp(1, "127.0.0.1:0", f"{endpoint.ip}:{HOPSUM_UDP_PORT}")
-            rules = (PortRule(1, IPv4Network("127.0.0.0/8")),)
-            service = "127.0.0.1", int(bound.rpartition(":")[2])
-            name, address = f"s{number}", f"127.0.0.1:{number}"
-            switches.append(SwitchConfig(name, "native", address, 0, endpoint, rules, service_address=service))
-            devices[name] = device
-        times = {"lease_s": LEASE_S, "heartbeat_s": 0.2, "reconcile_interval_s": 0.2}
-        yield RestartableController(ClusterConfig(tuple(switches), tmp_path / "state.sqlite", **times), devices)
+    with LocalCluster(2, switches=2) as cluster:
+        yield controller_of(cluster, tmp_path, reconcile_interval_s=0.2)
 
 
 def create(

@@ -22,11 +22,7 @@ import hopsum
 from hopsum.connection.url import UrlError
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.scapy_link import PacketView, ScapyLink, split_segments
-from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
-from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_topologies import Namespace, NativeSwitch
+from hopsum_topologies import LocalCluster, Namespace, topology
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
 from hopsum_wire.membership import MembershipError
@@ -200,27 +196,14 @@ def test_a_switch_behind_a_router(namespaces: None, stack: ExitStack) -> None:
     assert (data, everything(link, 1)) == (b"over the hill", [b"and back"])
 
 
-def test_an_all_reduce_through_the_switch(namespaces: None, stack: ExitStack, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("namespaces")
+def test_an_all_reduce_through_the_switch(stack: ExitStack, tmp_path: Path) -> None:
     """Two workers, each with its own interface."""
-    middle = stack.enter_context(Namespace())
-    hosts = [stack.enter_context(Namespace()) for _ in range(2)]
-    macs = [f"02:00:00:00:01:0{rank}" for rank in range(2)]
-    for rank, host in enumerate(hosts):
-        host.add_veth("eth0", f"s{rank + 1}", middle, mtu_bytes=1500)
-        host.ip("link", "set", "dev", "eth0", "address", macs[rank])
-        host.ip("addr", "add", f"10.0.0.{rank + 1}/24", "dev", "eth0")
-    json, p4info = compiled_program()
-    switch = stack.enter_context(
-        NativeSwitch(
-            json, p4info, interfaces={1: "s1", 2: "s2"}, namespace=middle, grpc="unix", extra=("--backend=interpreter",)
-        )
-    )
-    path = tmp_path / "job.json"
-    workers = tuple(WorkerEndpoint(rank, rank + 1, mac, f"10.0.0.{rank + 1}", 6000) for rank, mac in enumerate(macs))
-    with NativeDevice(switch.address, switch.device_id) as device:
-        ensure_pipeline(device, PipelineConfig.load(json, p4info))
-        controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
-        write_membership(controller.create_job(JobSpec("raw", workers, 16)), path)
+    cluster = stack.enter_context(LocalCluster(network=topology("star", 2)))
+    assert cluster.network is not None
+    hosts = list(cluster.network.hosts.values())
+    job = cluster.create_job("raw", [[(seat.ip, 6000)] for seat in cluster.seats], {}, slots=16)
+    path = job.write(tmp_path / "job.json")
 
     def work(rank: int) -> np.ndarray:
         with hosts[rank].inside():
