@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum_base.spare_arrays import spare_array
 from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_DTYPE, Drop, Kind
 from hopsum_wire.errors import WireError
 from hopsum_wire.header import Header
 from hopsum_wire.payload import up_bytes
+
+Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
+"""Returns a contiguous array of a shape, with any content."""
+
+
+def new_bytes(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return a new array of a shape, with any content."""
+    return np.empty(shape, np.uint8)
 
 
 @lru_cache(64)
@@ -28,6 +36,7 @@ def stamp_datagrams(
     rounds: ArrayLike,
     counts: ArrayLike,
     payloads: NDArray[np.uint8],
+    allocate: Allocate = new_bytes,
 ) -> NDArray[np.uint8]:
     """Return one datagram a row.
 
@@ -35,6 +44,7 @@ def stamp_datagrams(
         template: see `update_template`. Its `slot`, `round` and `count` do not matter.
         slots: [n], 0..2^16-1.  rounds: [n], 1..2^32-1.  counts: [n] or a scalar, elements in use.
         payloads: uint8[m, template.length], of the first m datagrams. The other payloads have any content.
+        allocate: makes the array.
 
     Returns:
         uint8[n, 32 + template.length], new and contiguous: `memoryview(row)` is what a socket sends.
@@ -46,7 +56,7 @@ def stamp_datagrams(
         found = f"{payloads.dtype}{list(payloads.shape)}"
         raise WireError(Drop.BAD_LENGTH, f"payloads must be uint8[n, {template.length}], not {found}")
     # Header and payload lie side by side in one row, so that a row is a datagram and needs no copy for the socket.
-    rows = spare_array((np.size(slots), HOPSUM_BYTES + template.length))
+    rows = allocate((np.size(slots), HOPSUM_BYTES + template.length))
     # One packed header in all rows; then the three fields that differ are written as columns.
     rows[:, :HOPSUM_BYTES] = _packed(template)
     rows[: len(payloads), HOPSUM_BYTES:] = payloads

@@ -280,7 +280,7 @@ class ShardWatch:
         self._waiting.over()
 
     def _say_absence(self) -> None:
-        absence = self._shard.worker.absence
+        absence = self._shard.worker.absences.refused
         if self._absent and not absence.answers:
             self._absent = False
             _log.warning("%s: %s is there again", self._who, self._switch)

@@ -68,6 +68,10 @@ class RepairPolicy:
             )
 
 
+_NOBODY: Final = RepairPolicy(ask_after=1 << 62, unproved_max=1 << 62, unproved_least=1 << 62)
+"""The policy of a worker without peers: nobody is asked, and nothing is held back for anybody."""
+
+
 @dataclass(slots=True)
 class _Asked:
     """A position that peers were asked for."""
@@ -82,20 +86,22 @@ class _Asked:
 
 
 class PeerRepair:
-    """The peer side of one worker."""
+    """The peer side of one worker. Without a policy there are no peers."""
 
     def __init__(
-        self, membership: Membership, stream: Stream, policy: RepairPolicy, statistics: WorkerStatistics
+        self, membership: Membership, stream: Stream, policy: RepairPolicy | None, statistics: WorkerStatistics
     ) -> None:
-        self._stream, self.policy, self._statistics = stream, policy, statistics
-        self.store = ResultStore(membership)
+        self._stream, self.policy, self._statistics = stream, policy or _NOBODY, statistics
+        self.has_peers: Final = policy is not None
+        self.store = ResultStore()
         self.enter(membership, DecidedRanges(()), 0.0)
 
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
         self._own, self._decided = membership, decided
         gone = {membership.rank, *membership.absent}
-        self.peers = [rank for rank in range(membership.workers) if rank not in gone]
+        everybody = range(membership.workers if self.has_peers else 0)
+        self.peers = [rank for rank in everybody if rank not in gone]
         """The ranks of all other workers."""
         self.outgoing: list[tuple[int, PeerMessage]] = []
         """Messages to be sent, as (rank, message)."""
@@ -116,7 +122,7 @@ class PeerRepair:
         self._untold = self._untold_bytes = 0
         """All-reduces, and bytes of their results, since DONE was last told at once."""
         self._query_at = self._excused_at = 0.0
-        self.store.enter(membership, now)
+        self.store.enter(membership, self.peers, now)
 
     @property
     def everybody_left(self) -> bool:

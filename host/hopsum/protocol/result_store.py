@@ -47,25 +47,24 @@ class _Kept(NamedTuple):
 class ResultStore:
     """The results that one worker keeps for its peers."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self) -> None:
         self._kept: list[_Kept] = []
         self.kept_bytes = 0
         """The bytes of all results in the store."""
-        self.enter(membership, 0.0)
 
     def __len__(self) -> int:
         """The number of all-reduces in the store."""
         return len(self._kept)
 
-    def enter(self, membership: Membership, now: float) -> None:
-        """Begin a generation, in which no rank has proved anything yet, nor is late."""
+    def enter(self, membership: Membership, peers: Sequence[int], now: float) -> None:
+        """Begin a generation with these peers, of whom none has proved anything yet, nor is late."""
         self.held_to = 0
         """The position before which this worker itself is known to hold everything."""
         self._done = [0] * membership.workers
         """Per rank, the position before which it said in this generation that it holds everything."""
         self._done[membership.rank] = EVERYTHING
         # M2: a rank without a worker takes the state of another worker before it takes part again.
-        self._out = [rank in membership.absent for rank in range(membership.workers)]
+        self._out = [rank != membership.rank and rank not in peers for rank in range(membership.workers)]
         """Per rank, whether it was given up on, and not heard of since."""
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
 

@@ -25,20 +25,20 @@ from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_store import StoredResult
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.stream import DecidedRanges, Stream
-from hopsum.protocol.worker_state import AllReduce, AllReduceEvent, IgnoredPackets, WorkerStatistics
-from hopsum_wire import Drop, Header
+from hopsum.protocol.worker_state import AllReduce, AllReduceEvent, IgnoredPackets, Membership, WorkerStatistics
+from hopsum_wire import Drop, Header, Kind, WireError, down_bytes
 
 
 class StreamState:
     """The only writer of results into all-reduces, and the only place that opens positions for sending.
 
     Args:
-        repair: is told of all-reduces that are delivered, and says which may begin. None: there are no peers.
+        repair: is told of all-reduces that are delivered, and says which may begin.
         statistics: is counted in, with `ignored`.
     """
 
     def __init__(
-        self, stream: Stream, repair: PeerRepair | None, statistics: WorkerStatistics, ignored: IgnoredPackets
+        self, stream: Stream, repair: PeerRepair, statistics: WorkerStatistics, ignored: IgnoredPackets
     ) -> None:
         self.stream, self.repair = stream, repair
         self._statistics, self._ignored_packets = statistics, ignored
@@ -54,14 +54,15 @@ class StreamState:
         """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
         self.open_position: NDArray[np.int64]
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
+        self._own: Membership
         self._queue: RetransmitQueue
 
-    def enter(self, decided: DecidedRanges, queue: RetransmitQueue) -> None:
+    def enter(self, own: Membership, decided: DecidedRanges, queue: RetransmitQueue) -> None:
         """Begin a generation: open all-reduces in progress anew, and forget what came early in the one before."""
         self.early.clear()
         first, slots = self.delivered_to, self.stream.slots
         self.decided = decided if decided.end > first else None
-        self._queue, self.open_end = queue, first
+        self._own, self._queue, self.open_end = own, queue, first
         # The first position at or behind `first` that is congruent to the slot.
         self.open_position = first + (np.arange(slots, dtype=np.int64) - first) % slots
 
@@ -98,6 +99,34 @@ class StreamState:
         return None if early is None else StoredResult(early[0].op, early[0].contributors, early[1])
 
     # ---- results ------------------------------------------------------------------------------------
+
+    def position_of(self, header: Header, values: bytes | memoryview) -> int:
+        """Return the stream position that a reply to this worker names.
+
+        Raises:
+            WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
+        """
+        own = self._own
+        if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
+            raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
+        # A RESULT of another generation has the same slots and rounds, and other contributors.
+        if header.generation != own.generation:
+            raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
+        if header.worker != own.rank:
+            raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
+        if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
+            raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
+        # A STATE of an empty slot has no contributors. A RESULT without any would be no sum.
+        least = 0 if header.kind == Kind.STATE else 1
+        # A bit beyond the workers would name a rank that does not exist.
+        if not least <= header.contributors < 1 << own.workers:
+            raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
+        if header.slot >= own.slots:
+            raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
+        try:
+            return self.stream.position(header.slot, header.round)
+        except ValueError as outside:
+            raise WireError(Drop.BAD_ROUND, str(outside)) from outside
 
     def accept(
         self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
@@ -139,7 +168,7 @@ class StreamState:
                 continue
             self.active.remove(reduce)
             self.events.append(reduce.done())
-            if self.repair is not None:
+            if self.repair.peers:
                 self.repair.on_delivered(reduce, self.delivered_to, now)
                 self.release()
 
@@ -152,8 +181,7 @@ class StreamState:
         self._statistics.results += 1
         self._statistics.repaired += from_peer
         self._queue.settle(position, None if from_peer else now)
-        if self.repair is not None:
-            self.repair.settle(position, now)
+        self.repair.settle(position, now)
         self._open_slot(header.slot)
         if not reduce.missing:
             self.deliver(now)
@@ -181,8 +209,6 @@ class StreamState:
 
     def may_open(self) -> list[bool]:
         """Say of each all-reduce in progress whether R2 lets it begin, or has let it."""
-        if self.repair is None:
-            return [True] * len(self.active)
         found, size = [], 0
         for before, reduce in enumerate(self.active):
             begun = reduce.first < self.open_end

@@ -14,6 +14,7 @@ Rules (docs/protocol.md)                  Where
     W2, S8 when a position is sent        retransmit_queue.py
     W4, W6, R  peers ask and are served   repair.py, result_store.py
     P      PROBE before a deadline        deadline_prober.py
+    A      a switch that is not there     absence.py
     E2-E4  another generation             generation_change.py
 
 Positions                                                   Worker
@@ -52,6 +53,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceError, GenerationEndedError, name_ranks
+from hopsum.protocol.absence import Absence, Absences
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
     address_gone,
@@ -85,8 +87,8 @@ from hopsum.protocol.worker_state import (
     WorkerStatistics,
     places_for,
 )
-from hopsum_wire import Drop, Header, Kind, WireError, down_bytes, split_datagram
-from hopsum_wire.datagrams import stamp_datagrams, update_template
+from hopsum_wire import Drop, Header, Kind, WireError, split_datagram
+from hopsum_wire.datagrams import Allocate, new_bytes, stamp_datagrams, update_template
 from hopsum_wire.generations import Resume, Sealed
 
 __all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
@@ -98,6 +100,7 @@ class Worker:
     Args:
         repair: when to ask peers, and the results to keep for them. None: there are no peers to ask.
         resume: the state of the job's stream, for a worker made in a later generation. A newcomer begins at `start`.
+        allocate: makes the arrays of datagrams, and of results without a place.
 
     Raises:
         ValueError: `resume` does not fit the slots.
@@ -110,53 +113,45 @@ class Worker:
         *,
         repair: RepairPolicy | None = None,
         resume: Resume | None = None,
+        allocate: Allocate = new_bytes,
     ) -> None:
         self.membership = membership
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
-        self.runs = True
-        """The worker sends, accepts and delivers: its generation is neither sealed nor over."""
         self.stream = Stream(membership.slots, 0 if resume is None else resume.base)
         if resume is not None and resume.start is not None:
             self.stream.end = resume.start
-        self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
-        """The repair from peers, if the worker has peers. The caller sends its LEAVE."""
+        self.repair = PeerRepair(membership, self.stream, repair, self.statistics)
+        """The repair from peers. The caller sends its LEAVE."""
+        self._allocate = allocate
         self._ignored_packets = IgnoredPackets()
         self.state: Final = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
         """The all-reduces and results of the stream, and the positions that may be sent."""
-        self.in_progress: Final = self.state.active
-        """All-reduces in progress, in the order of the stream."""
-        self.events: Final = self.state.events
-        """The ends of all-reduces that `next_event` takes."""
         self.join_point = JoinPoint(self.state, resume)
-        # A1: three timeouts without an answer are no gap yet, since each retransmission provokes one.
-        self.absence = Absence(self.timing, max(GAP_LEAST_S, 3 * self.timing.retransmit_max_s))
-        """The switch's absence, as the network tells it."""
-        self._long_lost = Absence(self.timing, STATE_GAP_S)
-        self._address_lost = Absence(self.timing, STATE_GAP_S)
-        self._heard = False
-        """A datagram of the switch has come, in whatever generation."""
-        self._lost_position = -1
-        self._failure: AllReduceError | None = None
-        self._sealed: Sealed | None = None
+        self.absences = Absences(self.timing)
+        """The switch's absences, as this worker sees them."""
+        self._ended: Sealed | AllReduceError | None = None
+        """None in RUN, the report in SEALED, and the error in OVER."""
         self._handles = 0
         self._enter(DecidedRanges(() if resume is None else resume.decided), 0.0)
 
     def _enter(self, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: nothing is sent or asked yet, no round trip is measured."""
-        own, repair = self.membership, self.repair
+        own = self.membership
         # Packets of the generation before explain nothing about a wait in this one.
         self._ignored_packets.seen.clear()
-        self.absence.end()
-        self._long_lost.end()
-        self._address_lost.end()
+        self.absences.begin()
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
-        self.state.enter(decided, self.queue)
-        if repair is not None:
-            repair.enter(own, decided, now)
-            # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
-            repair.announce(self.state.delivered_to)
+        self.state.enter(own, decided, self.queue)
+        self.repair.enter(own, decided, now)
+        # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
+        self.repair.announce(self.state.delivered_to)
+
+    @property
+    def runs(self) -> bool:
+        """Say whether the worker sends, accepts and delivers: its generation is neither sealed nor over."""
+        return self._ended is None
 
     # ---- generations -------------------------------------------------------------------------------------
 
@@ -169,13 +164,13 @@ class Worker:
             GenerationEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what
             others have.
         """
-        self._require_going()
-        if self._sealed is None:
-            self.runs = False
+        own = self.membership
+        if isinstance(self._ended, AllReduceError):
+            raise GenerationEndedError(f"generation {own.generation} is over: {self._ended}") from self._ended
+        if self._ended is None:
             # E2: results kept for peers count as held, since this worker can still hand them out.
-            kept = [] if self.repair is None else self.repair.store.runs
-            self._sealed = sealed_report(self.membership.generation, self.state, kept)
-        return self._sealed
+            self._ended = sealed_report(own.generation, self.state, self.repair.store.runs)
+        return self._ended
 
     def resume(
         self,
@@ -193,12 +188,12 @@ class Worker:
             ValueError: it is not sealed, has no peers, or `resume` or the generation does not fit it. Nothing was
             changed.
         """
-        if self._sealed is None or self.repair is None or generation == self.membership.generation:
+        if not isinstance(self._ended, Sealed) or not self.repair.has_peers or generation == self.membership.generation:
             raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
         membership = replace(self.membership, generation=generation, rack=rack, absent=absent)
         # Everything is checked before anything changes: a refusal leaves the worker sealed.
         decided = require_fitting(resume, self.join_point, self.state)
-        self.membership, self._sealed, self.runs = membership, None, True
+        self.membership, self._ended = membership, None
         # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
         self.join_point.take(resume)
@@ -219,7 +214,7 @@ class Worker:
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
         self.join_point.go_on(start_generation, start)
-        if self.runs and self.join_point.skip() and self.repair is not None:
+        if self._ended is None and self.join_point.skip():
             self.repair.announce(self.state.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
@@ -252,8 +247,8 @@ class Worker:
                 With all of these nothing was submitted.
         """
         own, stream, chunks = self.membership, self.stream, len(payloads)
-        if not self.runs:
-            self._require_going()
+        if self._ended is not None:
+            self.seal()  # raises where the worker is OVER
             raise GenerationEndedError(f"generation {own.generation} is sealed: submit it when the job has resumed")
         if not self.join_point.gone_on:
             self.join_point.require_gone_on()
@@ -265,7 +260,12 @@ class Worker:
         ready = chunks if ready is None else ready
         # W2: the bytes of an UPDATE are frozen here. A retransmission sends the same bytes.
         datagrams = stamp_datagrams(
-            template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads[:ready]
+            template,
+            slots=slots,
+            rounds=rounds,
+            counts=0 if counts is None else counts,
+            payloads=payloads[:ready],
+            allocate=self._allocate,
         )
         first, stream.end = stream.end, stream.end + chunks
         if not self.state.active:
@@ -277,11 +277,10 @@ class Worker:
             stream.end = min(stream.end, self.join_point.start)
             self.join_point.void(self._handles)
             return self._handles
-        places = places or places_for(op, chunks)
+        places = places or places_for(op, chunks, self._allocate)
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s, ready, places)
         self.state.on_submitted(reduce, now)
-        if self.state.decided is not None:
-            self._want(reduce, now)
+        self._want(reduce, now)
         return reduce.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
@@ -293,13 +292,12 @@ class Worker:
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
-        if not self.runs:
+        if self._ended is not None:
             return
-        self.absence.end()
-        self._heard = True
+        self.absences.hear()
         try:
             header, values = split_datagram(data)
-            position = self._own_position(header, values)
+            position = self.state.position_of(header, values)
         except WireError as refused:
             self.statistics.ignored[refused.reason] += 1
             self._ignored_packets.note(f"a datagram refused as {refused.reason.name} ({refused})")
@@ -330,22 +328,22 @@ class Worker:
         PROGRESS_QUERY
         """
         repair = self.repair
-        reason = "no peers" if repair is None else peer_fault(message, self.membership)
-        if repair is None or reason:
+        reason = peer_fault(message, self.membership) if repair.has_peers else "no peers"
+        if reason:
             self.statistics.peers_ignored[reason] += 1
             return
         if message.kind is PeerKind.FETCH:
             repair.answer(message, self.state.in_progress(self.stream.position(message.slot, message.round)))
-        elif message.kind is PeerKind.FOUND and self.runs:
+        elif message.kind is PeerKind.FOUND and self._ended is None:
             self._on_found(message, now)
-        elif message.kind is PeerKind.GONE and self.runs:
+        elif message.kind is PeerKind.GONE and self._ended is None:
             position = self.stream.position(message.slot, message.round)
             if repair.note_gone(position, message.sender, now):
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
                 return
         else:
             repair.take(message)
-        if self.runs:
+        if self._ended is None:
             self.state.release()
             # P4: a sum may wait for just this worker. The switch says so.
             if message.kind is PeerKind.LEAVE:
@@ -354,10 +352,9 @@ class Worker:
     def note_unreachable(self, now: float) -> None:
         """Take 'port unreachable' from the network: no socket at the switch's address: a loss, unless it lasts (A2)."""
         self._ignored_packets.note("'port unreachable'")
-        self.absence.note(now)
-        # A2, and only while something is in progress: an idle worker does not need its switch.
-        if self.runs and self.state.active and self.absence.is_over_limit:
-            self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
+        refused = self.absences.refused
+        if self._is_lost(refused, now):
+            self._fail(switch_gone(self.membership, refused.answers, refused.lasted_s))
 
     def note_failed_send(self, errno_name: str) -> None:
         """Take the word of this host that it did not send, by the errno's name: a loss."""
@@ -366,44 +363,45 @@ class Worker:
     def note_address_gone(self, ip: str, now: float) -> None:
         """Take the word of this host that the socket's address is no longer one of its own: a loss, unless it lasts."""
         self._ignored_packets.note(f"looks that did not find {ip}, this rank's address, on this host")
-        self._address_lost.note(now)
-        if self.runs and self.state.active and self._address_lost.is_over_limit:
-            self._fail(address_gone(self.membership, ip, self._address_lost.lasted_s))
+        address = self.absences.address
+        if self._is_lost(address, now):
+            self._fail(address_gone(self.membership, ip, address.lasted_s))
+
+    def _is_lost(self, absence: Absence, now: float) -> bool:
+        """Count a bad answer. Say whether the worker is to give up (A2, A5)."""
+        # Only while something is in progress: an idle worker does not need its switch.
+        return absence.note(now) and self._ended is None and bool(self.state.active)
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
-        if not self.runs:
+        if self._ended is not None:
             return
-        for reduce in self.in_progress:
+        active = self.state.active
+        for reduce in active:
             # Its payloads follow from the sums of all-reduces before it, which have the time that they have.
             if not reduce.ready:
                 reduce.deadline_at = now + self.timing.deadline_s
         # The oldest all-reduce has the first deadline, and explains the wait best. All others fail with it.
-        if self.in_progress and self.in_progress[0].deadline_at <= now:
-            self._fail(self._late_error(self.in_progress[0], now))
-            return
-        if self.in_progress and self._is_unknown(self.in_progress[0], now):
-            waited_s = now - self.in_progress[0].submitted_at
-            self._fail(never_answered(self.membership, self.statistics.probes, waited_s))
+        if active and (error := self._error_of_wait(active[0], now)) is not None:
+            self._fail(error)
             return
         late = self.queue.handle_timer(now)
-        if self.repair is not None:
+        if self.repair.peers:
             # W6: what stays without an answer is asked of peers as well as sent again.
             sent = {position: self.queue.sent(position) for position in late}
             self.repair.handle_timer(sent, self.state.held_back(), now)
             self.state.release()
-        self._prober.handle_timer(self.state.active, now)
+        self._prober.handle_timer(active, now)
 
     def postpone_deadlines(self, now: float) -> None:
         """Give the all-reduces in progress all of their time again: a newcomer that they wait for is on its way."""
-        for reduce in self.in_progress:
+        for reduce in self.state.active:
             reduce.deadline_at = now + self.timing.deadline_s
-        if self.repair is not None:
-            self.repair.excuse(now)
+        self.repair.excuse(now)
 
     def probe(self) -> None:
         """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
-        if self.runs:
+        if self._ended is None:
             self._prober.ask()
 
     def missing_text(self) -> str:
@@ -421,7 +419,7 @@ class Worker:
 
     def left_s(self, now: float) -> float:
         """Return the seconds to the deadline of the oldest all-reduce in progress, or 0 without one."""
-        return max(0.0, self.in_progress[0].deadline_at - now) if self.in_progress else 0.0
+        return max(0.0, self.state.active[0].deadline_at - now) if self.state.active else 0.0
 
     # ---- outputs ------------------------------------------------------------------------------------
 
@@ -431,7 +429,7 @@ class Worker:
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row. They stay valid and unchanged.
         """
-        if not self.runs:
+        if self._ended is not None:
             return []
         probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.outgoing]
         self._prober.outgoing.clear()
@@ -446,14 +444,12 @@ class Worker:
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
         """Take the messages to peers that are due now, as (rank, message)."""
-        if self.repair is None:
-            return []
         outgoing, self.repair.outgoing = self.repair.outgoing, []
         return outgoing
 
     def done_for_peers(self) -> PeerMessage | None:
         """Take the DONE that all peers should have soon, if there is one. The next one takes its place (R2)."""
-        return None if self.repair is None else self.repair.take_done()
+        return self.repair.take_done()
 
     @property
     def is_idle(self) -> bool:
@@ -463,22 +459,20 @@ class Worker:
     @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
-        if not self.runs or self.repair is None:
-            return False
-        return bool(self.repair.asked) or self.state.held_back() is not None
+        return self._ended is None and (bool(self.repair.asked) or self.state.held_back() is not None)
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
-        active = self.in_progress
-        if not self.runs or not active:
+        active = self.state.active
+        if self._ended is not None or not active:
             return None
-        peers_at = inf if self.repair is None else self.repair.timer(self.state.held_back())
+        peers_at = self.repair.timer(self.state.held_back()) if self.repair.peers else inf
         # The oldest all-reduce has the first deadline.
         return min(active[0].deadline_at, self._prober.timer(active), self.queue.timer(), peers_at)
 
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
-        return self.events.popleft() if self.events else None
+        return self.state.events.popleft() if self.state.events else None
 
     # ---- a compiled loop in the worker's place ---------------------------------------------------------
 
@@ -489,41 +483,13 @@ class Worker:
         A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It
         leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `state.deliver`.
         """
-        state, repair = self.state, self.repair
+        state = self.state
         # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
-        if not self.runs or state.decided is not None or state.early:
+        if self._ended is not None or state.decided is not None or state.early:
             return False
-        return not (self.queue.again or self._prober.outgoing or (repair is not None and repair.asked))
+        return not (self.queue.again or self._prober.outgoing or self.repair.asked)
 
     # ---- rules --------------------------------------------------------------------------------------
-
-    def _own_position(self, header: Header, values: bytes | memoryview) -> int:
-        """Return the stream position that a reply to this worker names.
-
-        Raises:
-            WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
-        """
-        own = self.membership
-        if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
-            raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
-        # A RESULT of another generation has the same slots and rounds, and other contributors.
-        if header.generation != own.generation:
-            raise WireError(Drop.UNKNOWN_GENERATION, f"{Kind(header.kind).name} of generation {header.generation}")
-        if header.worker != own.rank:
-            raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
-        if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
-            raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
-        # A STATE of an empty slot has no contributors. A RESULT without any would be no sum.
-        least = 0 if header.kind == Kind.STATE else 1
-        # A bit beyond the workers would name a rank that does not exist.
-        if not least <= header.contributors < 1 << own.workers:
-            raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
-        if header.slot >= own.slots:
-            raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
-        try:
-            return self.stream.position(header.slot, header.round)
-        except ValueError as outside:
-            raise WireError(Drop.BAD_ROUND, str(outside)) from outside
 
     def _on_found(self, found: PeerMessage, now: float) -> None:
         """Accept what a peer sends as if the switch had sent it (W3)."""
@@ -532,7 +498,7 @@ class Worker:
             round=found.round, contributors=found.value, length=len(found.payload),
         )  # fmt: skip
         try:
-            position = self._own_position(header, found.payload)
+            position = self.state.position_of(header, found.payload)
         except WireError as refused:
             self.statistics.peers_ignored[refused.reason.name.lower()] += 1
             return
@@ -545,7 +511,7 @@ class Worker:
             self.statistics.stale_ignored += 1
         elif self._is_of_a_double(header, position):
             self._fail(double(self.membership, header))
-        elif self.repair is not None:
+        elif self.repair.has_peers:
             lacking = self.state.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
@@ -555,13 +521,13 @@ class Worker:
         """Say whether the switch has a later round of a slot from this rank, which has sent none (W1)."""
         # W1: a round is sent only when all earlier ones of its slot are held. So no delay explains it.
         named = header.contributors >> self.membership.rank & 1
-        lacks = self.queue.sent(position) and not self.state.is_held(position, self.state.find(position))
-        return bool(named and header.held > header.round and lacks)
+        # A position that was sent, and is open still, has no result here.
+        return bool(named and header.held > header.round and self.queue.sent(position))
 
     def _require_company(self) -> None:
         """Fail if the oldest open sum waits for workers that have left without it (P4)."""
         oldest = self.queue.oldest
-        if self.repair is None or oldest is None or not self.state.active:
+        if oldest is None:
             return
         left = tuple(rank for rank in self._prober.awaited_ranks() if self.repair.has_left_before(rank, oldest))
         if left:
@@ -569,36 +535,35 @@ class Worker:
 
     def _require_long_ones(self, now: float) -> None:
         """Fail if the switch has answered for too long, while an UPDATE or RESULT is lost (A3)."""
-        oldest = self.queue.oldest
-        if oldest is None or not self.in_progress:
-            self._long_lost.end()
+        oldest, kind, lost = self.queue.oldest, self._prober.lost_kind(), self.absences.long_ones
+        if oldest is None or kind is None:
+            lost.end()
             return
-        reduce, kind = self.in_progress[0], self._prober.lost_kind()
-        if kind is None or oldest != self._lost_position:
-            self._long_lost.end()
-            self._lost_position = oldest
-        if kind is None:
+        if not lost.note(now, oldest):
             return
-        self._long_lost.note(now)
-        if self._long_lost.is_over_limit and self._prober.other_op(reduce.op):
+        # What is open belongs to the oldest all-reduce in progress, or to a later one.
+        reduce = self.state.active[0]
+        if self._prober.other_op(reduce.op):
             # Neither side takes the other's operation: that is the cause, and no datagram's length.
             self._fail(self._late_error(reduce, now))
-        elif self._long_lost.is_over_limit:
+        else:
             place, sent = self.stream.place(oldest), self.queue.sent(oldest)
-            self._fail(long_ones_lost(self.membership, place, kind, sent, self._long_lost.lasted_s))
+            self._fail(long_ones_lost(self.membership, place, kind, sent, lost.lasted_s))
 
-    def _is_unknown(self, reduce: AllReduce, now: float) -> bool:
-        """Say whether the switch has never answered this worker, for `unreachable_s` and several PROBEs (A4)."""
-        # The compiled loop counts its RESULTs, and does not come by `receive_datagram`.
-        if self._heard or self.statistics.results or self.statistics.probes < PROBES_UNKNOWN or not reduce.ready:
-            return False
-        limit_s = self.timing.unreachable_s
-        return limit_s is not None and now - reduce.submitted_at >= limit_s
+    def _error_of_wait(self, oldest: AllReduce, now: float) -> AllReduceError | None:
+        """Return the error by which the wait for the oldest all-reduce ends now, or None."""
+        if oldest.deadline_at <= now:
+            return self._late_error(oldest, now)
+        waited_s, probes = now - oldest.submitted_at, self.statistics.probes
+        # One that is not filled yet waits for a sum, and not for the switch.
+        if oldest.ready and self.absences.is_unknown(waited_s, probes):
+            return never_answered(self.membership, probes, waited_s)
+        return None
 
     @property
     def _behind(self) -> tuple[list[int], list[int]]:
         """The decided positions that lack here, and the ranks that did not say to hold an earlier all-reduce."""
-        return ([], []) if self.repair is None else (self.repair.lacking, self.repair.store.unproved())
+        return self.repair.lacking, self.repair.store.unproved()
 
     def _late_error(self, reduce: AllReduce, now: float) -> AllReduceError:
         """Return the error of an all-reduce past its deadline."""
@@ -612,75 +577,16 @@ class Worker:
             return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
         return held_back(own, waited_s, behind)
 
-    def _require_going(self) -> None:
-        if self._failure is not None:
-            raise GenerationEndedError(
-                f"generation {self.membership.generation} is over: {self._failure}"
-            ) from self._failure
-
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an all-reduce fetched."""
-        if self.repair is not None and self.state.decided is not None:
+        if self.state.decided is not None:
             self.repair.want(lacking(reduce, self.state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
-        self.runs = False
         # From now on the worker is OVER: all ranks of the generation must begin a new one.
-        self._failure = error
-        self.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)
+        self._ended = error
+        self.state.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)
         self.queue.clear()
         for pending in (self.state.active, self.state.early, self._prober.outgoing):
             pending.clear()
-
-
-# A switch that is not there: its host says so, again and again, and nothing else comes from it.
-#
-# Rules
-#     A1  An answer 'port unreachable' is a loss, as any datagram may be lost. A series of them is an absence: no two
-#         lie further apart than `gap_s`, and no datagram of the switch came since the first.
-#     A2  An absence that has lasted `unreachable_s`, from its first answer to its latest, ends the generation for this
-#         worker.
-#         So a single answer ends nothing, however long ago it was.
-#     A3  A series of STATEs about its oldest position that lack this worker's UPDATE, or have the sum, is one too, and
-#         ends the generation for it: no two lie further apart than `STATE_GAP_S`. PROBEs and STATEs are short and
-#         arrive. UPDATEs and RESULTs are long.
-#     A4  A switch answers each PROBE of a worker that it knows. No datagram at all from it for `unreachable_s`, since
-#         the worker was made and after several PROBEs, ends the generation for this worker.
-#     A5  An address that has not been one of this host's for `unreachable_s` ends it too.
-
-
-GAP_LEAST_S = 5.0
-# A worker that waits asks every five seconds: two PROBEs may be lost.
-STATE_GAP_S = 16.0
-PROBES_UNKNOWN = 4
-
-
-class Absence:
-    """Bad answers of the network or of the switch of one worker: since when, and how many."""
-
-    def __init__(self, timing: Timing, gap_s: float) -> None:
-        self._limit_s, self._gap_s = timing.unreachable_s, gap_s
-        self._first = self._last = 0.0
-        self.answers = 0
-        """The answers since the absence began, 0 without an absence."""
-
-    @property
-    def lasted_s(self) -> float:
-        """Return the seconds from the first answer to the latest."""
-        return self._last - self._first if self.answers else 0.0
-
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether the switch has been unreachable for longer than the limit `unreachable_s` (A2)."""
-        return self._limit_s is not None and self.answers > 1 and self.lasted_s >= self._limit_s
-
-    def note(self, now: float) -> None:
-        """Count one more bad answer about this worker's switch."""
-        if not self.answers or now - self._last > self._gap_s:
-            self.answers, self._first = 0, now
-        self.answers, self._last = self.answers + 1, now
-
-    def end(self) -> None:
-        """Take a datagram of the switch, or another generation: it begins anew."""
-        self.answers = 0

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import HOPSUM_BYTES, MAX_WORKERS, Drop, down_bytes
+from hopsum_wire.datagrams import Allocate, new_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +169,14 @@ class Places(NamedTuple):
         return Places(self.results[own], self.contributors[own], self.held[own], addresses)
 
 
-def places_for(op: int, chunks: int) -> Places:
-    """Return room for results of an operation. Raises WireError: there is no such operation."""
+def places_for(op: int, chunks: int, allocate: Allocate = new_bytes) -> Places:
+    """Return room for results of an operation.
+
+    Raises WireError: there is no such operation.
+    """
     size = down_bytes(op)
     # One array, for one look at its address.
-    room = spare_array((chunks * (size + 9),))
+    room = allocate((chunks * (size + 9),))
     results, rest = room[: chunks * size].reshape(chunks, size), room[chunks * size :]
     rest[:] = 0
     at: int = room.__array_interface__["data"][0]

@@ -30,6 +30,7 @@ from hopsum.transport.own_address import OwnAddress
 from hopsum.transport.side_channel import GenerationKey, SideChannel, SideStatistics
 from hopsum.transport.state_exchange import StateExchange
 from hopsum.transport.udp_link import UdpLink
+from hopsum_base.spare_arrays import spare_array
 from hopsum_wire.generations import Resume, Sealed
 
 # A lock whose holder may wait for the network: whoever wants the lock wakes the holder, who then lets go of it.
@@ -180,13 +181,12 @@ class Shard:
         self._peers, self._linger_s = peers, 0.0
         self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
         if peers is None:
-            self.worker = Worker(membership, timing)
+            self.worker = Worker(membership, timing, allocate=spare_array)
             return
         _require_all(peers.addresses, membership)
         self._linger_s = peers.linger_s
-        self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume)
+        self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume, allocate=spare_array)
         repair = self.worker.repair
-        assert repair is not None
         self._states = StateExchange(self.worker, repair, peers.channel, self._changed)
         peers.channel.start({other: peers.addresses[other] for other in repair.peers}, self._hear, peers.shard)
 
@@ -333,7 +333,7 @@ class Shard:
         with self._changed:
             # The call comes from the lease thread and may be older than a change of generation, or than `close`, which
             # takes this lock before it closes the link.
-            if not self._closed and self.worker.repair is not None and self.worker.membership.generation == generation:
+            if not self._closed and self.worker.membership.generation == generation:
                 self.worker.repair.on_ranks_lost(ranks)
                 self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
                 self._changed.notify_all()
@@ -407,7 +407,7 @@ class Shard:
         until, said_until, pause_s = began + patience_s, began, LEAVE_AFTER_S
         waiting = WaitMonitor(_log, f"rank {self.worker.membership.rank}")
         with self._changed:
-            while repair is not None and channel.failure is None:
+            while channel.failure is None:
                 now = time.monotonic()
                 # Not for every message that comes: those are the LEAVEs of all others.
                 if now >= said_until:

@@ -40,6 +40,7 @@ from hopsum.transport.shard import Shard, TransportStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
+from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import Drop, WireError
 
 # A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
@@ -156,7 +157,7 @@ class Transport:
         chunks, shards = len(payloads), len(self.shards)
         if not chunks:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
-        places, used = places_for(op, chunks), min(chunks, shards)
+        places, used = places_for(op, chunks, spare_array), min(chunks, shards)
         ready = chunks if coder is None else coder.encoded
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
@@ -174,7 +175,7 @@ class Transport:
                     ready=len(range(number, ready, shards)),
                     places=places.of_shard(number, shards),
                 )
-                last = worker.in_progress[-1] if worker.in_progress else None
+                last = worker.state.active[-1] if worker.state.active else None
                 spread.reduces.append(last if last is not None and last.handle == handle else None)
                 at_shards[number, handle] = spread
         # Last: where a shard refuses, nobody has the handle, and what earlier shards took of the vector is nobody's.
@@ -223,7 +224,7 @@ class Transport:
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
             for worker in workers:
                 # A vector may have ended in `submit`: its results came early, or it is void.
-                if work is not None or worker.events:
+                if work is not None or worker.state.events:
                     wait_s = 0.0
             if loop is not None and runs:
                 batches = loop.run(workers, self._spreads, min([*due, begun + wait_s]))

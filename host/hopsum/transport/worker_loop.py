@@ -87,7 +87,7 @@ class ShardMemory:
         """Fill the memory from a plain worker, but for its all-reduces."""
         state, queue, own, stream = self.state, worker.queue, worker.state, worker.stream
         rtt, window = queue.rtt, queue.congestion
-        state.base, state.stream_end, state.reduce_count = stream.base, stream.end, len(worker.in_progress)
+        state.base, state.stream_end, state.reduce_count = stream.base, stream.end, len(worker.state.active)
         state.open_end, state.on_the_way = own.open_end, queue.on_the_way
         state.window, state.window_results = window.size, window.results
         state.halved_at = inf if window.halved_at is None else window.halved_at
@@ -132,10 +132,10 @@ class ShardMemory:
         rtt.rttvar_s, rtt.rto_s, queue.measured_at = state.rttvar_s, state.rto_s, state.measured_at
         statistics.results += state.results
         statistics.updates += state.updates
-        if state.datagrams_received and worker.absence.answers:
-            worker.absence.end()  # A1: a datagram came, so the switch is there
+        if state.datagrams_received:
+            worker.absences.hear()
         is_complete = False
-        for reduce, row in zip(worker.in_progress, self.reduces, strict=False):
+        for reduce, row in zip(worker.state.active, self.reduces, strict=False):
             reduce.missing, reduce.ready = row.missing, row.ready
             is_complete = is_complete or not reduce.missing
         if is_complete:
@@ -159,7 +159,7 @@ class ShardMemory:
         """Return the datagrams of the positions that the kernel chose and could not send."""
         pending = self.pending[self.state.pending_first : self.state.pending_end]
         pending = pending[worker.queue.arrays.open[pending % self.state.slots] == pending]
-        return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.in_progress)) if pending.size else []
+        return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.state.active)) if pending.size else []
 
     def count(self) -> None:
         """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there."""
@@ -212,7 +212,7 @@ class WorkerLoop:
         for number, worker in enumerate(workers):
             if not worker.is_plain:
                 return False
-            for reduce in worker.in_progress:
+            for reduce in worker.state.active:
                 in_progress += 1
                 # The rest of an all-reduce that has failed at another shard is nobody's.
                 if (number, reduce.handle) not in spreads.at_shards:
@@ -235,7 +235,7 @@ class WorkerLoop:
             memory.copy_in(worker)
             memory.state.limit_at = limit_at
             may_open = worker.state.may_open()
-            for place, reduce in enumerate(worker.in_progress):
+            for place, reduce in enumerate(worker.state.active):
                 row = spreads.at_shards[number, reduce.handle].row
                 memory.copy_in_reduce(place, reduce, worker.membership, may_open[place], row)
                 self._rows[row, number] = place
@@ -282,7 +282,7 @@ class WorkerLoop:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
         for memory, worker in zip(self.shards, workers, strict=True):
             # Without one nothing can have changed. A short vector is in progress at one shard of many.
-            if worker.in_progress:
+            if worker.state.active:
                 memory.copy_out(worker)
         for vector, spread in zip(self.vectors, spreads.by_handle.values(), strict=False):
             if vector.codec and spread.coder is not None and (stream := spread.coder.stream) is not None:
@@ -322,7 +322,7 @@ class WorkerLoop:
                 break
             # Else the caller has something to do first.
             for number, worker in enumerate(workers):
-                if unsent[number] or worker.events or self.interrupt is not None:
+                if unsent[number] or worker.state.events or self.interrupt is not None:
                     return unsent
             if not self.is_plain(workers, spreads):
                 break

@@ -156,7 +156,7 @@ class Team:
     @property
     def unproved_max(self) -> int:
         """What their policies allow."""
-        policies = [repair.policy for agent in self.agents if (repair := _worker(agent).repair) is not None]
+        policies = [repair.policy for agent in self.agents if (repair := _worker(agent).repair).has_peers]
         return max((policy.unproved_max for policy in policies), default=0)
 
     def statistics(self, rank: int) -> WorkerStatistics:
@@ -176,8 +176,7 @@ def _outcome(future: Future[AllReduceResult]) -> AllReduceResult | CollectiveErr
 
 
 def _kept(agent: Agent) -> int:
-    repair = _worker(agent).repair
-    return 0 if repair is None else len(repair.store)
+    return len(_worker(agent).repair.store)
 
 
 def _worker(agent: Agent) -> Worker:

@@ -29,7 +29,7 @@ class EarlyBook:
 
     def look(self, worker: Worker) -> None:
         """Read what is here of all that is in progress."""
-        for reduce in worker.in_progress:
+        for reduce in worker.state.active:
             if reduce.discarded:
                 self.discarded += self.read.pop(reduce.handle, None) is not None
                 reduce.discarded = False

@@ -104,7 +104,7 @@ class RepairGeneration:
         """Some worker has not delivered all, or does not know that all others have."""
         if any(len(done) < len(self.tasks) for done in self.done):
             return True
-        return any(each.repair is not None and not each.repair.everybody_left for each in self.workers)
+        return any(each.repair.has_peers and not each.repair.everybody_left for each in self.workers)
 
     def stands(self, rank: int) -> bool:
         """A worker stands still now."""
@@ -134,7 +134,7 @@ class RepairGeneration:
             each.submit(task.op, task.given[rank].astype(">u4").view(np.uint8), now=now)
             self.submitted[rank] += 1
         leaves = len(self.done[rank]) == len(self.tasks)
-        if leaves and each.repair is not None and now >= self._leaves_at[rank]:
+        if leaves and each.repair.has_peers and now >= self._leaves_at[rank]:
             each.repair.leave(finished=True)
             self._leaves_at[rank] = now + LEAVE_EVERY_S
         for datagram in each.datagrams_to_send(now):

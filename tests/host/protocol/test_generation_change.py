@@ -110,14 +110,18 @@ def test_enough_happened() -> None:
 
 def no_seal(patch: Patch) -> None:
     """Report, but go on as before until the new generation."""
-    seal = Worker.seal
+    seal, resume = Worker.seal, Worker.resume
 
     def leak(self: Worker) -> Sealed:
-        sealed = seal(self)
-        self.runs = True
+        sealed, self._ended = seal(self), None
         return sealed
 
+    def resume_in_time(self: Worker, *given: Any, **named: Any) -> None:
+        seal(self)
+        resume(self, *given, **named)
+
     patch.setattr(Worker, "seal", leak)
+    patch.setattr(Worker, "resume", resume_in_time)
 
 
 def undecided_kept(patch: Patch) -> None:
@@ -132,7 +136,7 @@ def void_on_some(patch: Patch) -> None:
 
     def some(self: JoinPoint, first: int, end: int, decided: DecidedRanges | None) -> bool:
         repair = self._state.repair
-        return repair is not None and repair._own.rank != 0 and voids(self, first, end, decided)
+        return repair._own.rank != 0 and voids(self, first, end, decided)
 
     patch.setattr(JoinPoint, "voids", some)
 

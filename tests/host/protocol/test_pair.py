@@ -98,12 +98,12 @@ def generation_switch(patch: Patch) -> None:
 
 
 def generation_worker(patch: Patch) -> None:
-    position = Worker._own_position
+    position = StreamState.position_of
 
-    def any_generation(self: Worker, header: Header, values: memoryview) -> int:
-        return position(self, replace(header, generation=self.membership.generation), values)
+    def any_generation(self: StreamState, header: Header, values: memoryview) -> int:
+        return position(self, replace(header, generation=self._own.generation), values)
 
-    patch.setattr(Worker, "_own_position", any_generation)
+    patch.setattr(StreamState, "position_of", any_generation)
 
 
 def in_order(patch: Patch) -> None:

@@ -252,7 +252,6 @@ def test_done_is_told_at_once_after_half_of_the_bytes() -> None:
 
 def test_many_small_allreduces_are_kept_and_few_large_ones() -> None:
     worker = make(slots=64, unproved_max=6, unproved_bytes=8 << 10, unproved_least=3)
-    assert worker.repair is not None
     submit_and_sum(worker, *range(6))
     submit(worker)
     assert (len(worker.repair.store), worker.statistics.updates) == (6, 6), "the seventh is one too many"
@@ -295,7 +294,6 @@ def test_stragglers_are_given_up_on_and_may_come_back() -> None:
     from_switch(worker, 2)
     hear(worker, 0, PeerKind.DONE, value=3)
     hear(worker, 2, PeerKind.DONE, value=3)
-    assert worker.repair is not None
     assert worker.repair.store.unproved() == [3], "it counts again"
 
 
@@ -338,7 +336,6 @@ def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
     for rank in (0, 2):
         hear(worker, rank, PeerKind.DONE, value=2)
         hear(worker, rank, PeerKind.LEAVE)
-    assert worker.repair is not None
     for ranks in ((0, 1), (2, 3), (3,)):  # its own rank among them; again
         worker.handle_timer(1.1)
         assert (worker.statistics.updates, worker.repair.everybody_left) == (2, False)
@@ -422,7 +419,6 @@ def test_leaving() -> None:
     worker = make()
     submit_and_sum(worker, 0)
     said(worker)
-    assert worker.repair is not None
     worker.repair.leave(finished=True)
     assert [(to, kind) for to, kind, *_ in said(worker)] == [(rank, PeerKind.LEAVE) for rank in (0, 2, 3)]
     for rank in (0, 3, 2):

@@ -177,7 +177,6 @@ def test_what_is_kept_is_served_by_its_new_number() -> None:
     hear(worker, 2, PeerKind.FETCH, 5)
     ((to, found),) = worker.messages_to_peers()
     assert (to, found.kind, found.generation, found.slot, found.round) == (2, PeerKind.FOUND, 8, 1, 1)
-    assert worker.repair is not None
     assert worker.repair.store.unproved() == [0, 2, 3], "who said to hold it may have been replaced"
 
 

@@ -85,7 +85,6 @@ class Pair:
     @property
     def kept(self) -> int:
         repair = self.shard.worker.repair
-        assert repair is not None
         with self.shard.lock:
             return len(repair.store)
 

@@ -298,7 +298,7 @@ def test_sums_that_come_as_a_side_channel_ends_are_told(stack: ExitStack, monkey
     (shard,) = transport.shards
 
     def end_with_the_sum() -> None:
-        assert not shard.worker.events
+        assert not shard.worker.state.events
 
     monkeypatch.setattr(shard, "require_open", end_with_the_sum)
     handle = transport.submit(Op.ADD32, codes_of(1, 1).source)

@@ -71,7 +71,7 @@ def use_time(address: int) -> None:
 
 def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> Spread:
     """Return an all-reduce that a worker has just got, as the transport of one shard has it."""
-    reduce = worker.in_progress[-1]
+    reduce = worker.state.active[-1]
     assert reduce.handle == handle
     return Spread(handle, reduce.places, codes, [reduce], 1)  # type: ignore[arg-type]
 
@@ -107,13 +107,13 @@ class LoopTwins(Twins):
                 self.ops += [op] * chunks
                 self.codes[self.one._handles] = Codes(payloads, op)
         handle = self.fast._handles
-        if handle > handles and self.fast.in_progress and self.fast.in_progress[-1].handle == handle:
+        if handle > handles and self.fast.state.active and self.fast.state.active[-1].handle == handle:
             spread = spread_of(self.fast, handle, self.codes.get(handle))
             self.spreads.by_handle[handle] = self.spreads.at_shards[0, handle] = spread
 
     def fill(self) -> None:
         """Let payloads come, sometimes those that the kernel could make."""
-        mine = [reduce for reduce in self.one.in_progress if reduce.handle in self.codes]
+        mine = [reduce for reduce in self.one.state.active if reduce.handle in self.codes]
         active = [reduce for reduce in mine if reduce.ready < len(reduce.held)]
         if not active or self.rng.random() < 0.5:
             super().fill()
@@ -141,7 +141,7 @@ class LoopTwins(Twins):
         use_time(self.copy_in())
         unsent = self.memory.unsent(self.fast)
         self.loop.copy_out([self.fast], self.spreads)
-        for mine, other in zip(self.one.in_progress, self.fast.in_progress, strict=True):
+        for mine, other in zip(self.one.state.active, self.fast.state.active, strict=True):
             if mine.ready < other.ready:
                 self.one.fill(mine.handle, self.codes[mine.handle].source[mine.ready : other.ready])
                 self.met["made by the kernel"] += 1
@@ -221,7 +221,7 @@ class LoopTwins(Twins):
             self.memory.link.buffer[: len(data)] = 0xEE
             taken = state.rest // size
             if taken:
-                worker.absence.end()
+                worker.absences.hear()
             self.met["taken"] += taken
             self.met["in a narrow window"] += taken > 0 and state.window < state.slots
         for datagram in train[:taken]:
@@ -325,7 +325,7 @@ def test_a_vector_that_waits_for_peers_ends_the_loops_wait(silent: tuple[str, in
         assert not bench.run(begun + 60)
         assert time.monotonic() < begun + 30
         assert worker.waits_for_peers
-        assert worker.in_progress[1].ready == worker_layout.BATCH_CHUNKS
+        assert worker.state.active[1].ready == worker_layout.BATCH_CHUNKS
 
 
 def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[str, int]) -> None:
@@ -335,7 +335,7 @@ def test_the_loop_leaves_the_vector_of_an_aborted_reduction_alone(silent: tuple[
         bench, codes = Bench(worker, link), codes_of(200)
         bench.submit(codes.source, codes)
         bench.run(time.monotonic() + 0.05)
-        reduce = worker.in_progress[0]
+        reduce = worker.state.active[0]
         made = reduce.ready
         assert made >= worker_layout.BATCH_CHUNKS
         reduce.held[:50], reduce.missing = True, 150
@@ -374,7 +374,7 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
             thread = threading.Thread(target=answer)
             thread.start()
             limit_at, unsent = time.monotonic() + 60, []
-            while worker.in_progress and time.monotonic() < limit_at:
+            while worker.state.active and time.monotonic() < limit_at:
                 unsent += bench.run(limit_at)
             thread.join(60)
         assert not unsent

@@ -172,7 +172,7 @@ class Twins:
 
     def change(self) -> None:
         """Go on in another generation, sometimes with newcomers; what this worker lacks may be decided or not."""
-        if self.one.repair is None or not self.one.runs:
+        if not self.one.repair.has_peers or not self.one.runs:
             return
         self.both("seal")
         self.receive()
@@ -205,7 +205,7 @@ class Twins:
         rng = self.rng
         self.now += rng.choice([0.0, 0.001, 0.01, 0.2])
         what = rng.choice(["submit", *["receive"] * 8, *["fill"] * 3, "hear", "timer"])
-        if self.one.repair is not None and rng.random() < 0.03:
+        if self.one.repair.has_peers and rng.random() < 0.03:
             what = "change"
         if what == "timer":
             self.both("handle_timer", self.now)
