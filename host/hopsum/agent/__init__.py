@@ -5,7 +5,8 @@ communicator         `Communicator`: submit, allreduce, close, and the states of
 serial_communicator  `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
 agent                `Agent`, the communicator at a switch
 allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
-network              the transport from one generation to the next, and the watch over what does not come
+phases_in_flight     what is in the stream, and what its ends mean
+progress             the watch over what does not come
 shards               an agent's transports to several switches
 vector               a submitted vector where it lies: in numpy's memory, or elsewhere
 task                 its way from submission to the end of its future

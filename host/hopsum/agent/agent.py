@@ -3,7 +3,7 @@
 
 An all-reduce is the phases that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
-whatever their timing (`SubmissionOrder`).
+whatever their timing (phase_order.py).
 
     state    input                      next     also
     OPEN     seal                       SEALED   the generation is over; what is in progress waits, as what is submitted
@@ -35,8 +35,7 @@ from typing import Any, Final
 from hopsum.agent.allreduce_engine import CLOSE, AllReduceEngine, Ended
 from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
 from hopsum.agent.communicator import Communicator
-from hopsum.agent.network import ResumeCommand
-from hopsum.agent.phase_order import END_GROUP
+from hopsum.agent.phase_order import END_GROUP, ResumeCommand
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.agent.task import Task
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
@@ -207,7 +206,7 @@ class Agent(Communicator):
             over = self._why_over()
         if over is not None:
             raise over
-        return self._engine.network.seal()
+        return self._engine.seal()
 
     def enter(self, membership: JobMembership) -> None:
         """Go on in a new generation, after `seal`. Any thread.
@@ -218,10 +217,10 @@ class Agent(Communicator):
         # Checked before anything changes, so that a membership without a way on leaves the agent as it was.
         continuations = continuations_of(membership, self.rank, len(self._shards))
         with self._lock:
-            # Before the network: a WorkersReplacedError that it raises makes the program ask for `replaced`.
+            # Before the engine: a WorkersReplacedError that it raises makes the program ask for `replaced`.
             self._generations.enter(membership, continuations[0].resume)
-        self._engine.network.resume(membership.generation, continuations)
-        self.membership, self._engine.generation = membership, membership.generation
+        self._engine.resume(membership.generation, continuations)
+        self.membership = membership
 
     def close(self) -> None:
         """End the agent and wait for its thread. What it has not finished fails. Harmless when it is closed.

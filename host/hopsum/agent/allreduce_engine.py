@@ -19,31 +19,33 @@ When one all-reduce fails, no further phase enters the stream. Earlier all-reduc
 with GenerationEndedError. The order lets each all-reduce give its vector back to an error feedback that no other
 all-reduce holds.
 
-No socket, lock or clock of the protocol is here: those are the network's and the driver's.
+No socket, lock or clock of the protocol is here: those are the transport's and the driver's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, NamedTuple
 
 from hopsum.agent.allreduce_record import AllReduceRecord
 from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, Span
 from hopsum.agent.driver import Driver
-from hopsum.agent.network import Network
 from hopsum.agent.phase_order import PhaseOrder, Submitted
 from hopsum.agent.phases_in_flight import PhasesInFlight
+from hopsum.agent.progress import Progress
 from hopsum.agent.signature import Signer
 from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
+from hopsum.transport.shard import ShardContinuation
 from hopsum.transport.spread import part_chunks
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
+from hopsum_wire.generations import Sealed
 from hopsum_wire.membership import MembershipError
 from hopsum_wire.payload import SHAPES
 
@@ -68,7 +70,7 @@ Message = Submitted | Ended | Literal["resumed"] | None
 
 
 class AllReduceEngine:
-    """Serves all-reduces until CLOSE comes. Only `driver`, `network` and `wake` are for any thread.
+    """Serves all-reduces until CLOSE comes. Only `driver`, `seal`, `resume` and `wake` are for any thread.
 
     Args:
         context: its step is not used.
@@ -97,9 +99,8 @@ class AllReduceEngine:
         begun: int = 0,
     ) -> None:
         self.driver: Final[Driver[Message]] = Driver(self)
-        self.network: Final = Network(
-            transport, on_stall=on_stall, on_resumed=lambda: self.driver.put(RESUMED), begun=begun
-        )
+        self.transport: Final = transport
+        self.progress: Final = Progress(transport.shards, on_stall)
         self.generation = generation
         """The generation that messages name."""
         self.failure: BaseException | None = None
@@ -107,9 +108,8 @@ class AllReduceEngine:
         self.is_closed = False
         self._codec, self._context = codec, context
         self._order = PhaseOrder(overlap=overlap, follow_s=follow_s, rank=context.rank)
-        self._tasks: Final = self._order.tasks
-        self._in_flight = PhasesInFlight(Signer(codec, context, overlap=overlap))
-        self._record = AllReduceRecord(counted, trace)
+        self._in_flight = PhasesInFlight(transport, Signer(codec, context, overlap=overlap), begun)
+        self._record = AllReduceRecord(counted, [shard.statistics for shard in transport.shards], trace)
         self._on_failure = on_failure
         self._made = False
         """Something was put into the stream, or filled, since the network had its turn."""
@@ -128,17 +128,33 @@ class AllReduceEngine:
         over.__cause__ = self.failure
         return over
 
+    # ---- generations, in any thread -------------------------------------------------------------------
+
+    def seal(self) -> tuple[Sealed, int]:
+        """Let nothing more happen in this generation. Return what the worker holds, and all-reduces begun.
+
+        Raises TypeError for a transport without peers.
+        """
+        return self.transport.seal(), self._in_flight.begun
+
+    def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
+        """Continue in another generation, after `seal`, as is said for each shard."""
+        self.progress.begin()
+        self.transport.resume(generation, continuations)
+        self.generation = generation
+        self.driver.put(RESUMED)
+
     # ---- for the driver -------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Let the network's turn end at once. Any thread."""
-        self.network.wake()
+        self.transport.wake()
 
     def is_left(self) -> bool:
         """Say whether anything is in progress that can move."""
         # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
-        moves = self._in_flight.handles and not self.network.is_sealed
-        return bool(self.is_closed or self._tasks or moves)
+        moves = self._in_flight.handles and not self.transport.is_sealed
+        return bool(self.is_closed or self._order.tasks or moves)
 
     def note_break(self, error: BaseException) -> None:
         """Note an error between two statements: nobody knows what is still true of the tasks."""
@@ -156,14 +172,14 @@ class AllReduceEngine:
             busy = self._end_failed() if self.failure is not None else self._work()
             if busy and not self._is_network_due():
                 continue
-            if self._in_flight.handles and not self.network.is_sealed:
+            if self._in_flight.handles and not self.transport.is_sealed:
                 self._move(0.0 if busy else _WAIT_S)
             elif not busy:
-                if until is None and not self._tasks:
+                if until is None and not self._order.tasks:
                     return
                 driver.wait_for_message(order.alone_left_s(None))
             if not busy and (error := order.why_alone()) is not None and self.failure is None and not driver.inbox:
-                self._fail(self._tasks[-1], error)
+                self._fail(self._order.tasks[-1], error)
 
     def end(self) -> None:
         """End all that is left."""
@@ -171,8 +187,8 @@ class AllReduceEngine:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()
         self._order.take_all_behind()
-        while self._tasks:
-            task = self._tasks[0]
+        while self._order.tasks:
+            task = self._order.tasks[0]
             when = "in the middle of" if task.begun else "before"
             closed = CommunicatorClosedError(f"agent of rank {self._context.rank} was closed {when} this all-reduce")
             self._end(task, task.error or (closed if self.failure is None else self.over()))
@@ -199,7 +215,7 @@ class AllReduceEngine:
         """Say whether the network should get what was made, and give what is here, before the next codec work."""
         if self._made:
             # One all-reduce without codes to make leaves no codec work: the network has the next turn anyway.
-            return len(self._tasks) != 1
+            return len(self._order.tasks) != 1
         return time.monotonic() - self._moved_at >= LOOK_EVERY_S
 
     def _move(self, wait_s: float) -> None:
@@ -210,14 +226,15 @@ class AllReduceEngine:
             # Looked at after `in_network` is set: a message that comes later wakes the network.
             if driver.inbox:
                 wait_s = 0.0
-            events = self.network.move(self._order.alone_left_s(wait_s) or 0.0)
+            events = self.transport.step(self._order.alone_left_s(wait_s) or 0.0)
+            self.progress.look()
         except Exception as error:
             self._end_generation(error)
             return
         finally:
             driver.in_network = False
         self._moved_at = time.monotonic()
-        driver.interrupt = self.network.take_interrupt()
+        driver.interrupt, self.transport.interrupt = self.transport.interrupt, None
         for event in events:
             for task, end in self._in_flight.ends_of(event):
                 if isinstance(end, AllReduceDone):
@@ -228,7 +245,7 @@ class AllReduceEngine:
     def _note_done(self, task: Task, done: AllReduceDone) -> None:
         """Take the results of a phase of a task."""
         # The network did not know that the task was ended.
-        if task not in self._tasks:  # it was ended without its results, see _resume
+        if task not in self._order.tasks:  # it was ended without its results, see _resume
             return
         phase = None if task.reduction is None else task.reduction.phase
         self._record.arrived(task, phase)
@@ -242,7 +259,7 @@ class AllReduceEngine:
         """Take the word of the network that a phase of a task has no results."""
         # Nobody needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
         if isinstance(error, WorkersReplacedError) or task.is_over:
-            if task in self._tasks:
+            if task in self._order.tasks:
                 self._end(task, error)
         else:
             self._fail(task, error)
@@ -254,7 +271,7 @@ class AllReduceEngine:
         oldest: Task | None = None
         unsealed: Task | None = None
         is_due = waits = False
-        for task in self._tasks:
+        for task in self._order.tasks:
             if not task.begun:  # and so is none after it
                 break
             if task.arrived is None:
@@ -277,7 +294,7 @@ class AllReduceEngine:
 
     def _send_next(self) -> bool:
         """Put the next phase into the stream if it is there. Say whether anything was done."""
-        if self.network.is_sealed:
+        if self.transport.is_sealed:
             return False
         task = self._order.next()
         if self._order.may_resume:
@@ -296,9 +313,9 @@ class AllReduceEngine:
         Return False, and do nothing, while the generation is sealed.
         """
         message = self._order.resume
-        if message is None or not self.network.go_on(message):
+        if message is None or not self._in_flight.go_on(message):
             return False
-        for task in [each for each in self._tasks if not each.sealed]:
+        for task in [each for each in self._order.tasks if not each.sealed]:
             self._end(task, message.error)
         self._order.take_behind()
         return True
@@ -323,12 +340,12 @@ class AllReduceEngine:
             is_read_early = phase.last and self._order.overlap and task.follower is None
             coder = reduction if is_streamed or is_read_early else None
         if not self._in_flight.handles:
-            self.network.begin_watch()
-        handles: list[int] = []
+            self.progress.begin()
         try:
             # What a task that waits has in the stream are its ranges.
             ranges = task.handles if task.waiting else ()
-            taken = self.network.submit(parts, task.number, handles, coder=coder, ranges=ranges)
+            if not self._in_flight.put(task, parts, coder=coder, ranges=ranges):
+                return False
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
                 # Newcomers begin directly behind the ranges, which say whether all ranks skip.
@@ -336,14 +353,9 @@ class AllReduceEngine:
             else:
                 self._note_failed(task, error)
             return True
-        finally:
-            # Parts that are in the stream already still have events, also of a task that has failed.
-            self._in_flight.add(task, handles)
-        if not taken:
-            return False
-        self._made, task.handles = True, handles
+        self._made = True
         if task.zeros is not None:
-            self._tasks.remove(task)
+            self._order.tasks.remove(task)
             return True
         if not task.begun:
             task.begun, task.parts = True, len(parts)
@@ -361,7 +373,7 @@ class AllReduceEngine:
         reduction = vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
         if self._order.overlap:
             chunks = vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
-            reduction.encode_in_parts(part_chunks(chunks), compiled=self.network.has_loop)
+            reduction.encode_in_parts(part_chunks(chunks), compiled=self.transport.has_loop)
         task.reduction = reduction
         self._record.span(task, "prepare", task.started_s)
         return reduction
@@ -370,7 +382,7 @@ class AllReduceEngine:
         """Return the phase of codes whose ranges are on their way, or None where the codes wait for those."""
         are_here = task.arrived is not None or task.first
         # Vectors that have not begun come first: their ranges are found while the network is busy with these.
-        if not self.network.has_loop or are_here or not self._tasks[-1].begun:
+        if not self.transport.has_loop or are_here or not self._order.tasks[-1].begun:
             return None
         return reduction.foresee()
 
@@ -386,7 +398,7 @@ class AllReduceEngine:
             reduction.take(arrived.results, arrived.contributors)
         except CollectiveError as error:
             self._leave_out(task, reduction)
-            self._record.end(task, self.network.traffic, skipped=True)
+            self._record.end(task, skipped=True)
             self._end(task, error, give_back=False)
         except BaseException as error:
             self._fail(task, error)
@@ -406,7 +418,7 @@ class AllReduceEngine:
         # With a quorum, the codes' results may be here already.
         for handle in task.handles:
             if handle in self._in_flight.handles:
-                self.network.fill(handle, phase.payloads)
+                self.transport.fill(handle, phase.payloads)
 
     # ---- ends -----------------------------------------------------------------------------------------
 
@@ -414,7 +426,7 @@ class AllReduceEngine:
         """Give a task's future its result."""
         mean = reduction.mean
         self._leave(task)
-        traffic, seconds = self._record.end(task, self.network.traffic, skipped=mean is None)
+        traffic, seconds = self._record.end(task, skipped=mean is None)
         task.future.set_result(
             AllReduceResult(
                 mean=task.vector.all_nan() if mean is None else mean,
@@ -429,7 +441,7 @@ class AllReduceEngine:
     def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
         """Give a task's future an error, and usually its error feedback the vector."""
         if task.is_over:  # nobody needs its zeros any more
-            self._tasks.remove(task)
+            self._order.tasks.remove(task)
             return
         self._leave(task)
         if give_back:
@@ -441,7 +453,7 @@ class AllReduceEngine:
         task.is_over = True
         self._record.leave(task)
         if task.zeros is None:
-            self._tasks.remove(task)
+            self._order.tasks.remove(task)
 
     def _fail(self, task: Task, error: BaseException) -> None:
         """Note that a task failed, and the agent with it."""
@@ -454,8 +466,8 @@ class AllReduceEngine:
         """Note that no more results come, whatever is in progress."""
         self._network_over = True
         self._in_flight.handles.clear()
-        if self._tasks:
-            self._fail(self._tasks[0], error)
+        if self._order.tasks:
+            self._fail(self._order.tasks[0], error)
         else:
             self._note_failure(error)
 
@@ -467,10 +479,10 @@ class AllReduceEngine:
     def _end_failed(self) -> bool:
         """After a failure: let the oldest task go on or end it. Say whether anything was done."""
         self._order.take_all_behind()
-        if not self._tasks:
+        if not self._order.tasks:
             self._in_flight.handles.clear()
             return False
-        oldest = self._tasks[0]
+        oldest = self._order.tasks[0]
         if oldest.error is None and oldest.sealed:
             if oldest.arrived is not None:
                 self._take(oldest)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hopsum.agent.allreduce_results import CommunicatorStatistics, SocketTraffic, Span
 from hopsum.agent.task import Task
 from hopsum.codec.interface import CollectivePhase
+from hopsum.transport.shard import TransportStatistics
 
 
 class AllReduceRecord:
@@ -16,11 +17,17 @@ class AllReduceRecord:
 
     Args:
         counted: gets the counts of all-reduces, but for traffic.
+        statistics: of each shard of the transport, live.
         trace: called with every span of time.
     """
 
-    def __init__(self, counted: CommunicatorStatistics, trace: Callable[[Span], None] | None) -> None:
-        self._counted, self._trace = counted, trace
+    def __init__(
+        self,
+        counted: CommunicatorStatistics,
+        statistics: Sequence[TransportStatistics],
+        trace: Callable[[Span], None] | None,
+    ) -> None:
+        self._counted, self._statistics, self._trace = counted, statistics, trace
         self._traffic = SocketTraffic()
         """Of the network when the last all-reduce ended."""
         self.sent_at: dict[int, float] = {}
@@ -48,11 +55,8 @@ class AllReduceRecord:
         if phase is not None:
             self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
 
-    def end(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> tuple[SocketTraffic, float]:
+    def end(self, task: Task, *, skipped: bool) -> tuple[SocketTraffic, float]:
         """Count an all-reduce that ended on all ranks alike, with its error feedback committed.
-
-        Args:
-            traffic: of the network so far.
 
         Returns:
             The traffic since the all-reduce before, and the seconds of this one.
@@ -63,5 +67,5 @@ class AllReduceRecord:
             error, vector = task.vector.squares()
             self._counted.error_squares += error
             self._counted.vector_squares += vector
-        before, self._traffic = self._traffic, traffic
-        return traffic - before, seconds
+        before, self._traffic = self._traffic, SocketTraffic.of(*self._statistics)
+        return self._traffic - before, seconds

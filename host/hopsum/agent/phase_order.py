@@ -33,16 +33,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
-from hopsum.agent.network import ResumeCommand
 from hopsum.agent.task import Task
 from hopsum.errors import HopsumError
 from hopsum.notice import WaitMonitor
 
 END_GROUP: Final = "end of group"
 """The message that `group_end` puts into the inbox."""
+
+
+class ResumeCommand(NamedTuple):
+    """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
+
+    newcomers: Mapping[int, int]
+    """The generation in which each newcomer begins, by rank."""
+    start_generation: int
+    starts: tuple[int, ...]
+    """The position of the newcomers' first phase, by shard."""
+    allreduces: int
+    """Begun before."""
+    error: BaseException
+    """The error of all-reduces that cannot go on."""
+
+
 Submitted = Task | ResumeCommand | Literal["end of group"]
 _log: Final = logging.getLogger(__name__)
 

@@ -12,25 +12,64 @@ from dataclasses import replace
 
 import numpy as np
 
-from hopsum.agent.signature import MismatchError, Signer, unsigned
+from hopsum.agent.phase_order import ResumeCommand
+from hopsum.agent.signature import LANES, MismatchError, Signer, unsigned
 from hopsum.agent.task import Task
+from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
 from hopsum.protocol.worker_state import AllReduceEvent
+from hopsum.transport.transport import Transport
 
 
 class PhasesInFlight:
-    """The phases whose events are to come. For the thread that drives."""
+    """The phases whose events are to come. For the thread that drives.
 
-    def __init__(self, signer: Signer) -> None:
-        self.signer = signer
+    Args:
+        begun: all-reduces that the stream had before.
+    """
+
+    def __init__(self, transport: Transport, signer: Signer, begun: int) -> None:
+        self._transport, self.signer = transport, signer
+        self.begun = begun
+        """All-reduces that have a phase in the stream. It does not change while the generation is sealed."""
         self.handles: dict[int, tuple[Task, int]] = {}
         """By handle of the transport, the task of each phase in the stream, and the part of it."""
 
-    def add(self, task: Task, handles: Sequence[int]) -> None:
-        """Note the handles of what a task put into the stream, in the order of its parts."""
-        for part, handle in enumerate(handles, task.parts):
-            self.handles[handle] = task, part
+    def put(
+        self, task: Task, parts: Sequence[CollectivePhase], *, coder: Reduction | None, ranges: Sequence[int]
+    ) -> bool:
+        """Append a task's phase to the stream, in parts, each with a handle and results of its own.
+
+        No generation ends between them. Return False, and do nothing, while the generation is sealed. Parts that are
+        in the stream have their events also where a later part is refused. Raises what `Transport.submit` raises.
+
+        Args:
+            coder: makes the payloads that are not there, and reads sums early, see `Transport.submit`.
+            ranges: handles of the phase whose sums the coder begins with, where they are not here yet.
+        """
+        transport, handles = self._transport, list[int]()
+        with transport.lock:
+            if transport.is_sealed:
+                return False
+            for number, part in enumerate(parts, task.parts):
+                given = (part.op, part.payloads, part.counts())
+                handle = transport.submit(*given, coder=coder, ranges=ranges, lanes_before=LANES)
+                self.handles[handle] = task, number
+                handles.append(handle)
+            # The controller asks how many all-reduces have begun: only those in the stream count.
+            self.begun = max(self.begun, task.number + 1)
+        task.handles = handles
+        return True
+
+    def go_on(self, message: ResumeCommand) -> bool:
+        """Let what is put from now on follow where the newcomers begin. Return False while sealed."""
+        with self._transport.lock:
+            if self._transport.is_sealed:
+                return False
+            self._transport.go_on(message.start_generation, message.starts)
+            self.begun = message.allreduces
+        return True
 
     def ends_of(self, event: AllReduceEvent) -> Iterator[tuple[Task, AllReduceEvent]]:
         """Yield the tasks and ends of the phases that are complete with an event, in the order of the stream.

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from hopsum.agent.network import ShardContinuation
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.shard import Peers, Shard
+from hopsum.transport.shard import Peers, Shard, ShardContinuation
 from hopsum.transport.side_channel import GenerationKey, SideChannel
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink

@@ -144,7 +144,7 @@ class JobAgent(Agent):
     def _told_unreachable_s(self) -> float:
         """For how long nothing has come from the switch, and the controller has not reached it either."""
         why, told_s = self._lease.switch_unreachable
-        return min(told_s, self._engine.network.stalled_s) if why else 0.0
+        return min(told_s, self._engine.progress.stalled_s) if why else 0.0
 
     def _note_silence(self) -> None:
         self._lease.heartbeat_now()
@@ -159,7 +159,7 @@ class JobAgent(Agent):
             )
 
         # The controller has not heard this worker for a lease, and has evicted it by now.
-        elif (why := self._lease.lost_by_tls) and self._engine.network.stalled_s >= self._lease.lease_s:
+        elif (why := self._lease.lost_by_tls) and self._engine.progress.stalled_s >= self._lease.lease_s:
             self.end(
                 AllReduceTimeoutError(
                     f"rank {self.rank}: nothing came from the switch for {self._lease.lease_s:.3g} s, and no heartbeat "
@@ -171,14 +171,14 @@ class JobAgent(Agent):
 
     def _why_cut_off(self, silence_s: float) -> str:
         """Return the reason why nothing will come from a switch any more, empty while it may."""
-        network, lease, now = self._engine.network, self._lease, time.monotonic()
+        progress, lease, now = self._engine.progress, self._lease, time.monotonic()
         # A process that was stopped in between did not wait for anybody, so a long pause counts as a short one.
         passed_s, self._stalled_at_s = min(now - self._stalled_at_s, _PAUSE_MAX_S), now
-        self._stalled_s = min(self._stalled_s + passed_s, network.stalled_s)
+        self._stalled_s = min(self._stalled_s + passed_s, progress.stalled_s)
         # A link that is down cuts the controller off too. That is for the lease to judge, which lasts longer.
         explained = lease.silent_s or lease.switch_unreachable[0]
-        self._unexplained_s = 0.0 if explained else min(self._unexplained_s + passed_s, network.stalled_s)
-        place = self.membership.shards[network.stalled_shard].worker(self.rank)
+        self._unexplained_s = 0.0 if explained else min(self._unexplained_s + passed_s, progress.stalled_s)
+        place = self.membership.shards[progress.stalled_shard].worker(self.rank)
         own, switch = place.endpoint.ip, place.send_to
         there = [each.rank for each in self.membership.workers if each.endpoint.ip == switch.ip]
         whose = f"switch {switch} on the host of {name_ranks(there)}" if there else f"switch {switch}"

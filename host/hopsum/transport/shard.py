@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,16 @@ class Peers:
     linger_s: float = 10.0
     resume: Resume | None = None
     shard: int = 0
+
+
+class ShardContinuation(NamedTuple):
+    """The next generation of a worker's stream at one shard. See `Shard.resume`."""
+
+    peers: Mapping[int, tuple[str, int]]
+    resume: Resume
+    rack: tuple[int, ...] | None
+    key: bytes
+    absent: frozenset[int] = frozenset()
 
 
 class Shard:
@@ -291,29 +301,20 @@ class Shard:
         with self._changed:
             return self.worker.seal()
 
-    def resume(
-        self,
-        generation: int,
-        peers: Mapping[int, tuple[str, int]],
-        resume: Resume,
-        rack: tuple[int, ...] | None = None,
-        *,
-        key: bytes,
-        absent: frozenset[int] = frozenset(),
-    ) -> None:
+    def resume(self, generation: int, given: ShardContinuation) -> None:
         """Continue in another generation, as `Worker.resume`, with the generation's key and its addresses of peers.
 
         Raises:
             TypeError: the shard was made without peers.
-            ValueError: as `Worker.resume`, or `peers` lacks a rank, or `key` has a wrong length. Nothing was changed.
+            ValueError: as `Worker.resume`, or a peer has no address, or the key a wrong length. Nothing was changed.
         """
-        channel, generation_key = self._with_peers().channel, GenerationKey(generation, key)
-        _require_all(peers, replace(self.worker.membership, rack=rack, absent=absent))
+        channel, key, peers = self._with_peers().channel, GenerationKey(generation, given.key), given.peers
+        _require_all(peers, replace(self.worker.membership, rack=given.rack, absent=given.absent))
         with self._changed:
             # Worker first: when the channel takes messages of the new generation the worker must know it.
-            self.worker.resume(generation, resume, time.monotonic(), rack, absent)
+            self.worker.resume(generation, given.resume, time.monotonic(), given.rack, given.absent)
             # The key changes with the generation, so a worker that was evicted can prove nothing any more.
-            channel.move(generation_key, {other: peers[other] for other in _others_of(self.worker.membership)})
+            channel.move(key, {other: peers[other] for other in _others_of(self.worker.membership)})
             self.say()
             self._changed.notify_all()
         self.wake()

@@ -15,6 +15,13 @@ estimate; nothing of the slot protocol passes between shards.
     IN PROGRESS  the last shard ends after such a failure  over    AllReduceFailed
     IN PROGRESS  a shard fails otherwise                   over    AllReduceFailed at once: the generation is over here
     IN PROGRESS  its coder fails                           over    the same: this rank lacks payloads or a mean
+
+    generation   input                          next     also
+    RUNS         seal, in any thread            SEALED   nothing is sent or accepted in it any more
+    SEALED       resume, in any thread          RUNS     another one
+
+All shards change their generation together: who holds the `lock` finds all of them in one, or `is_sealed`. Peers are
+served by a thread of their own, in SEALED too.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -36,12 +43,13 @@ from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
-from hopsum.transport.shard import Shard, TransportStatistics
+from hopsum.transport.shard import Shard, ShardContinuation, TransportStatistics
 from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
 from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import Drop, WireError
+from hopsum_wire.generations import Sealed
 
 # A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
 _STEP_S: Final = 1.0
@@ -51,7 +59,9 @@ Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics)
 
 
 class Transport:
-    """The shards of one worker, as one. For one thread at a time but for `wake`, and for what a `Shard` says.
+    """The shards of one worker, as one.
+
+    For one thread at a time but for `wake`, `seal`, `resume`, and what a `Shard` says.
 
     Args:
         shards: in the order of the job's shards, at least one, each of the same rank; closed with the transport.
@@ -63,8 +73,9 @@ class Transport:
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards: Final = tuple(shards)
         self._workers = [shard.worker for shard in self.shards]
-        self._lock = self.shards[0].lock
-        if any(shard.lock is not self._lock for shard in self.shards):
+        self.lock: Final = self.shards[0].lock
+        """Keeps other threads from the workers. It is reentrant."""
+        if any(shard.lock is not self.lock for shard in self.shards):
             raise ValueError("the shards of a transport have one lock")
         self._loop = self._make_loop()
         self._loop_comes = self._loop is None and is_being_compiled()
@@ -74,6 +85,9 @@ class Transport:
         self._handles = 0
         self._spreads = Spreads({}, {})
         self._poll = self._poll_of_all()
+        self.is_sealed = False
+        self._stepping = threading.Lock()
+        """Held during a step, and by who changes the generation."""
 
     def _make_loop(self) -> WorkerLoop | None:
         return worker_loop([(shard.link, shard.worker.membership.slots) for shard in self.shards])
@@ -164,7 +178,7 @@ class Transport:
         before = tuple([self._spreads.by_handle[handle] for handle in ranges]) if ranges else ()
         spread = Spread(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
-        with self._lock:
+        with self.lock:
             for number in range(used):
                 worker = self.shards[number].worker
                 handle = worker.submit(
@@ -188,7 +202,7 @@ class Transport:
         spread = self._spreads.by_handle.get(handle)
         if spread is None:
             return
-        with self._lock:
+        with self.lock:
             self._fill(spread, 0, payloads)
         spread.coder = None
 
@@ -202,9 +216,15 @@ class Transport:
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
 
+        Do nothing while the generation is sealed.
+
         Raises:
             HopsumError: a side channel has ended. Its cause is attached.
         """
+        with self._stepping:
+            return [] if self.is_sealed else self._step(wait_s)
+
+    def _step(self, wait_s: float) -> list[AllReduceEvent]:
         if self._loop_comes and not is_being_compiled():
             self._loop, self._loop_comes = self._make_loop(), False
         shards, workers, loop = self.shards, self._workers, self._loop
@@ -215,7 +235,7 @@ class Transport:
             spread.read_again()
         batches: list[list[NDArray[np.uint8]]] = []
         due: list[float] = []
-        with self._lock:
+        with self.lock:
             begun = time.monotonic()
             for shard in shards:
                 if (timer := shard.begin_step()) is not None:
@@ -253,6 +273,32 @@ class Transport:
             shards[number].end_step()
         return found
 
+    def seal(self) -> Sealed:
+        """Let nothing more happen in this generation. Return what the worker holds. Any thread.
+
+        What it holds at further shards is in `further_shards`. Raises TypeError without peers, who know how another
+        generation begins.
+        """
+        # First, so that no other step begins, and nothing is submitted.
+        self.is_sealed = True
+        self.wake()
+        with self._stepping, self.lock:
+            first, *further = [shard.seal() for shard in self.shards]
+            return replace(first, further_shards=tuple(further))
+
+    def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
+        """Continue in another generation, after `seal`, as is said for each shard. Any thread."""
+        with self._stepping:
+            for shard, given in zip(self.shards, continuations, strict=True):
+                shard.resume(generation, given)
+            # Last: whoever submits must find all shards in the new generation.
+            self.is_sealed = False
+
+    def go_on(self, start_generation: int, starts: Sequence[int]) -> None:
+        """Let what is submitted from now on follow where newcomers begin, at each shard, as `Shard.go_on`."""
+        for shard, start in zip(self.shards, starts, strict=True):
+            shard.go_on(start_generation, start)
+
     def wake(self) -> None:
         """Let the `step` in progress go on at once, or else the next one. Any thread, also after `close`."""
         self.shards[0].wake()
@@ -284,7 +330,7 @@ class Transport:
         """Say whether the compiled loop can have the workers now; with the lock."""
         # A thread that wants a worker gets it before the loop waits for the network with it.
         loop = self._loop
-        return loop is not None and not self._lock.waiting and loop.is_plain(self._workers, self._spreads)
+        return loop is not None and not self.lock.waiting and loop.is_plain(self._workers, self._spreads)
 
     def _exchange(
         self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, is_plain: bool
@@ -299,7 +345,7 @@ class Transport:
             # Read now: sending may have taken milliseconds, and timers are absolute.
             arrived = self._receive(until - time.monotonic())
             emptied = [not some for some in arrived]
-        with self._lock:
+        with self.lock:
             if loop is not None and not is_plain and rest_is_here:
                 loop.receive_rest(self._workers, time.monotonic())
             self._hand_over(arrived, emptied)
@@ -339,7 +385,7 @@ class Transport:
         except BaseException as error:  # of a signal handler too: only the caller of `submit` can end the all-reduce
             self._end(spread)
             return AllReduceFailed(spread.handle, error)
-        with self._lock:
+        with self.lock:
             self._fill(spread, first, payloads)
         return None
 

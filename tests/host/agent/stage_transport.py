@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,10 @@ from hopsum.errors import AllReduceError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
 from hopsum.protocol.worker_state import AllReduceEvent
 from hopsum.transport.link import LinkStatistics
-from hopsum.transport.shard import TransportStatistics
+from hopsum.transport.shard import ShardContinuation, TransportStatistics
 from hopsum.transport.side_channel import SideStatistics
 from hopsum.transport.transport import Transport
-from hopsum_wire.generations import Resume, Sealed
+from hopsum_wire.generations import Sealed
 
 WAIT_S = 60
 
@@ -69,6 +69,8 @@ class StageTransport(Transport):
         self._woken = False
         self._loop = None
         self.interrupt = None
+        self.is_sealed, self._stepping = False, threading.Lock()
+        self.lock = self.changed  # type: ignore[assignment, misc]
 
     # ---- as a transport ---------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class StageTransport(Transport):
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
         self.ready[handle] = len(payloads)
 
-    def step(self, wait_s: float) -> list[AllReduceEvent]:
+    def _step(self, wait_s: float) -> list[AllReduceEvent]:
         with self.changed:
             self.changed.wait_for(lambda: self._woken or self._parts or any(self._unmade()), wait_s)
             self._woken = False
@@ -140,28 +142,23 @@ class StageTransport(Transport):
         self.made.append(handle)
 
     def seal(self) -> Sealed:
-        with self.changed:
+        self.is_sealed = True
+        self.wake()
+        with self._stepping, self.changed:
             self.calls.append(("seal",))
             return Sealed(70, 0, len(self.stream), ())
 
-    def resume(
-        self,
-        generation: int,
-        peers: Mapping[int, tuple[str, int]],
-        resume: Resume,
-        rack: tuple[int, ...] | None = None,
-        *,
-        key: bytes,
-        absent: frozenset[int] = frozenset(),
-    ) -> None:
-        with self.changed:
+    def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
+        with self._stepping, self.changed:
             self.calls.append(("resume", generation))
-            if resume.start is not None:
-                self.limit = resume.start
+            for each in continuations:
+                if each.resume.start is not None:
+                    self.limit = each.resume.start
+            self.is_sealed = False
 
-    def go_on(self, start_generation: int, start: int) -> None:
+    def go_on(self, start_generation: int, starts: Sequence[int]) -> None:
         with self.changed:
-            self.calls.append(("go_on", start_generation, start))
+            self.calls.append(("go_on", start_generation, *starts))
             self.limit = None
             self.changed.notify_all()
 

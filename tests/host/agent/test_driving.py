@@ -93,7 +93,7 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_not_the_all_reduce(
     monkeypatch.setattr(first._engine.driver, "_pass_on", pass_on_slowly)
 
     caller = threading.main_thread().ident or 0
-    waits = LazyKernel.__call__.__code__ if first._engine.network.has_loop else UdpLink.receive.__code__
+    waits = LazyKernel.__call__.__code__ if first._engine.transport.has_loop else UdpLink.receive.__code__
 
     def alarm() -> None:
         # A loaded machine may take long from there to the machine code, in which the caller waits for a second.

@@ -13,11 +13,12 @@ import pytest
 
 from hopsum.agent.allreduce_engine import CLOSE, Ended
 from hopsum.agent.allreduce_results import CommunicatorClosedError
-from hopsum.agent.network import ResumeCommand, ShardContinuation, ShardWatch
-from hopsum.agent.phase_order import END_GROUP
+from hopsum.agent.phase_order import END_GROUP, ResumeCommand
+from hopsum.agent.progress import ShardWatch
 from hopsum.agent.task import Task
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.errors import GenerationEndedError, RankLeftError, WorkersReplacedError
+from hopsum.transport.shard import ShardContinuation
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import MembershipError
 
@@ -41,9 +42,9 @@ def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
 
 class Stand(Stage):
     def change(self, resume: Resume, generation: int = 71) -> int:
-        sealed, begun = self.engine.network.seal()
+        sealed, begun = self.engine.seal()
         assert sealed.generation == 70
-        self.engine.network.resume(generation, [ShardContinuation(PEERS, resume, None, bytes(32))])
+        self.engine.resume(generation, [ShardContinuation(PEERS, resume, None, bytes(32))])
         return begun
 
     def do(self, *handles: int) -> None:
@@ -75,15 +76,15 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
         first = stand.submit(X, None, 0)
         stand.do(0)
         stand.transport.wait_for_phases(2)
-        sealed, begun = stand.engine.network.seal()
+        sealed, begun = stand.engine.seal()
         assert (sealed.submitted_to, begun) == (2, 1)
         second = stand.submit(X, None, 1)
         stand.transport.do(1)
-        await_that(lambda: second in stand.engine._tasks)
+        await_that(lambda: second in stand.engine._order.tasks)
         with stand.transport.changed:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"
-        stand.engine.network.resume(71, [ShardContinuation(PEERS, SAME, None, bytes(32))])
+        stand.engine.resume(71, [ShardContinuation(PEERS, SAME, None, bytes(32))])
         stand.do(2, 3)
         np.testing.assert_allclose(mean(first), X, atol=1e-4)
         np.testing.assert_allclose(mean(second), X, atol=1e-4)
@@ -210,7 +211,7 @@ def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monk
             task.future.result(WAIT_S)
         stand.transport.wait_for_phases(2)
         stand.transport.void(1, RankLeftError("rank 1 has closed", (1,)))
-        await_that(lambda: not stand.engine._in_flight.handles and not stand.engine._tasks)
+        await_that(lambda: not stand.engine._in_flight.handles and not stand.engine._order.tasks)
         assert not stand.failures
         assert not stand.engine._record.sent_at
 
@@ -242,7 +243,7 @@ def test_numbers_go_on_at_the_agreed_one() -> None:
         assert replaced(stand.submit(X, None, 0))
         stand.engine.driver.put(go_on(5, 9))
         stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
-        _, begun = stand.engine.network.seal()
+        _, begun = stand.engine.seal()
         assert begun == 9
 
 
@@ -251,7 +252,7 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
         feedback = ErrorFeedback(X.size)
         sent, kept = stand.submit(X, feedback, 0), stand.submit(X, None, 1)
         stand.transport.wait_for_phases(1)
-        stand.engine.network.seal()
+        stand.engine.seal()
         stand.engine.driver.put(Ended(MembershipError("ranks 1 have not joined")))
         for task in (sent, kept):
             with pytest.raises(MembershipError, match="ranks 1 have not joined"):

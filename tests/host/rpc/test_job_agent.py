@@ -406,8 +406,8 @@ class Cut:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
         monkeypatch.setattr("hopsum.rpc.job_agent.time.monotonic", lambda: self.now_s)
-        self.network = SimpleNamespace(stalled_s=0.0, stalled_shard=0)
-        self._engine = SimpleNamespace(network=self.network)
+        self.progress = SimpleNamespace(stalled_s=0.0, stalled_shard=0)
+        self._engine = SimpleNamespace(progress=self.progress)
         self._lease = SimpleNamespace(silent_s=0.0, switch_unreachable=("", 0.0), lease_s=60.0)
         self._stalled_at_s = self._stalled_s = self._unexplained_s = 0.0
 
@@ -415,7 +415,7 @@ class Cut:
         """Look as often as the network does, and return the first reason."""
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
-            self.network.stalled_s += step_s
+            self.progress.stalled_s += step_s
             self._lease.silent_s += step_s if self._lease.silent_s else 0.0
             if why := JobAgent._why_cut_off(self, 30.0):  # type: ignore[arg-type]
                 return why
@@ -434,7 +434,7 @@ def test_a_stop_an_answer_and_a_link_that_is_down_are_survived(monkeypatch: pyte
     cut = Cut(monkeypatch)
     assert not cut.after(20)
     assert not cut.after(500, step_s=500), "stopped in between"
-    cut.network.stalled_s = 0.0  # an answer
+    cut.progress.stalled_s = 0.0  # an answer
     assert not cut.after(25)
     cut._lease.switch_unreachable = ("connection refused", 3.0)
     assert not cut.after(200), "the controller's lease judges"

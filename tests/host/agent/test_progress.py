@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.agent import network
-from hopsum.agent.network import ShardWatch
+from hopsum.agent import progress
+from hopsum.agent.progress import ShardWatch
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker import Membership, Timing
@@ -77,7 +77,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     _step(first, lambda: "rank 1 is missing" in worker.missing_text())
     clock.now_s += 1
     looks.check()
-    (line,) = lines(caplog, network.__name__)
+    (line,) = lines(caplog, progress.__name__)
     assert line.startswith("rank 0 has waited 6 s for the result of 1 chunk from switch 127.0.0.1:"), line
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
     assert line.endswith(" s more at most, but 1.5 s for a rank of which nothing is heard (lease_s)")
@@ -85,7 +85,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     _step(first, lambda: bool(worker.statistics.results) or not second.step(0.01))
     _step(first, lambda: bool(worker.statistics.results))
     looks.check()
-    assert lines(caplog, network.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
+    assert lines(caplog, progress.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
 
 
 def _step(transport: Transport, holds: Callable[[], bool]) -> None:
@@ -99,7 +99,7 @@ def test_a_switch_that_is_gone_is_said_and_then_the_error(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On every rank, long before the deadline."""
-    monkeypatch.setattr(network, "ABSENT_S", 0.2)
+    monkeypatch.setattr(progress, "ABSENT_S", 0.2)
     cluster = Cluster(stack, 2)
     timing = Timing(retransmit_s=0.02, retransmit_max_s=0.05, deadline_s=WAIT_S, unreachable_s=1.0)
     agents = cluster.agents("fixed", timing)
@@ -113,7 +113,7 @@ def test_a_switch_that_is_gone_is_said_and_then_the_error(
             future.result(WAIT_S)
     assert time.monotonic() - started < WAIT_S / 2
     for rank in range(2):
-        said = [line for line in lines(caplog, network.__name__) if line.startswith(f"rank {rank}: switch")]
+        said = [line for line in lines(caplog, progress.__name__) if line.startswith(f"rank {rank}: switch")]
         assert len(said) == 1
         assert "is not there: all that was sent to it" in said[0]
 
