@@ -29,7 +29,7 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.membership import membership_document
 
-from ..host.protocol.jobs import TABLE, TABLE16
+from ..support.jobs import TABLE, TABLE16
 from .conftest import TABLE2, TABLE3, TABLE4
 
 CLOCK_S = 1_000_000.0

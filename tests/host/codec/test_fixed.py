@@ -26,7 +26,7 @@ from hopsum.codec.simulate import simulate_phase, simulate_switch
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_oracle.aggregator import Aggregator
 
-from ..protocol.jobs import job, update, worker
+from ...support.jobs import job, update, worker
 from .vectors import Floats, layered, normal, require_given_back
 
 CONTEXT = ReductionContext(0, 0, 0)

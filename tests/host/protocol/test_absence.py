@@ -10,7 +10,7 @@ from hopsum.errors import AllReduceTimeoutError, GenerationEndedError
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_wire import Header, Kind, Op, State
 
-from .jobs import error_of, failed
+from ...support.jobs import error_of, failed
 
 LIMIT_S = 10.0
 

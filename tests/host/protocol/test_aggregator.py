@@ -14,7 +14,7 @@ from hopsum_oracle.aggregator import Aggregator, JobConfig, PacketOutcome, Regis
 from hopsum_oracle.decision import FINAL, Copy
 from hopsum_wire import Event, Header
 
-from .jobs import OF_TREES, job, probe, update, words, worker
+from ...support.jobs import OF_TREES, job, probe, update, words, worker
 
 
 def send(aggregator: Aggregator, header: Header, payload: Any = None, **source: int) -> PacketOutcome:

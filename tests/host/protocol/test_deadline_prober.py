@@ -14,8 +14,8 @@ from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Header, Kind, Op, State, split_datagram
 
-from .jobs import error_of, failed, job, update, worker
-from .trees import jobs_of
+from ...support.jobs import error_of, failed, job, update, worker
+from ...support.simulated_network import jobs_of
 
 TIMING = Timing(retransmit_s=40.0, retransmit_max_s=40.0, deadline_s=100.0)
 ASK_AT = [99.0, 99.25, 99.5, 99.75]

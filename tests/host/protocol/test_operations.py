@@ -18,8 +18,8 @@ from hopsum_oracle.aggregator import Aggregator, PacketOutcome
 from hopsum_wire import Drop, Event, Header, Kind, Op, pack_codes
 from hopsum_wire.payload import SHAPES, lanes
 
-from .jobs import TABLE, TABLE3, TABLE16, job, update, worker
-from .trees import SPINE, jobs_of
+from ...support.jobs import TABLE, TABLE3, TABLE16, job, update, worker
+from ...support.simulated_network import SPINE, jobs_of
 
 AGAIN = [Op.LOOKUP_ADD_LOOKUP4, Op.LOOKUP_ADD_LOOKUP3, Op.LOOKUP_ADD_LOOKUP2]
 """The ops whose sums are looked up again."""

@@ -13,7 +13,7 @@ from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, State
 
-from .jobs import done, error_of, failed
+from ...support.jobs import done, error_of, failed
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
 EVERYBODY = 0b1111

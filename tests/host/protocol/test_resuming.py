@@ -14,7 +14,7 @@ from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timi
 from hopsum_wire import Header, Kind, Op, split_datagram
 from hopsum_wire.generations import Decided, Resume, Sealed
 
-from .jobs import error_of
+from ...support.jobs import error_of
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=100.0)
 EVERYBODY = 0b1111

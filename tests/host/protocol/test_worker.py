@@ -16,7 +16,7 @@ from hopsum.protocol.stream import MAX_ROUND
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
 
-from .jobs import done, error_of, failed
+from ...support.jobs import done, error_of, failed
 
 TIMING = Timing(retransmit_s=1.0, backoff=2.0, retransmit_max_s=5.0, deadline_s=100.0)
 MEMBERSHIP = Membership(generation=7, rank=1, workers=3, slots=2, switch="switch 192.0.2.1:24677")

@@ -20,7 +20,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, R
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 from hopsum_wire.generations import Decided, Resume
 
-from ..protocol.early import EarlyBook, Unfilled
+from ...support.world import EarlyBook, Unfilled
 
 GENERATION, RANK, WORKERS = 7, 1, 3
 STEPS = 160

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Op
 from hopsum_wire.payload import lanes
 
-from ...host.protocol.jobs import RESULT_TABLES, TABLE, TABLE16
-from ...host.protocol.network import Task, task_of
+from ...support.contributions import Values, draw, result_of
+from ...support.jobs import RESULT_TABLES, TABLE, TABLE16
 from .member import Member
 
 WORKERS, SLOTS, CHUNKS, AHEAD = 4, 64, 256, 3
@@ -88,13 +88,27 @@ def bench(loss: float, seed: int) -> Iterator[Bench]:
         yield Bench(switch, management, controller, job, members)
 
 
+class Given(NamedTuple):
+    """The contributions of PATTERNS positions."""
+
+    payloads: NDArray[np.uint8]
+    """[rank, pattern, bytes]."""
+    expected: Values
+    """[pattern, element], of all ranks together."""
+
+    @classmethod
+    def draw(cls, op: Op, source: np.random.Generator) -> Given:
+        """Draw what each rank gives."""
+        values, payloads = zip(*(draw(op, PATTERNS, source) for _ in range(WORKERS)), strict=True)
+        return cls(np.array(payloads), result_of(op, np.array(values)))
+
+
 @dataclass
 class Soak:
     """One stream of all-reduces through a bench."""
 
     bench: Bench
-    tasks: dict[Op, Task]
-    """The payloads of PATTERNS positions for each op, and their sums."""
+    tasks: dict[Op, Given]
     rng: random.Random
     opened: int = 0
     """All-reduces that somebody has submitted."""
@@ -173,7 +187,7 @@ def next_job(stage: Bench) -> Bench:
 
 def make_soak(stage: Bench, seed: int) -> Soak:
     source = np.random.default_rng(seed)
-    return Soak(stage, {op: task_of(op, PATTERNS, source, WORKERS) for op in Op}, random.Random(seed))
+    return Soak(stage, {op: Given.draw(op, source) for op in Op}, random.Random(seed))
 
 
 QUIET_S = 60.0
