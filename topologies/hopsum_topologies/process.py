@@ -81,11 +81,15 @@ class ManagedProcess:
         Raises TopologyError, the process stopped, when the process ends, or after `deadline_s`.
         """
         give_up = time.monotonic() + deadline_s
-        while not condition():
+        while True:
+            # Before the look: on a busy machine a long pause may end with both true, and then the process is ready.
+            is_late = time.monotonic() > give_up
+            if condition():
+                return
             if not self.running():
                 status = self._child.returncode
                 raise TopologyError(f"{self.name} ended with {status} before {what}: {self._tail()}")
-            if time.monotonic() > give_up:
+            if is_late:
                 self.stop()
                 raise TopologyError(f"{self.name}: no sign of {what} in {deadline_s} s: {self._tail()}")
             time.sleep(_POLL_S)

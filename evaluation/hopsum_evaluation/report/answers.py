@@ -388,15 +388,14 @@ def _steps_cell(steps: float, fp32: float) -> str:
 
 def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
     """Tabulate seconds to the target with a sum at every step beside DiLoCo: a row for each rate that has both."""
-    rows, heads = [], ("links",)
+    rows = list[tuple[str, dict[str, float]]]()
     for each in answers:
         means = {name: each.mean(name) for name in each.times[FABRIC]}
         if each.how is not How.TIMED and any(diloco_of(name).every for name in means):
-            heads = ("links", *(f"`{name}`" for name in means)) if len(means) + 1 > len(heads) else heads
             rows.append((each.links, means))
-    cells = [[links, *(_or_missed(means[head.strip("`")]) if head.strip("`") in means else "-" for head in heads[1:])]
-             for links, means in rows]  # fmt: skip
-    return ShownTable("rare", heads, cells)
+    names = list(dict.fromkeys(name for _, means in rows for name in means))
+    cells = [[links, *(_or_missed(means[name]) if name in means else "-" for name in names)] for links, means in rows]
+    return ShownTable("rare", ("links", *(f"`{name}`" for name in names)), cells)
 
 
 def accuracy_words(result: Result) -> str:
