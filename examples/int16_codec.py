@@ -48,7 +48,7 @@ class Int16(RangeCodec):
         means = (results.view(">u2") - self._limit * counts) * self._units(shared) / counts
         return means.astype(np.float32).ravel()[:elements]
 
-    def contribution(
+    def dequantize_own(
         self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip

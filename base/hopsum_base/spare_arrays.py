@@ -45,19 +45,19 @@ def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[
     spares = _SHARED.get("")
     if size < LEAST_BYTES or spares is None:
         return np.empty(shape, dtype)
-    memory = _take(spares, size)
+    memory = _allocate(spares, size)
     # Views refer to this array and not to the memory, since a memoryview lies between: it dies with the last view.
     owner = np.frombuffer(memory.data, np.uint8)
-    weakref.finalize(owner, _give_back, weakref.ref(spares), memory).atexit = False
+    weakref.finalize(owner, _release, weakref.ref(spares), memory).atexit = False
     return owner[:size].view(dtype).reshape(shape)
 
 
-def _give_back(shared: weakref.ref[SpareArrays], memory: NDArray[np.uint8]) -> None:
+def _release(shared: weakref.ref[SpareArrays], memory: NDArray[np.uint8]) -> None:
     if (spares := shared()) is not None:
         spares.append((next(_events), memory))
 
 
-def _take(spares: SpareArrays, size: int) -> NDArray[np.uint8]:
+def _allocate(spares: SpareArrays, size: int) -> NDArray[np.uint8]:
     event, found = next(_events), list[tuple[int, NDArray[np.uint8]]]()
     while spares:
         try:

@@ -100,7 +100,7 @@ def list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
 _COMMA: Final = re.compile(r",(?!\s*[A-Za-z_]\w*=)")
 
 
-def said_rate(bits_per_s: float) -> str:
+def format_rate(bits_per_s: float) -> str:
     """Return a rate with three digits."""
     return _said(bits_per_s, (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)))
 
@@ -116,7 +116,7 @@ def _said(value: float, units: tuple[tuple[str, float], ...]) -> str:
     return f"{scaled:.3g} {unit}" if scaled < 999.5 else f"{scaled:,.0f} {unit}"
 
 
-def figure(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Write a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for None."""
     if value is None or not isfinite(value):
         return "-" if value is None else str(value)

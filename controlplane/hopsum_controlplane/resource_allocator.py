@@ -94,7 +94,7 @@ class ResourceAllocator:
         gaps = [gap.size for gap in self._gaps()]
         return FreeCapacity(sum(gaps), max(gaps), MAX_JOBS - len(self._taken))
 
-    def take(self, slots: int, job_index: int | None = None, region: SlotRange | None = None) -> Allocation:
+    def allocate(self, slots: int, job_index: int | None = None, region: SlotRange | None = None) -> Allocation:
         """Take a place for a job: the lowest free index and range of `slots` slots, or exactly what is given.
 
         Raises ControlPlaneError when there is no such place. Nothing is taken then.

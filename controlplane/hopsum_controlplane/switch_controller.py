@@ -336,7 +336,7 @@ class SwitchController:
         # generation gets one.
         check_no_duplicates(adopt)
         for job in adopt:
-            self._allocator.take(job.slots, job.job_index, job.region)
+            self._allocator.allocate(job.slots, job.job_index, job.region)
             wants = plan(job, self._device.program)
             transaction = EntryTransaction(self._device, wants.steps)
             self._installed[job.generation] = _InstalledJob(
@@ -357,7 +357,7 @@ class SwitchController:
         for kept in self.foreign:
             # An adopted job may have that place too.
             with suppress(ControlPlaneError):
-                self._allocator.take(kept.allocation.region.size, *kept.allocation)
+                self._allocator.allocate(kept.allocation.region.size, *kept.allocation)
         return adoptions(adopt, audit, self._switch)
 
     def _keep(self, foreign: Sequence[Entity], actual: Mapping[tuple[object, ...], Entity]) -> None:
@@ -416,7 +416,7 @@ class SwitchController:
     def _allot(
         self, spec: JobSpec, job_index: int | None, region: SlotRange | None, generation: int | None
     ) -> _InstalledJob:
-        allocation = self._allocator.take(spec.slots, job_index, region)
+        allocation = self._allocator.allocate(spec.slots, job_index, region)
         index, slots = allocation
         try:
             generation = (

@@ -45,7 +45,7 @@ def simulate_allreduce(
         phases = [reduction.phase for reduction in reductions if reduction.phase is not None]
         results, contributors = simulate_phase(codec, phases, arrived)
         for reduction in reductions:
-            reduction.take(results, contributors)
+            reduction.on_results(results, contributors)
         number += 1
     means = [reduction.mean for reduction in reductions if reduction.mean is not None]
     return means or None

@@ -34,9 +34,9 @@ class Slots(RuleBasedStateMachine):
         fitting = [base for base in range(TOTAL - count + 1) if self.taken.isdisjoint(range(base, base + count))]
         if not fitting:
             with pytest.raises(ControlPlaneError):
-                self.allocator.take(count)
+                self.allocator.allocate(count)
             return None
-        taken = self.allocator.take(count)
+        taken = self.allocator.allocate(count)
         assert taken.region == SlotRange(fitting[0], count)
         self.taken |= set(range(fitting[0], taken.region.end))
         return taken
@@ -64,11 +64,11 @@ TestSlots.settings = settings(derandomize=True)
 
 def test_a_refusal_has_the_numbers() -> None:
     allocator = ResourceAllocator(10)
-    first = allocator.take(3)
-    allocator.take(3)
+    first = allocator.allocate(3)
+    allocator.allocate(3)
     allocator.free(first)
     with pytest.raises(ControlPlaneError) as error:
-        allocator.take(5)
+        allocator.allocate(5)
     assert str(error.value) == (
         "no 5 contiguous slots: the largest free range has 4 of 10 slots, 7 are free in all, "
         "1 ranges are in use; ask for fewer slots, or delete a job"
@@ -77,7 +77,7 @@ def test_a_refusal_has_the_numbers() -> None:
 
 def test_what_was_not_allocated_cannot_be_freed() -> None:
     allocator = ResourceAllocator(10)
-    allocator.take(4)
+    allocator.allocate(4)
     with pytest.raises(KeyError):
         allocator.free(Allocation(0, SlotRange(0, 3)))
 

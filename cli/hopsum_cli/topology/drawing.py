@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from hopsum_base.units import said_rate
+from hopsum_base.units import format_rate
 from hopsum_topologies.description import Link, Topology
 
 
@@ -22,7 +22,7 @@ def link_words(link: Link) -> list[str]:
     """Return rate, delay and loss of a link, as far as it has them."""
     words = []
     if link.rate_bps is not None:
-        words.append(said_rate(link.rate_bps))
+        words.append(format_rate(link.rate_bps))
     if link.delay_s:
         words.append(f"{link.delay_s * 1e3:g} ms")
     if link.loss:

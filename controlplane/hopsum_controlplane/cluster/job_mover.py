@@ -45,7 +45,7 @@ class JobMover:
             target = found.config.name
             self._require_alike(record, away, target)
             seats = self._seats(record, away, target)
-            index, region = found.allocator.take(record.request.slots)
+            index, region = found.allocator.allocate(record.request.slots)
             reason = f"it moves from switch {away} to switch {target}"
             at = BranchAssignment(target, index, region)
             self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))

@@ -101,17 +101,17 @@ class Liveness:
             names = {record.name for record in records}
             self.leases.keep_only(names)
             self._unheard &= names
-            self._hear_connections([record for record in records if record.name not in self._unheard], now_s)
+            self._extend_by_connections([record for record in records if record.name not in self._unheard], now_s)
             for record in records:
                 # Workers that all call another controller are alive: a backup that was started as a test, or a
                 # machine that no worker reaches, must not end their sums.
                 for rank in self.leases.expired(record, now_s) if record.name not in self._unheard else ():
                     self._lose(record, rank)
-                self._mind_successors(record, now_s)
+                self._check_successors(record, now_s)
                 if record.name not in self._unheard:
-                    self._mind_gone(record.name, now_s)
+                    self._check_gone(record.name, now_s)
 
-    def _hear_connections(self, records: Sequence[JobRecord], now_s: float) -> None:
+    def _extend_by_connections(self, records: Sequence[JobRecord], now_s: float) -> None:
         """Extend the leases of members whose heartbeats stay away, and over whose connections bytes come.
 
         Their programs hold Python's interpreter lock, and gRPC sends pings without it.
@@ -143,7 +143,7 @@ class Liveness:
             self.leases.forget(record.name, rank)
             note_loss(record, self._cache.find(record.name), why)
 
-    def _mind_successors(self, record: JobRecord, now_s: float) -> None:
+    def _check_successors(self, record: JobRecord, now_s: float) -> None:
         """End a generation that a rank left and waits to begin anew, when the others had a lease to leave it too."""
         ranks = lifecycle.successors(record)
         if not ranks:
@@ -159,7 +159,7 @@ class Liveness:
             with suppress(StoreError):
                 self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
 
-    def _mind_gone(self, job: str, now_s: float) -> None:
+    def _check_gone(self, job: str, now_s: float) -> None:
         """Let a job of MIN:MAX workers go on without those that have been waited for long enough."""
         record, before = self._cache.find(job), self._gone_since_s.get(job, {})
         spared = () if record is None else record.spared_ranks

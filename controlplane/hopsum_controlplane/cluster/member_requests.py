@@ -165,7 +165,7 @@ class MemberRequests:
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 
-    def hear(self, token: str) -> None:
+    def record_heartbeat(self, token: str) -> None:
         """Renew the lease of the member with this secret, in hexadecimal, for a heartbeat that was given up.
 
         Nothing is renewed for the secret of no present member.

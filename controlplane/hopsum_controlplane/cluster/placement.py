@@ -80,7 +80,7 @@ def allocator_from_records(
     for record in records:
         index, region = record.place(config.name)
         try:
-            allocator.take(region.size, index, region)
+            allocator.allocate(region.size, index, region)
         except ControlPlaneError as error:
             raise ControlPlaneError(
                 f"job {record.name!r} is in the database with a place that switch {config.name!r} does not have: "
@@ -90,7 +90,7 @@ def allocator_from_records(
     for kept in foreign:
         # A restored database may give a record the place of a foreign generation.
         with suppress(ControlPlaneError):
-            allocator.take(kept.allocation.region.size, *kept.allocation)
+            allocator.allocate(kept.allocation.region.size, *kept.allocation)
     return allocator
 
 
@@ -110,7 +110,7 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
     # max() takes the first of equals.
     # A tree is as free as its fullest switch.
     best = max(fitting, key=lambda choice: min(each.free_capacity.slots for each in choice))
-    top, *below = [(each.config.name, each.allocator.take(request.slots)) for each in best]
+    top, *below = [(each.config.name, each.allocator.allocate(request.slots)) for each in best]
     return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
 
 

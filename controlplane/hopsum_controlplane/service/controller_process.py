@@ -74,7 +74,7 @@ class Pulse:
             for name in controller.switch_names
         ]
 
-    def mind_leases(self) -> None:
+    def check_leases(self) -> None:
         """Excuse everybody for an absence of this process, if there was one. Then evict silent members."""
         now_s = self._clock()
         # Measured before anybody is judged: members could not be heard while the process stood still.
@@ -97,7 +97,7 @@ class Pulse:
 
     def _beat(self) -> None:
         while not self._over.wait(self._period_s):
-            self._try(self.mind_leases)
+            self._try(self.check_leases)
 
     def _attend(self, switch: str) -> None:
         while not self._over.wait(self._period_s):

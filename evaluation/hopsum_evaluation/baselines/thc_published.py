@@ -78,21 +78,21 @@ class ThcPublished(LookupTableCodec):
         alike = self._of_blocks_alike(shared, elements)
         return super().decode(results, contributors, alike, elements, context, out)
 
-    def contribution(
+    def dequantize_own(
         self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Decode a worker's own codes with the one range, see `RangeCodec.contribution`."""
         alike = self._of_blocks_alike(shared, elements)
-        return super().contribution(payloads, alike, elements, context, included)
+        return super().dequantize_own(payloads, alike, elements, context, included)
 
-    def subtract_contribution(
+    def subtract_dequantized(
         self, x: NDArray[np.float32], payloads: NDArray[np.uint8], shared: SharedRanges, context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
-        """Subtract a worker's own decoded codes, see `RangeCodec.subtract_contribution`."""
+        """Subtract a worker's own decoded codes, see `RangeCodec.subtract_dequantized`."""
         alike = self._of_blocks_alike(shared, x.size)
-        super().subtract_contribution(x, payloads, alike, context, included)
+        super().subtract_dequantized(x, payloads, alike, context, included)
 
     def _of_blocks_alike(self, shared: SharedRanges, elements: int) -> SharedRanges:
         # Kernels know ranges by block only: the one range is repeated for each.

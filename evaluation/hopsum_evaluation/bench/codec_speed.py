@@ -136,7 +136,7 @@ class Subject:
         return {
             "encode": self._encode,
             "decode": lambda: codec.decode(self._results, self._contributors, shared, x.size, context),
-            "contribution": lambda: codec.contribution(self._payloads, shared, x.size, context),
+            "contribution": lambda: codec.dequantize_own(self._payloads, shared, x.size, context),
             "residual_read": self._read,
             "residual_write": self._write,
             "encode_feedback": self._encode_feedback,
@@ -181,14 +181,14 @@ class Subject:
     def _read(self) -> None:
         """Add the residual to the vector, as error feedback does before the ranges are computed."""
         self._feedback.compensate(self.x)
-        self._feedback.give_back()
+        self._feedback.rollback()
 
     def _write(self) -> None:
         """Subtract the contribution from the vector, which leaves the residual: error feedback after the results.
 
         The vector is a copy here, from which the same contribution is subtracted again and again.
         """
-        self.codec.subtract_contribution(self._sum, self._payloads, self._shared, self._context)
+        self.codec.subtract_dequantized(self._sum, self._payloads, self._shared, self._context)
 
     def _encode_feedback(self) -> None:
         """Do all work of a worker for a gradient but decoding the mean."""
@@ -197,7 +197,7 @@ class Subject:
         own = codec.ranges(whole)
         shared = SharedRanges(own.view(np.float32))
         payloads = codec.encode(whole, own, shared, context)
-        codec.subtract_contribution(whole, payloads, shared, context)
+        codec.subtract_dequantized(whole, payloads, shared, context)
         self._feedback.commit(None)
 
 

@@ -42,7 +42,7 @@ def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int
     for _ in range(phases):
         assert reduction.phase is not None
         payloads = reduction.phase.payloads
-        reduction.take(payloads, np.ones(len(payloads), np.uint64))
+        reduction.on_results(payloads, np.ones(len(payloads), np.uint64))
     return reduction
 
 
@@ -54,7 +54,7 @@ def _memory(codec: Lossless, x: NDArray[np.float32], seed: int) -> int:
     while reduction.phase is not None:
         results = reduction.phase.payloads
         tracemalloc.reset_peak()
-        reduction.take(results, np.ones(len(results), np.uint64))
+        reduction.on_results(results, np.ones(len(results), np.uint64))
         made = x.nbytes if reduction.phase is None else reduction.phase.payloads.nbytes
         most = max(most, tracemalloc.get_traced_memory()[1] - results.nbytes - made)
     tracemalloc.stop()

@@ -157,7 +157,7 @@ class _Worker:
 
     def turn(self, now: float, limit: NDArray[np.int64] | None) -> int:
         """Receive RESULTs, and send the next round of their slots, up to round `limit`. Return how many were new."""
-        runs = self.link.take(self._in)
+        runs = self.link.receive_batch(self._in)
         if not runs:
             return 0
         slots, rounds = self._checker.check(rows_of(self._in, runs, self.pool.result_bytes))

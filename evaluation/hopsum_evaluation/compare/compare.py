@@ -28,7 +28,7 @@ from rich.table import Table
 from hopsum.codec import CodecError, codec_names
 from hopsum.codec.arguments import codec_argument
 from hopsum_base.shown import nearest
-from hopsum_base.units import figure, list_of, one_of, real, whole
+from hopsum_base.units import format_number, list_of, one_of, real, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.command_options import figure_table
@@ -258,7 +258,7 @@ def _least(cells: Sequence[dict[str, Any]], most_bits: float) -> str:
         for cell in cells
         if cell["nmse"] is not None and max(cell["bits_up"], cell["bits_down"]) <= most_bits
     ]
-    return f"{min(fit)[1]} ({figure(min(fit)[0], 2)})" if fit else _EMPTY
+    return f"{min(fit)[1]} ({format_number(min(fit)[0], 2)})" if fit else _EMPTY
 
 
 TINY = 1e-9
@@ -346,7 +346,7 @@ def _least_table(cells: Sequence[Cell]) -> Table:
 def _nmse(cell: Cell) -> str:
     if cell.nmse is None:
         return _EMPTY
-    return figure(cell.nmse, 2) if cell.nmse == 0.0 or cell.nmse >= TINY else f"<{TINY:.0e}".replace("e-0", "e-")
+    return format_number(cell.nmse, 2) if cell.nmse == 0.0 or cell.nmse >= TINY else f"<{TINY:.0e}".replace("e-0", "e-")
 
 
 def _span(values: Sequence[float]) -> str:

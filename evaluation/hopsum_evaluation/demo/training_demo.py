@@ -24,7 +24,7 @@ from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_base.owned_folder import OwnedFolder
-from hopsum_base.units import rate_bits_per_s, real, said_rate, whole
+from hopsum_base.units import format_rate, rate_bits_per_s, real, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.timing import machine, processors_of
 from hopsum_evaluation.command_options import add_link_options, check_link_options
@@ -118,7 +118,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _rate(text: str) -> float:
     if (rate := rate_bits_per_s(text)) >= LEAST_RATE_BITS_PER_S:
         return rate
-    raise argparse.ArgumentTypeError(f"{text!r}: at least {said_rate(LEAST_RATE_BITS_PER_S)}, or a sum takes too long")
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: at least {format_rate(LEAST_RATE_BITS_PER_S)}, or a sum takes too long"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -463,7 +465,7 @@ class DemoReport:
         console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.0f} s)")
 
     def _training(self) -> Table:
-        links = "" if self.rate_bits_per_s is None else f", links of {said_rate(self.rate_bits_per_s)}"
+        links = "" if self.rate_bits_per_s is None else f", links of {format_rate(self.rate_bits_per_s)}"
         links = ", loopback" if self.not_shaped else links
         title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}{links}"
         table = _table(title, "", f"{self.codec} through the switch", "fp32 all-reduce")

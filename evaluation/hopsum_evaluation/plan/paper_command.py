@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_base.units import rate_bits_per_s, real, said_rate, said_time, size_bytes, time_s
+from hopsum_base.units import format_rate, rate_bits_per_s, real, said_time, size_bytes, time_s
 from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 def show(job: SynchronousSgd, console: Console) -> None:
     """Print the statements, and the published table of gzip."""
     console.print(
-        f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {said_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
+        f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {format_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
         f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,
     )  # fmt: skip
     table = _table("statements of the publication", "published", "model", "needs", "")

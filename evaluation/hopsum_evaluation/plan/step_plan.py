@@ -37,7 +37,7 @@ from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.units import count, rate_bits_per_s, real, said_rate, said_time, size_bytes, time_s, whole
+from hopsum_base.units import count, format_rate, rate_bits_per_s, real, said_time, size_bytes, time_s, whole
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
@@ -274,7 +274,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
             results, contributors = simulate_phase(codec, [phase])
             if phase.add is None:
                 begin = time.process_time()
-            reduction.take(results, contributors)
+            reduction.on_results(results, contributors)
             seconds += time.process_time() - begin
         taken.append((seconds / elements, first / elements))
     # The first run compiles kernels.
@@ -323,7 +323,7 @@ def measure_network(seed: int) -> tuple[float, float, str]:
 
 def _table(options: argparse.Namespace, elements: int, rows: Sequence[MethodPlan]) -> Table:
     title = (
-        f"{elements:,} elements, {options.workers} workers, links of {said_rate(options.rate)}, computing "
+        f"{elements:,} elements, {options.workers} workers, links of {format_rate(options.rate)}, computing "
         f"{said_time(options.compute)}" + (f", {options.overlap:.0%} of it overlapped" if options.overlap else "")
     )
     table = figure_table(title, "B up", "down", "wire", "codec", "network", "all-reduce", "step", "NMSE")

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.units import figure, rate_bits_per_s, said_rate, said_time
+from hopsum_base.units import format_number, format_rate, rate_bits_per_s, said_time
 from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
@@ -152,7 +152,7 @@ class LinkAnswer:
     @property
     def links(self) -> str:
         """Rate of the links in words."""
-        return said_rate(self.bits_per_s)
+        return format_rate(self.bits_per_s)
 
     def best(self, names: Iterable[str], place: str = FABRIC) -> str | None:
         """Name the scheme with the fewest mean seconds, or None where none reached the target with every seed."""
@@ -311,8 +311,8 @@ def said_ratio(ratio: Ratio) -> str:
     """Write a ratio with its interval where it has one."""
     if not isfinite(ratio.mean):
         return "-"
-    interval = "" if ratio.low is None else f" ({figure(ratio.low, 2)} to {figure(ratio.high, 2)})"
-    return f"{figure(ratio.mean, 2)}{interval}"
+    interval = "" if ratio.low is None else f" ({format_number(ratio.low, 2)} to {format_number(ratio.high, 2)})"
+    return f"{format_number(ratio.mean, 2)}{interval}"
 
 
 def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
@@ -326,7 +326,7 @@ def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
             how = Counter("trained" if each.how is How.TRAINED else "timed" for each in same)
             counts = ", ".join(f"{count} {name}" for name, count in sorted(how.items(), reverse=True))
             cells = (_span_cell(same, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
-            rows.append([said_rate(rate), words, counts, *cells])
+            rows.append([format_rate(rate), words, counts, *cells])
     heads = ("links", "hopsum with", "rows", *_OVER)
     return ShownTable("ranges", heads, rows)
 
@@ -349,7 +349,7 @@ def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) ->
     ratios = [each.ratios(others, each.ours(place), place) for each in answers]
     found = [each for each in ratios if each and isfinite(make_ratio(each).mean)]
     means = [make_ratio(each).mean for each in found]
-    low, high = (figure(each, 2) for each in (min(means, default=None), max(means, default=None)))
+    low, high = (format_number(each, 2) for each in (min(means, default=None), max(means, default=None)))
     counted = Counter(map(outcome, found))
     words = ", ".join(f"{counted[each]} {each}" for each in Outcome if counted[each])
     return Compared(len(found), low if low == high else f"{low} to {high}", words)
@@ -383,7 +383,7 @@ def _trained_steps(result: Result) -> dict[str, Times]:
 def _steps_cell(steps: float, fp32: float) -> str:
     if steps == inf:
         return "missed"
-    return f"{figure(steps)} ({steps / fp32:.2f})" if fp32 < inf else figure(steps)
+    return f"{format_number(steps)} ({steps / fp32:.2f})" if fp32 < inf else format_number(steps)
 
 
 def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
@@ -426,7 +426,7 @@ def figure_table(result: Result) -> ShownTable:
         for each, unit in listed
     ]
     for words, name, form in (
-        ("bits an element", "busiest_bits_per_element", figure),
+        ("bits an element", "busiest_bits_per_element", format_number),
         ("error", "nmse", "{:.0e}".format),
     ):
         rows.append([words, *(form(sent[key][name]) if key in sent else "-" for key in keys)])
@@ -444,7 +444,7 @@ def _mean_cell(answer: LinkAnswer, place: str, name: str, unit: float) -> str:
 
 
 def _or_missed(value: float) -> str:
-    return figure(value) if value < inf else "missed"
+    return format_number(value) if value < inf else "missed"
 
 
 def parts_table(result: Result) -> ShownTable:
@@ -455,13 +455,13 @@ def parts_table(result: Result) -> ShownTable:
         for run in document["runs"]:
             bits_per_s = 0.0 if run["rate"] == UNSHAPED else rate_bits_per_s(run["rate"])
             if run["scheme"] == fastest.get((document["model"], bits_per_s, run["placement"])):
-                where = f"`{document['model']}`, {said_rate(bits_per_s)}"
+                where = f"`{document['model']}`, {format_rate(bits_per_s)}"
                 found[where, run["placement"], run["scheme"]].append(run)
     rows = []
     for (where, place, name), runs in found.items():
         wire_s = [8 * run["bytes_per_step"] / rate_bits_per_s(run["rate"]) for run in runs]
         parts = [[run[part] for run in runs if run[part] is not None] for part in _PARTS]
-        cells = [figure(1000 * fmean(part)) if part else "-" for part in (*parts, wire_s)]
+        cells = [format_number(1000 * fmean(part)) if part else "-" for part in (*parts, wire_s)]
         rows.append([f"{where}: {_label(place, name)}", *cells])
     return ShownTable("parts", ("ms", *_PARTS.values(), "wire"), rows)
 
@@ -516,12 +516,12 @@ def check_table(result: Result) -> ShownTable:
         if document["workers"] == result["workers"]:
             continue
         for entry in document["rates"]:
-            size = f"{entry['elements'] / 1e6:.3g} M elements, {said_rate(rate_bits_per_s(entry['rate']))}"
+            size = f"{entry['elements'] / 1e6:.3g} M elements, {format_rate(rate_bits_per_s(entry['rate']))}"
             where = f"{document['workers']} workers, {size}"
             for name, subject in entry["subjects"].items():
                 found[where, name.removeprefix("gloo-")][document["dilate"] > 1] = 1000 * subject["seconds"]
     rows = [
-        [f"{where}: `{name}`", figure(ms[False]), figure(ms[True]), f"{ms[True] / ms[False]:.2f}"]
+        [f"{where}: `{name}`", format_number(ms[False]), format_number(ms[True]), f"{ms[True] / ms[False]:.2f}"]
         for (where, name), ms in found.items() if len(ms) == 2
     ]  # fmt: skip
     return ShownTable("check", ("ms an all-reduce", "not dilated", "dilated", "dilated over not"), rows)
@@ -551,7 +551,7 @@ def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
             ]
             series.append(BarSeries(name, *parts))
         groups = [f"{each.name}, {'trained' if each.how is How.TRAINED else 'timed'}" for each in kept]
-        panels.append(BarPanel(f"links of {said_rate(rate)}", groups, series))
+        panels.append(BarPanel(f"links of {format_rate(rate)}", groups, series))
     return BarChart("report-ratio", "Times as fast as DDP in fp32", panels, 1.0, "fp32") if panels else None
 
 

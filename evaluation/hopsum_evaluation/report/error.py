@@ -16,7 +16,7 @@ import numpy as np
 
 from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.lookup_table import expected_nmse
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.baselines import thc_published
 from hopsum_evaluation.compare.compare import BUDGETS, as_json, error_plots, least_errors
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
@@ -72,7 +72,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     """Compare all methods, then the published table with its formula and with the chosen table. Raises NotRunError."""
     vectors = settings.pick(("gradient",), ("gradient", "gaussian"), tuple(TITLES))
     workers = settings.pick((1, 4), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64))
-    repeats, elements = settings.pick(2, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
+    repeats, elements = settings.pick(3, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
     chosen = settings.pick([each for each in CANDIDATES if each.label in _FEW], list(CANDIDATES), list(CANDIDATES))
     kept: list[Any] = []
     for repeat in range(repeats):
@@ -186,5 +186,7 @@ def _table(cells: Sequence[dict[str, Any]], kind: str) -> ShownTable:
     for method, found in by_method.items():
         up = next((cell["bits_up"] for cell in found.values() if cell["bits_up"] is not None), None)
         down = next((cell["bits_down"] for cell in found.values() if cell["bits_down"] is not None), None)
-        rows.append([method, figure(up), figure(down), *(figure(found[n]["nmse"], 2) for n in workers)])
+        rows.append(
+            [method, format_number(up), format_number(down), *(format_number(found[n]["nmse"], 2) for n in workers)]
+        )
     return ShownTable(f"error-{kind}", ("", "bits up", "bits down", *(f"n = {n}" for n in workers)), rows)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_mean
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
@@ -95,7 +95,7 @@ _KINDS: Final[dict[str, Callable[[np.random.Generator, int, int], Vectors]]] = {
 def run(settings: Settings, tell: Tell) -> Result:
     """Measure errors and bits of the estimators. Raises NotRunError."""
     sizes = settings.pick((64, 256), (256, 1024, 4096), (256, 1024, 4096, 16384))
-    workers, repeats = settings.pick((2, 8), (4, 16), (4, 16)), settings.pick(2, 5, 10)
+    workers, repeats = settings.pick((2, 8), (4, 16), (4, 16)), settings.pick(3, 5, 10)
     steps = 20
     cases = list(product(_KINDS, sizes, workers))
     found = []
@@ -210,9 +210,12 @@ def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for case in cases:
         cells = [
-            f"{figure(_average(case, name, 'error'))} (≤ {figure(error_bound(name, case['d'], case['n']))})"
+            f"{format_number(_average(case, name, 'error'))} (≤ {format_number(bound)})"
             for name in _METHODS
+            for bound in (error_bound(name, case["d"], case["n"]),)
         ]
-        rows.append([case["kind"], str(case["d"]), str(case["n"]), *cells, figure(_average(case, "svk", "bits"))])
+        rows.append(
+            [case["kind"], str(case["d"]), str(case["n"]), *cells, format_number(_average(case, "svk", "bits"))]
+        )
     heads = ("vectors", "d", "n", *(f"{name} (bound)" for name in _METHODS), "bits of svk")
     return ShownTable("estimation-error", heads, rows)

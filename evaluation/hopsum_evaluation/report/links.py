@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.bench import allreduce
 from hopsum_evaluation.bench.timing import commit, is_crowded, machine
 from hopsum_evaluation.plan import step_plan
@@ -198,7 +198,7 @@ def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     # A number of steps does not depend on time.
     measured = case.benchmark != "plan" and UNSHAPED not in case.arguments
     if measured and case.spare and dilate and is_crowded(case.workers, switches, cores):
-        arguments += ["--dilate", figure(max(1.0, case.spare * (case.workers + switches) / cores))]
+        arguments += ["--dilate", format_number(max(1.0, case.spare * (case.workers + switches) / cores))]
     return arguments
 
 

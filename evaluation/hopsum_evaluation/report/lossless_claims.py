@@ -22,7 +22,7 @@ from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sketch_kernels import SketchKernels, SketchLayout
 from hopsum.codec.lossless.sketch_plan import GAMMA
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
@@ -90,7 +90,7 @@ _CLAIMED: Final = 0.05
 
 def run(settings: Settings, tell: Tell) -> Result:
     """Measure speed, a step, and what peels. Raises NotRunError."""
-    repeats = settings.pick(2, 5, 10)
+    repeats = settings.pick(3, 5, 10)
     speed = _measure_speed(settings, repeats, tell)
     iteration = measure_iterations(settings, repeats)
     members = settings.pick(1 << 13, 1 << 16, 1 << 18)
@@ -197,8 +197,8 @@ def _speed_table(speed: Sequence[dict[str, Any]]) -> ShownTable:
     for row in speed:
         rate = interval([each["all_elements_per_s"] / 1e6 for each in row["runs"]])
         gain, size = interval(_speedups(row)), interval([each["bytes_of_dense"] for each in row["runs"]])
-        rows.append([f"{row['density']:.1%}", f"{figure(rate.mean)} ± {figure(rate.high - rate.mean, 2)}",
-                     figure(size.mean), f"{figure(gain.mean)} ± {figure(gain.high - gain.mean, 2)}"])  # fmt: skip
+        shown, faster = (f"{format_number(x.mean)} ± {format_number(x.high - x.mean, 2)}" for x in (rate, gain))
+        rows.append([f"{row['density']:.1%}", shown, format_number(size.mean), faster])
     heads = ("density", "M elements/s", "bytes of dense", "speed-up at 1 Gbit/s")
     return ShownTable("lossless-speed", heads, rows)
 
@@ -208,7 +208,7 @@ def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Sh
     for place, gamma in enumerate(gammas):
         left = [each["left"][place] for each in peeled]
         whole = sum(each == 0 for each in left)
-        rows.append([f"{gamma:g}", f"{whole} of {len(left)}", figure(float(np.mean(left)))])
+        rows.append([f"{gamma:g}", f"{whole} of {len(left)}", format_number(float(np.mean(left)))])
     heads = ("cells per element", "sketches that peel", "share left")
     return ShownTable("lossless-peeling", heads, rows)
 

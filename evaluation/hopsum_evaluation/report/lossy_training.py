@@ -157,7 +157,7 @@ def allreduce(
         if published and present is not None:
             results, contributors = zero_filled(codec, results, present)
         for reduction in reductions:
-            reduction.take(results, contributors)
+            reduction.on_results(results, contributors)
     means = [each.mean for each in reductions if each.mean is not None]
     if published and fate is not None:
         # A chunk is a block, and blocks are rotated by themselves: without its result the mean is 0 there, and nowhere

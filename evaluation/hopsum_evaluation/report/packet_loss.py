@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.charts import Plot, Series
 from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
 from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
@@ -78,7 +78,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     """Do all trainings. Raises NotRunError without scikit-learn."""
     learner = Learner()
     cases = make_cases(settings)
-    repeats = settings.pick(2, 4, 5)
+    repeats = settings.pick(3, 4, 5)
     found: list[dict[str, Any]] = [{"case": asdict(case), "outcomes": []} for case in cases]
     for repeat in range(repeats):
         for number, (case, row) in enumerate(zip(cases, found, strict=True)):
@@ -206,7 +206,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> ShownTable:
             _SCHEMES[case["scheme"], case["sync"]],
             *(str(case[key]) for key in ("workers", "bits")), f"{100 * case['loss']:g} %",
             *(str(case[key]) for key in ("stragglers", "steps")),
-            f"{found.mean:.2f} ± {found.high - found.mean:.2f}", figure(apart, 2),
+            f"{found.mean:.2f} ± {found.high - found.mean:.2f}", format_number(apart, 2),
         ])  # fmt: skip
     heads = ("", "workers", "bits", "lost", "late", "steps", "accuracy, %", "replicas apart")
     return ShownTable("loss-trainings", heads, made)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_base.units import figure, said_rate
+from hopsum_base.units import format_number, format_rate
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
 from hopsum_evaluation.report.answers import (
     FABRIC,
@@ -153,7 +153,7 @@ def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> 
     over = []
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
         same = compare([each for each in answers if each.bits_per_s == rate], ("fp32",), FABRIC)
-        over += [f"{same.span} at {said_rate(rate)}"] if same.rows else []
+        over += [f"{same.span} at {format_rate(rate)}"] if same.rows else []
     trained = sum(each.how is How.TRAINED for each in answers)
     return [
         f"- **Does compression pay?** hopsum with a switch in the middle is as many times as fast as DDP in fp32: "
@@ -235,7 +235,7 @@ def claim_cells(judged: Judged) -> tuple[str, ...]:
     """Make the cells of a claim, in the order of the heads of the claims' table."""
     claim, ours = judged.claim, judged.reason
     if judged.ours is not None:
-        mean, low, high = (figure(each, 4) for each in judged.ours)
+        mean, low, high = (format_number(each, 4) for each in judged.ours)
         interval = f"{mean} ({low} to {high})"
         ours = f"{interval}: {judged.reason}" if judged.reason else interval
     return (

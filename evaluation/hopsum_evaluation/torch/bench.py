@@ -297,7 +297,7 @@ def _all_reduce_seconds(
     while reduction.phase is not None:
         results, contributors = simulate_switch(reduction.phase.op, [reduction.phase.payloads], codec.lookup)
         start = time.perf_counter()
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
         seconds += time.perf_counter() - start
     return seconds
 

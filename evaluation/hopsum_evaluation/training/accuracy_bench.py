@@ -23,7 +23,7 @@ from rich.console import Console
 
 from hopsum.codec.arguments import check_codec, codec_argument, switch_codec_argument
 from hopsum.codec.registry import codec_names, is_codec
-from hopsum_base.units import figure, list_of, rate_bits_per_s, said_rate, share, whole
+from hopsum_base.units import format_number, format_rate, list_of, rate_bits_per_s, share, whole
 from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import figure_table
@@ -232,7 +232,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     rate = document["rate_bits_per_s"]
     ratios = time_ratios(model, runs, ours)
     title = (
-        f"{dilated}{model.words}, links {(rate and f'of {said_rate(rate)}') or 'that are not shaped'}, "
+        f"{dilated}{model.words}, links {(rate and f'of {format_rate(rate)}') or 'that are not shaped'}, "
         f"placement {document['placement']}, {document['workers']} workers, "
         f"{document['seeds']} seeds, {document['steps']} steps at most; "
         f"step and its parts in ms, MB of a step at a worker's interface, s to {model.goal}, "
@@ -241,7 +241,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     table = figure_table(title, "step", "compute", "reduce", "CPU", "MB", "s", "ratio")
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
-        sent = figure(fmean(run["bytes_per_step"] for run in same) / 1e6)
+        sent = format_number(fmean(run["bytes_per_step"] for run in same) / 1e6)
         table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), _said(ratios.get(scheme)))
     console.print(table)
     # Seed by seed: the fastest other scheme of one seed need not be that of another.
@@ -257,15 +257,15 @@ def _parts_ms(runs: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"):
         known = [run[name] for run in runs if run[name] is not None]
-        found.append(figure(1000 * fmean(known)) if known else "-")
+        found.append(format_number(1000 * fmean(known)) if known else "-")
     return found
 
 
 def _said(ratio: Ratio | None) -> str:
     if ratio is None or not isfinite(ratio.mean):
         return "" if ratio is None else "not reached"
-    interval = "" if ratio.low is None else f" ({figure(ratio.low, 2)} to {figure(ratio.high, 2)})"
-    return f"{figure(ratio.mean, 2)}{interval}"
+    interval = "" if ratio.low is None else f" ({format_number(ratio.low, 2)} to {format_number(ratio.high, 2)})"
+    return f"{format_number(ratio.mean, 2)}{interval}"
 
 
 def _rate(text: str) -> float | None:

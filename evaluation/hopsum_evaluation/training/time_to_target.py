@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec.registry import is_codec
-from hopsum_base.units import figure
+from hopsum_base.units import format_number
 from hopsum_evaluation.report.claims import LEAST, interval
 from hopsum_evaluation.training.accuracy_plan import AccuracyModel, codec_of, ranks_codec_of
 
@@ -73,7 +73,7 @@ def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
     """Write the mean seconds to the target of one scheme, or how many seeds missed it."""
     seconds = [seconds_to_target(model, run) for run in runs]
     missed = sum(each == inf for each in seconds)
-    return f"missed {missed}/{len(runs)}" if missed else figure(fmean(seconds))
+    return f"missed {missed}/{len(runs)}" if missed else format_number(fmean(seconds))
 
 
 def runs_by_seed(runs: Sequence[Run], ours: str) -> list[dict[str, Run]]:

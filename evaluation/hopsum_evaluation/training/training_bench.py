@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum_base.units import figure, list_of, one_of, rate_bits_per_s, said_rate, said_time, time_s, whole
+from hopsum_base.units import format_number, format_rate, list_of, one_of, rate_bits_per_s, said_time, time_s, whole
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.report.claims import LEAST, interval
 from hopsum_evaluation.report.experiment import NotRunError
@@ -127,7 +127,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     for rate in document["rates_bits_per_s"]:
         title = (
             f"{dilated}{document['model']}, {document['parameters'] / 1e6:.1f} M parameters, "
-            f"links of {said_rate(rate)}, {document['workers']} workers with {document['batch']} samples each on "
+            f"links of {format_rate(rate)}, {document['workers']} workers with {document['batch']} samples each on "
             f"{document['device']}{waits}; parts of a step in ms, MB of a step at a worker's interface"
         )
         table = figure_table(title, "x fp32", "step", "+-", "compute", "encode", "wire", "decode", "MB")
@@ -143,9 +143,9 @@ def show(document: dict[str, Any], console: Console) -> None:
             sent = fmean(run["bytes_per_step"] for run in same)
             table.add_row(
                 f"{name}, {placement}" if is_ours(name) else name,
-                figure(fp32_s and fp32_s / fmean(step_s)),
-                *(figure(part and 1000 * part) for part in (*parts_s, 8 * sent / rate, _mean(same, "decode_s"))),
-                figure(sent / 1e6),
+                format_number(fp32_s and fp32_s / fmean(step_s)),
+                *(format_number(part and 1000 * part) for part in (*parts_s, 8 * sent / rate, _mean(same, "decode_s"))),
+                format_number(sent / 1e6),
             )
         console.print(table)
 

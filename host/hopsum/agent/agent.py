@@ -282,7 +282,7 @@ class Agent(Communicator):
         self._engine.driver.put(CLOSE)
 
     def _why_over(self) -> HopsumError | None:
-        return None if self._engine.failure is None else self._engine.over()
+        return None if self._engine.failure is None else self._engine.closing_error()
 
     def _note_silence(self) -> None:
         """Hear that nothing comes back, in the thread that serves."""

@@ -116,7 +116,7 @@ class AllReduceEngine:
         self._moved_at = 0.0
         self._network_over = False
 
-    def over(self) -> HopsumError:
+    def closing_error(self) -> HopsumError:
         """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
         kept = type(self.failure) if isinstance(self.failure, GenerationEndedError | MembershipError) else None
         over = (kept or GenerationEndedError)(
@@ -152,7 +152,7 @@ class AllReduceEngine:
 
     def is_left(self) -> bool:
         """Say whether anything is in progress that can move."""
-        # What is in a sealed generation cannot move: RESUMED rings the bell when it can.
+        # What is in a sealed generation cannot move: RESUMED wakes the driver when it can.
         moves = self._in_flight.handles and not self.transport.is_sealed
         return bool(self.is_closed or self._order.tasks or moves)
 
@@ -186,12 +186,12 @@ class AllReduceEngine:
         while self.driver.inbox:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()
-        self._order.take_all_behind()
+        self._order.accept_all_held()
         while self._order.tasks:
             task = self._order.tasks[0]
             when = "in the middle of" if task.begun else "before"
             closed = CommunicatorClosedError(f"agent of rank {self._context.rank} was closed {when} this all-reduce")
-            self._end(task, task.error or (closed if self.failure is None else self.over()))
+            self._end(task, task.error or (closed if self.failure is None else self.closing_error()))
 
     def _listen(self) -> None:
         """Take all messages that other threads have put into the inbox."""
@@ -250,7 +250,7 @@ class AllReduceEngine:
         phase = None if task.reduction is None else task.reduction.phase
         self._record.arrived(task, phase)
         task.arrived = done
-        if task.sealed and phase is not None and not phase.last:
+        if task.fully_submitted and phase is not None and not phase.last:
             # Its codes are in the stream with these ranges, and may be on their way, or here, already.
             self._record.sent(task)
             self._take(task)
@@ -275,11 +275,11 @@ class AllReduceEngine:
             if not task.begun:  # and so is none after it
                 break
             if task.arrived is None:
-                waits |= task.sealed
+                waits |= task.fully_submitted
                 continue
             oldest = oldest or task
-            is_due |= task.sealed
-            if not task.sealed:
+            is_due |= task.fully_submitted
+            if not task.fully_submitted:
                 unsealed = unsealed or task
         # Decode before encoding while the network is busy with others: each vector that is not decoded holds its sums
         # and a second residual buffer in memory.
@@ -313,21 +313,21 @@ class AllReduceEngine:
         Return False, and do nothing, while the generation is sealed.
         """
         message = self._order.resume
-        if message is None or not self._in_flight.go_on(message):
+        if message is None or not self._in_flight.resume_at(message):
             return False
-        for task in [each for each in self._order.tasks if not each.sealed]:
+        for task in [each for each in self._order.tasks if not each.fully_submitted]:
             self._end(task, message.error)
-        self._order.take_behind()
+        self._order.accept_held()
         return True
 
     def _send(self, task: Task) -> bool:
         """Put the next phase of a task into the stream. Return False where it cannot be now, or a seal came first."""
         reduction = task.reduction or self._start(task)
-        phase = self._foreseen(task, reduction) if task.waiting else task.zeros or reduction.phase
+        phase = self._next_phase(task, reduction) if task.waiting else task.zeros or reduction.phase
         if phase is None:
             if task.waiting:
                 return False
-            task.begun = task.sealed = True  # nothing to share
+            task.begun = task.fully_submitted = True  # nothing to share
             self._finish(task, reduction)
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
@@ -349,7 +349,7 @@ class AllReduceEngine:
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
                 # Newcomers begin directly behind the ranges, which say whether all ranks skip.
-                task.sealed, task.codes = True, AllReduceFailed(0, error)
+                task.fully_submitted, task.codes = True, AllReduceFailed(0, error)
             else:
                 self._note_failed(task, error)
             return True
@@ -361,7 +361,7 @@ class AllReduceEngine:
             task.begun, task.parts = True, len(parts)
         # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
         # to stop it.
-        task.waiting, task.sealed = True, phase.last
+        task.waiting, task.fully_submitted = True, phase.last
         self._record.sent(task)
         return True
 
@@ -378,13 +378,13 @@ class AllReduceEngine:
         self._record.span(task, "prepare", task.started_s)
         return reduction
 
-    def _foreseen(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
+    def _next_phase(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
         """Return the phase of codes whose ranges are on their way, or None where the codes wait for those."""
         are_here = task.arrived is not None or task.first
         # Vectors that have not begun come first: their ranges are found while the network is busy with these.
         if not self.transport.has_loop or are_here or not self._order.tasks[-1].begun:
             return None
-        return reduction.foresee()
+        return reduction.preview()
 
     def _take(self, task: Task) -> None:
         """Let a task's reduction take the sums that arrived."""
@@ -395,11 +395,11 @@ class AllReduceEngine:
         start = time.perf_counter()
         self._record.codes(reduction.phase)
         try:
-            reduction.take(arrived.results, arrived.contributors)
+            reduction.on_results(arrived.results, arrived.contributors)
         except CollectiveError as error:
             self._leave_out(task, reduction)
             self._record.end(task, skipped=True)
-            self._end(task, error, give_back=False)
+            self._end(task, error, rollback=False)
         except BaseException as error:
             self._fail(task, error)
         else:
@@ -412,7 +412,7 @@ class AllReduceEngine:
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
         phase = reduction.left_out
-        if phase is None or not task.sealed:
+        if phase is None or not task.fully_submitted:
             task.zeros = phase
             return
         # With a quorum, the codes' results may be here already.
@@ -438,14 +438,14 @@ class AllReduceEngine:
             )
         )
 
-    def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
+    def _end(self, task: Task, error: BaseException, *, rollback: bool = True) -> None:
         """Give a task's future an error, and usually its error feedback the vector."""
         if task.is_over:  # nobody needs its zeros any more
             self._order.tasks.remove(task)
             return
         self._leave(task)
-        if give_back:
-            task.give_back(error)
+        if rollback:
+            task.rollback(error)
         task.future.set_exception(error)
 
     def _leave(self, task: Task) -> None:
@@ -458,7 +458,7 @@ class AllReduceEngine:
     def _fail(self, task: Task, error: BaseException) -> None:
         """Note that a task failed, and the agent with it."""
         if error is self.failure:  # the worker tells all phases in progress
-            error = self.over()
+            error = self.closing_error()
         task.error = task.error or error
         self._note_failure(error)
 
@@ -478,12 +478,12 @@ class AllReduceEngine:
 
     def _end_failed(self) -> bool:
         """After a failure: let the oldest task go on or end it. Say whether anything was done."""
-        self._order.take_all_behind()
+        self._order.accept_all_held()
         if not self._order.tasks:
             self._in_flight.handles.clear()
             return False
         oldest = self._order.tasks[0]
-        if oldest.error is None and oldest.sealed:
+        if oldest.error is None and oldest.fully_submitted:
             if oldest.arrived is not None:
                 self._take(oldest)
                 return True
@@ -491,5 +491,5 @@ class AllReduceEngine:
                 return False
         # Later ones may have codes in the stream, which wait for those of this one.
         self._network_over = True
-        self._end(oldest, oldest.error or self.over())
+        self._end(oldest, oldest.error or self.closing_error())
         return True

@@ -5,7 +5,7 @@ One thread at a time drives the engine: the agent's own, or a caller of `allredu
 needs nobody to wake up.
 
     who drives      input                                     next
-    nobody          `put`                                     the agent's thread, which the bell wakes
+    nobody          `put`                                     the agent's thread, which a wake-up reaches
     nobody          `help` (allreduce)                        the caller, until its own future is done
     a caller        its future is done, something is left     the agent's thread
     the agent's     nothing is in progress                    nobody
@@ -64,11 +64,11 @@ class Driver(Generic[Message]):
         """Held by the thread that drives."""
         self._driven_by = 0
         """The identity of that thread, 0 for nobody."""
-        self._bell: Final[SimpleQueue[None]] = SimpleQueue()
+        self._wakeups: Final[SimpleQueue[None]] = SimpleQueue()
         """Wakes the agent's thread while nobody drives."""
         self._waits = False
         """The thread that drives waits for a message alone, or is about to."""
-        self._came: Final[SimpleQueue[None]] = SimpleQueue()
+        self._arrivals: Final[SimpleQueue[None]] = SimpleQueue()
         """Ends that wait."""
 
     @property
@@ -84,9 +84,9 @@ class Driver(Generic[Message]):
         if self.in_network:
             self._engine.wake()
         elif self._waits:
-            self._came.put(None)
+            self._arrivals.put(None)
         if ring and not self._lock.locked():
-            self._bell.put(None)
+            self._wakeups.put(None)
 
     def help(self, future: Future[Any]) -> None:
         """Drive until a future is done, unless another thread drives, which does it then.
@@ -105,13 +105,13 @@ class Driver(Generic[Message]):
             raise interrupt
 
     def run(self) -> None:
-        """Drive whenever the bell rings and nobody else does, until the engine is closed; then end what is left."""
+        """Drive at each wake-up while nobody else does, until the engine is closed; then end what is left."""
         try:
             while not self._engine.is_closed:
-                self._bell.get()
+                self._wakeups.get()
                 # One turn serves all that rang until now.
-                while not self._bell.empty():
-                    self._bell.get()
+                while not self._wakeups.empty():
+                    self._wakeups.get()
                 with self._lock:
                     interrupt = self._drive_here(None)
                 if interrupt is not None:
@@ -131,7 +131,7 @@ class Driver(Generic[Message]):
         try:
             # Looked at after `_waits` is set: a message that comes later ends the wait.
             if not self.inbox:
-                self._came.get(timeout=wait_s)
+                self._arrivals.get(timeout=wait_s)
         except Empty:
             return
         except BaseException as error:
@@ -155,4 +155,4 @@ class Driver(Generic[Message]):
     def _pass_on(self) -> None:
         """Let the agent's thread drive if something is left, or came meanwhile without ringing."""
         if self.inbox or self._engine.is_left():
-            self._bell.put(None)
+            self._wakeups.put(None)

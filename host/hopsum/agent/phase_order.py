@@ -117,18 +117,18 @@ class PhaseOrder:
     @property
     def may_resume(self) -> bool:
         """Say whether a ResumeCommand is here, and nothing submitted before it may still enter the stream by itself."""
-        return self.resume is not None and (self.is_alone or all(each.sealed for each in self.tasks))
+        return self.resume is not None and (self.is_alone or all(each.fully_submitted for each in self.tasks))
 
-    def take_behind(self) -> None:
+    def accept_held(self) -> None:
         """Take what was submitted after the ResumeCommand, which is done, up to the next one."""
         behind, self._behind, self.resume = self._behind, [], None
         for message in behind:
             self.note(message)
 
-    def take_all_behind(self) -> None:
+    def accept_all_held(self) -> None:
         """Take all that was submitted, whatever it waits for: the agent has failed or is closed."""
         while self.resume is not None:
-            self.take_behind()
+            self.accept_held()
 
     def alone_left_s(self, wait_s: float | None) -> float | None:
         """Return the shorter of `wait_s` and the time until an all-reduce without its follower says so, or fails.
@@ -180,10 +180,10 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
     """
     if not overlap:
         first = tasks[0] if tasks else None
-        return (first if first is not None and not first.sealed and not first.waiting else None), False
+        return (first if first is not None and not first.fully_submitted and not first.waiting else None), False
     # The first task that is not through decides. A task after it may only come before its second phase (O1, O2).
     for index, task in enumerate(tasks):
-        if task.sealed:
+        if task.fully_submitted:
             continue
         if not task.begun:
             return (None if _is_busy(task, tasks[:index]) else task), False

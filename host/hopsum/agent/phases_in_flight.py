@@ -62,12 +62,12 @@ class PhasesInFlight:
         task.handles = handles
         return True
 
-    def go_on(self, message: ResumeCommand) -> bool:
+    def resume_at(self, message: ResumeCommand) -> bool:
         """Let what is put from now on follow where the newcomers begin. Return False while sealed."""
         with self._transport.lock:
             if self._transport.is_sealed:
                 return False
-            self._transport.go_on(message.start_generation, message.starts)
+            self._transport.resume_at(message.start_generation, message.starts)
             self.begun = message.allreduces
         return True
 

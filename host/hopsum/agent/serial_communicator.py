@@ -139,7 +139,7 @@ class SerialCommunicator(Communicator):
             task.future.set_exception(error)
         except BaseException as error:
             # The vector is not delivered: the error feedback keeps it. This communicator is over.
-            task.give_back(error)
+            task.rollback(error)
             task.future.set_exception(self._fail(error))
         else:
             task.future.set_result(result)
@@ -161,7 +161,7 @@ class SerialCommunicator(Communicator):
             was = self._counted.traffic
             sent, received = was.bytes_sent + summed.bytes_sent, was.bytes_received + summed.results.nbytes
             self._counted.traffic = SocketTraffic(bytes_sent=sent, bytes_received=received)
-            reduction.take(summed.results, summed.contributors)
+            reduction.on_results(summed.results, summed.contributors)
         seconds = time.perf_counter() - start
         self._counted.count(task.vector.elements, seconds, skipped=reduction.mean is None)
         return AllReduceResult(

@@ -41,7 +41,7 @@ class Task:
     """Its first phase is in the stream."""
     waiting: bool = False
     """The reduction's phase is in the stream and has not been taken."""
-    sealed: bool = False
+    fully_submitted: bool = False
     """All its phases are in the stream."""
     arrived: AllReduceDone | None = None
     """Results of a phase that its reduction has not taken."""
@@ -84,7 +84,7 @@ class Task:
         """Return the memory for the mean of a vector of numpy. Raises CodecError for a vector that lies elsewhere."""
         return host_vector(self.vector).out
 
-    def give_back(self, error: BaseException) -> None:
+    def rollback(self, error: BaseException) -> None:
         """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped.
 
         Args:
@@ -95,7 +95,7 @@ class Task:
                 # The reduction may have written the mean over x already, so only it still has the vector.
                 self.reduction.abort()
             else:
-                self.vector.give_back()
+                self.vector.rollback()
         except BaseException as failure:  # whoever waits for the future hears of both
             error.add_note(f"its error feedback did not take the vector back: {failure!r}")
             _log.exception("the error feedback of all-reduce %d is lost", self.number)

@@ -38,7 +38,7 @@ class Vector(Protocol):
         The step says where the sample is.
         """
 
-    def give_back(self) -> None:
+    def rollback(self) -> None:
         """Put the vector into the error feedback without `start`. One that is not finite is dropped."""
 
     def squares(self) -> tuple[float, float]:
@@ -81,13 +81,13 @@ class HostVector:
             self._vector_squares = sum_squares(compensated)
         return codec.start(self.x, context, self.feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=self.out)
 
-    def give_back(self) -> None:
+    def rollback(self) -> None:
         if self.feedback is None:
             return
         # Whatever the reduction took out of the residual goes back first; then the sum of both is checked.
-        self.feedback.give_back()
+        self.feedback.rollback()
         finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
-        self.feedback.commit(None) if finite else self.feedback.give_back()
+        self.feedback.commit(None) if finite else self.feedback.rollback()
 
     def squares(self) -> tuple[float, float]:
         if self.feedback is None:

@@ -115,7 +115,7 @@ class Fixed(RangeCodec):
         counts = contributor_counts(contributors, self.workers).astype(np.float64)
         return self._divide(results, counts, shared, elements)
 
-    def contribution(
+    def dequantize_own(
         self,
         payloads: Bytes,
         shared: SharedRanges,

@@ -4,11 +4,11 @@
     reduction = codec.start(x, context, feedback)
     while (phase := reduction.phase) is not None:       the same op and sizes on all ranks
         results, contributors = the network's sum of phase.payloads by phase.op
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
     reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
 A phase may be encoded and taken in parts, with the same bytes: after `encode_in_parts` each `encode_part` makes the
-next payloads, and `take_part` takes the first results before the last ones are there.
+next payloads, and `on_part` takes the first results before the last ones are there.
 
 Laws, held by tests: what a vector does not deliver is in its error feedback. Decode of one contributor is its
 contribution. The mean is unbiased where nothing is truncated. Lane sums never overflow. Equal arguments give
@@ -229,7 +229,7 @@ class Reduction(ABC):
         return x if self._feedback is None else self._feedback.compensate(x)
 
     @abstractmethod
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
+    def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next one.
 
         Args:
@@ -241,7 +241,7 @@ class Reduction(ABC):
             CodecError: nothing to take, or results of another shape. Nothing was changed.
         """
 
-    def foresee(self) -> CollectivePhase | None:
+    def preview(self) -> CollectivePhase | None:
         """Return the phase behind the first one, before that has results. None where the codec cannot.
 
         Machine code may begin, encode and decode that phase once the ranges are summed, before `take` has their sums.
@@ -270,7 +270,7 @@ class Reduction(ABC):
         """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
-    def take_part(  # noqa: B027
+    def on_part(  # noqa: B027
         self, first: int, results: Bytes, contributors: Bitmaps
     ) -> None:
         """Take the results of some chunks of the phase early, where the codec can; `take` gets them again, with all.
@@ -348,7 +348,7 @@ class Reduction(ABC):
 
     def _rollback(self) -> None:
         if self._feedback is not None:
-            self._feedback.give_back()
+            self._feedback.rollback()
 
     def _end(self, state: ReductionState) -> None:
         self.state, self.phase = state, None
@@ -567,7 +567,7 @@ class ErrorFeedback:
     """The undelivered part of one vector's all-reduces, in the host's memory. One all-reduce at a time.
 
     An all-reduce is a transaction. `compensate` or `begin` begins it, `commit` keeps what was not delivered, and
-    `give_back` withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
+    `rollback` withdraws the vector, so that the residual is as it was. The residual after a committed vector x is
     residual + x - delivered. Between all-reduces it does not change.
 
     Memory: a residual. While an all-reduce is in progress `compensate` has a second vector, and so has `begin` if the
@@ -592,7 +592,7 @@ class ErrorFeedback:
         """Begin an all-reduce of x. Return the array to fill with residual + x - delivered, float32[elements].
 
         The array may be the residual itself. Read each element of the residual before you write that element. Once
-        one is written, `give_back` is no longer allowed.
+        one is written, `rollback` is no longer allowed.
 
         Raises:
             CodecError: another length, or an earlier vector is neither committed nor given back.
@@ -661,7 +661,7 @@ class ErrorFeedback:
             self._before = self.residual
         self.residual, self.pending = self.pending, None
 
-    def give_back(self, committed: slice | None = None) -> None:
+    def rollback(self, committed: slice | None = None) -> None:
         """Withdraw the vector in progress, if there is one: the residual stays as it was.
 
         Args:

@@ -5,7 +5,7 @@
     shared  = read_ranges(results of MAX32 over pack_ranges(own), len(own))
     up      = codec.encode(x, own, shared, context)      payloads of codec.op, one row per chunk
     mean    = codec.decode(results, contributors, shared, elements, context)
-    mine    = codec.contribution(up, shared, elements, context)      what `up` added, for error feedback
+    mine    = codec.dequantize_own(up, shared, elements, context)      what `up` added, for error feedback
 
     state    input                            next     also
     RANGES   take(no block infinite)          SUMS     next phase: payloads of codec.op
@@ -162,7 +162,7 @@ class RangeCodec(WithKernels, ABC):
         """
 
     @abstractmethod
-    def contribution(
+    def dequantize_own(
         self,
         payloads: Bytes,
         shared: SharedRanges,
@@ -176,11 +176,11 @@ class RangeCodec(WithKernels, ABC):
             included: bool[blocks], which of them are in a sum, all by default. The others add nothing.
         """
 
-    def subtract_contribution(
+    def subtract_dequantized(
         self, x: Floats, payloads: Bytes, shared: SharedRanges, context: ReductionContext, included: Flags | None = None
     ) -> None:
         """Subtract the contribution of these payloads from x, in place. Arguments are those of `contribution`."""
-        x -= self.contribution(payloads, shared, x.size, context, included)
+        x -= self.dequantize_own(payloads, shared, x.size, context, included)
 
 
 class RangeReduction(BlockReduction):
@@ -225,7 +225,7 @@ class RangeReduction(BlockReduction):
     def is_begun(self) -> bool:
         return self.state is not ReductionState.RANGES
 
-    def foresee(self) -> CollectivePhase | None:
+    def preview(self) -> CollectivePhase | None:
         if not self._compiled or self.state is not ReductionState.RANGES:
             return None
         self._stream = self.stream = self._machine_stream(self._payloads())
@@ -259,11 +259,11 @@ class RangeReduction(BlockReduction):
             # The whole vector: such a codec returns an array of its own.
             made = stream.payloads = self.codec.encode(x, self._own, shared, context)
         if kept is not None:
-            self.codec.subtract_contribution(x, made, shared, context)
+            self.codec.subtract_dequantized(x, made, shared, context)
         stream.encoded = end
         return made
 
-    def take_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
+    def on_part(self, first: int, results: Bytes, contributors: Bitmaps) -> None:
         """Take the sums of some chunks early. See `Reduction`.
 
         A vector that the mean overwrites, and that no error feedback keeps, is needed until the last sum is here: then
@@ -273,7 +273,7 @@ class RangeReduction(BlockReduction):
             return
         # The network had to ask again: parts taken from sums that were replaced must be taken back.
         if first != self._stream.taken:
-            self._take_parts_back()
+            self._undo_parts()
         # Machine code may have read sums before a part that was to be taken back: `take` reads all of them then.
         if len(results) and first == self._stream.taken:
             self._settle(slice(first, first + len(results)), results, contributors)
@@ -319,17 +319,19 @@ class RangeReduction(BlockReduction):
         """Set the pending array to x + residual, as if nothing were delivered."""
         stream, there = self._stream, self._added
         if stream is not None and stream.encoded:
-            self._take_parts_back()
+            self._undo_parts()
             encoded, elements = self._places(slice(0, stream.encoded))
             if self._shared is None:
                 self._shared = self.codec.begun_ranges(stream)
             shared = SharedRanges(self._shared.values[encoded])
             # Added again in float32: the vector comes back rounded, which `abort` says.
-            pending[elements] += self.codec.contribution(stream.payloads[encoded], shared, elements.stop, self.context)
+            pending[elements] += self.codec.dequantize_own(
+                stream.payloads[encoded], shared, elements.stop, self.context
+            )
             there = max(there, elements.stop)
         np.add(self._x[there:], residual[there:], out=pending[there:])
 
-    def _take_ranges(self, results: Bytes) -> None:
+    def _on_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
             self._stop_machine()
@@ -375,7 +377,7 @@ class RangeReduction(BlockReduction):
             self.stream.run = None
             self.stream = None
 
-    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         stream = self._stream
         assert stream is not None
         require_rows(
@@ -413,7 +415,7 @@ class RangeReduction(BlockReduction):
         stream.contributors[chunks] = contributors
         stream.taken = chunks.stop
 
-    def _take_parts_back(self) -> None:
+    def _undo_parts(self) -> None:
         """Let the pending array be as it was before the sums of any chunk were taken."""
         if self._stream is not None and self._stream.taken:
             chunks = slice(0, self._stream.taken)
@@ -435,9 +437,9 @@ class RangeReduction(BlockReduction):
         context = replace(self.context, first_block=blocks.start)
         pending = self._kept[1][elements]
         if back:
-            self.codec.subtract_contribution(pending, payloads, shared, context, absent)
+            self.codec.subtract_dequantized(pending, payloads, shared, context, absent)
         else:
-            pending += self.codec.contribution(payloads, shared, pending.size, context, absent)
+            pending += self.codec.dequantize_own(payloads, shared, pending.size, context, absent)
 
     def _places(self, chunks: slice) -> tuple[slice, slice]:
         """Return the blocks and the elements of some chunks."""

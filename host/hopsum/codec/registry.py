@@ -246,7 +246,7 @@ def _trace(codec: Codec, x: Floats, *, compiled: bool = False) -> Iterator[tuple
         if compiled:
             last.encode_in_parts(_CHECKED_ELEMENTS, compiled=True)
         for rank in ranks:
-            rank.take(results, contributors)
+            rank.on_results(results, contributors)
     assert last.mean is not None
     yield "the mean", last.mean
     yield "the residual", kept.residual

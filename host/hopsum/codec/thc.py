@@ -224,7 +224,7 @@ class LookupTableCodec(RangeCodec):
         self._require_sums(peaks, counts, context.first_block)
         return out
 
-    def contribution(
+    def dequantize_own(
         self,
         payloads: Bytes,
         shared: SharedRanges,
@@ -237,7 +237,7 @@ class LookupTableCodec(RangeCodec):
         self._dequantize(out, payloads, shared, context, included, subtract=False)
         return out
 
-    def subtract_contribution(
+    def subtract_dequantized(
         self, x: Floats, payloads: Bytes, shared: SharedRanges, context: ReductionContext, included: Flags | None = None
     ) -> None:
         """Subtract the decoded share of codes, in one pass over x. See `RangeCodec`."""

@@ -121,7 +121,7 @@ class TwoShotReduction(Reduction):
         kernels.two_shot_add(made, bits, np.float32(-1), self._rest)
         return made
 
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
+    def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
         phase, codec = self._require_phase(), self.codec
         blocks, block_bytes = phase.payloads.shape
         require_rows(results, blocks, block_bytes, f"results of {self.elements} elements")

@@ -44,11 +44,11 @@ class BlockReduction(Reduction):
     codec: Any
     """A `RangeCodec`, or its form for a device: `block_elements`. A block is a chunk."""
 
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
+    def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
         if self.state is ReductionState.RANGES:
-            self._take_ranges(results)
+            self._on_ranges(results)
         elif self.state is ReductionState.SUMS:
-            self._take_sums(results, contributors)
+            self._on_sums(results, contributors)
         else:
             self._require_phase()
 
@@ -62,11 +62,11 @@ class BlockReduction(Reduction):
         return CollectivePhase(self.codec.op, payloads, self._lanes, last=True)
 
     @abstractmethod
-    def _take_ranges(self, results: Bytes) -> None:
+    def _on_ranges(self, results: Bytes) -> None:
         """Take the shared ranges, and make the phase SUMS, or skip."""
 
     @abstractmethod
-    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         """Take the sums, and finish."""
 
     def _share(self, own: Words) -> CollectivePhase:

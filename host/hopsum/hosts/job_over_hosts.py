@@ -35,7 +35,7 @@ from hopsum.config import Config, ConfigError
 from hopsum.errors import unhandled, why_unfinished
 from hopsum.hosts.children import ADDRESS_FILE, TOKEN_FILE, ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address
-from hopsum.hosts.lost_hosts import mind_hosts, replace_s, spare_switches
+from hopsum.hosts.lost_hosts import replace_s, spare_switches, watch_hosts
 from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
 from hopsum.meeting import Meeting, MeetingError
 from hopsum.protocol.stream import slots_for
@@ -118,7 +118,7 @@ def open_hosts(
                 size |= {"min_workers": fewest, "replace_s": replace_s(config.lease_s)}
             target, token = _start_job(children, config, codec, secret, switches, hosts_of, **size)
             if fewest is not None:
-                kept.callback(mind_hosts(meeting, target, secret, owners))
+                kept.callback(watch_hosts(meeting, target, secret, owners))
             return target, token, config.lease_s
 
         # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them

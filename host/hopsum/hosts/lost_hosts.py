@@ -39,7 +39,7 @@ def replace_s(lease_s: float) -> float:
     return min(_REPLACE_S, lease_s / 4)
 
 
-def mind_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int]) -> Callable[[], None]:
+def watch_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int]) -> Callable[[], None]:
     """Move shards away from hosts that are lost, in a thread, until the function that is returned is called.
 
     Args:

@@ -148,7 +148,7 @@ class LocalGroupLeader(LocalRank):
             return None
         return 1000 * max(0.0, first.started_s + self._deadline_s - time.monotonic())
 
-    def _hear(self, connection: Connection) -> bool:
+    def _on_readable(self, connection: Connection) -> bool:
         member = next(each for each in self._members.values() if each.connection is connection)
         received = connection.receive()
         if received is None:

@@ -46,7 +46,7 @@ class _Call:
     def withdraw(self) -> None:
         """Let the error feedback be as it was before."""
         if self.compensated is not None and self.task.feedback is not None:
-            self.task.feedback.give_back()
+            self.task.feedback.rollback()
 
 
 class LocalGroupMember(LocalRank):
@@ -135,7 +135,7 @@ class LocalGroupMember(LocalRank):
         # The member adds its residual before the leader sums. The leader's codec compresses the sum once, so the member
         # itself has no compression error.
         compensated = self._compensate(task)
-        segment, descriptor = self._pool.take(task.x.size)
+        segment, descriptor = self._pool.allocate(task.x.size)
         try:
             np.copyto(segment.vector(task.x.size), task.x if compensated is None else compensated)
             # Registered before it is sent: the answer may come at once, in this thread's next look.
@@ -150,10 +150,10 @@ class LocalGroupMember(LocalRank):
     def _compensate(task: Task) -> Floats | None:
         if task.feedback is None:
             return None
-        task.feedback.give_back()
+        task.feedback.rollback()
         return task.feedback.compensate(task.x) if task.feedback.residual.any() else None
 
-    def _hear(self, connection: Connection) -> bool:
+    def _on_readable(self, connection: Connection) -> bool:
         received = connection.receive()
         if received is None:
             leader = self._group.leader

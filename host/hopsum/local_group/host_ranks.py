@@ -89,7 +89,7 @@ class LocalRank(Communicator):
         """Return for how long the thread may wait for another rank; None: it waits for none."""
 
     @abstractmethod
-    def _hear(self, connection: Connection) -> bool:
+    def _on_readable(self, connection: Connection) -> bool:
         """Take a message; return whether the other rank is still there."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class LocalRank(Communicator):
                 for descriptor, _ in waiting.poll(self._patience_ms()):
                     if descriptor == self._waker.fd:
                         self._waker.clear()
-                    elif not self._hear(self._by_descriptor[descriptor]):
+                    elif not self._on_readable(self._by_descriptor[descriptor]):
                         waiting.unregister(descriptor)
                 self._begin_all()
             except Exception as error:
@@ -141,7 +141,7 @@ class LocalRank(Communicator):
         for task in tasks:
             error = self._failure or self._closed_error()
             if self._failure is not None:
-                task.give_back(error)
+                task.rollback(error)
             task.future.set_exception(error)
 
 

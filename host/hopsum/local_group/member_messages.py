@@ -70,7 +70,7 @@ class SegmentPool:
         self._free: list[SharedVector] = []
         self._made = 0
 
-    def take(self, elements: int) -> tuple[SharedVector, int | None]:
+    def allocate(self, elements: int) -> tuple[SharedVector, int | None]:
         """Return a segment for so many elements, and the descriptor that the other process needs if it is new.
 
         The caller closes the descriptor. Raises OSError where there is no memory.

@@ -69,7 +69,7 @@ class DeadlineProber:
         probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, generation=own.generation)
         self.outgoing.append(probe.pack())
 
-    def take(self, header: Header) -> None:
+    def on_header(self, header: Header) -> None:
         """Take a STATE to this worker. One that was not asked for is forgotten."""
         if self._place == (header.slot, header.round):
             self._answer = header

@@ -37,14 +37,14 @@ class JoinPoint:
         self._passed = 0
         """The largest start at which the program has gone on, of this join point and of those before."""
         if resume is not None:
-            self.take(resume)
+            self.on_resume(resume)
         self.gone_on = True
 
     def is_next(self, resume: Resume) -> bool:
         """Whether a new generation has another join point, the stream position from which its workers sum."""
         return resume.start is not None and resume.start_generation != self.generation
 
-    def take(self, resume: Resume) -> None:
+    def on_resume(self, resume: Resume) -> None:
         """Take the join point that a generation brings, if it brings one."""
         if resume.start is not None and self.is_next(resume):
             self.start, self.generation, self.ranks = resume.start, resume.start_generation, resume.replaced
@@ -68,7 +68,7 @@ class JoinPoint:
         """Return the ranks that were new in a generation, as far as this worker knows."""
         return self.ranks if generation == self.generation else ()
 
-    def go_on(self, generation: int, start: int) -> None:
+    def resume_at(self, generation: int, start: int) -> None:
         """Take the program's word that it has gone on with the newcomers of a generation, who began at `start`."""
         self.gone_on |= generation == self.generation
         self._passed = max(self._passed, start)

@@ -156,7 +156,7 @@ class PeerRepair:
         self._ask(position, asked, now)
         return False
 
-    def settle(self, position: int, now: float) -> None:
+    def mark_acked(self, position: int, now: float) -> None:
         """Forget a position that has its result."""
         self.asked.pop(position, None)
         self._lacking.pop(position, None)
@@ -189,7 +189,7 @@ class PeerRepair:
         asked.turn, asked.at = asked.turn + 1, now
         slot, round_ = self._stream.place(position)
         self._statistics.fetches += 1
-        self._say(rank, PeerKind.FETCH, slot=slot, round=round_)
+        self._send(rank, PeerKind.FETCH, slot=slot, round=round_)
 
     def _candidates(self, asked: _Asked) -> list[int]:
         able = [rank for rank in self.peers if not asked.gone >> rank & 1]
@@ -207,17 +207,17 @@ class PeerRepair:
         if found is not None:
             op, contributors, values = found
             self._statistics.served += 1
-            self._say(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
+            self._send(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
         elif self.store.is_dropped(position):
             # GONE is final. Whoever hears nothing asks again.
-            self._say(fetch.sender, PeerKind.GONE, slot=slot, round=round_)
+            self._send(fetch.sender, PeerKind.GONE, slot=slot, round=round_)
 
     # ---- who holds what -----------------------------------------------------------------------------
 
-    def take(self, message: PeerMessage) -> None:
+    def on_message(self, message: PeerMessage) -> None:
         """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
         if message.kind is PeerKind.PROGRESS_QUERY:
-            self._say(message.sender, PeerKind.DONE, value=self.store.held_to)
+            self._send(message.sender, PeerKind.DONE, value=self.store.held_to)
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
@@ -237,7 +237,7 @@ class PeerRepair:
         if self.store.held_to > self._told:
             self._told, self._untold, self._untold_bytes = self.store.held_to, 0, 0
             for rank in self.peers:
-                self._say(rank, PeerKind.DONE, value=self._told)
+                self._send(rank, PeerKind.DONE, value=self._told)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
         """Keep a delivered all-reduce's results for peers. This worker holds all results before `position` by now."""
@@ -249,7 +249,7 @@ class PeerRepair:
         if 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes:
             self.announce(position)
 
-    def take_done(self) -> PeerMessage | None:
+    def pop_done(self) -> PeerMessage | None:
         """Take the DONE for all peers that may be told later. A later one takes its place."""
         if self.store.held_to == self._told:
             return None
@@ -270,7 +270,7 @@ class PeerRepair:
         `finished`: this worker sends no UPDATE any more, nor does another one in its place.
         """
         for rank in self.peers:
-            self._say(rank, PeerKind.LEAVE, value=self.store.held_to + 1 if finished else 0)
+            self._send(rank, PeerKind.LEAVE, value=self.store.held_to + 1 if finished else 0)
 
     # ---- holding back, and time ---------------------------------------------------------------------
 
@@ -309,12 +309,12 @@ class PeerRepair:
         elif self._query_at <= now:
             self._query_at = now + PROGRESS_QUERY_INTERVAL_S
             for rank in self.store.unproved():
-                self._say(rank, PeerKind.PROGRESS_QUERY)
+                self._send(rank, PeerKind.PROGRESS_QUERY)
 
     def _gives_up_at(self, submitted_at: float) -> float:
         return max(submitted_at, self.store.oldest_delivered_at or 0.0, self._excused_at) + self.policy.straggler_s
 
-    def _say(self, rank: int, kind: PeerKind, **fields: Any) -> None:
+    def _send(self, rank: int, kind: PeerKind, **fields: Any) -> None:
         self.outgoing.append((rank, PeerMessage(kind, self._own.rank, self._own.generation, **fields)))
 
 

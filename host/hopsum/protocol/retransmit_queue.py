@@ -139,7 +139,7 @@ class RetransmitQueue:
         self.arrays: Final = QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
         self.again: list[int] = []
         """Positions that were due, to be sent again. Some may have their result by now."""
-        self.on_the_way = 0
+        self.in_flight = 0
         """Open positions that were sent."""
         self.measured_at = -inf
         """The time of the latest measured round trip."""
@@ -171,7 +171,7 @@ class RetransmitQueue:
         slots = slots[new]
         self._open[slots], self._sent[slots], self._due_at[slots] = positions[new], 0, inf
 
-    def settle(self, position: int, now: float | None) -> None:
+    def mark_acked(self, position: int, now: float | None) -> None:
         """Forget a position that has its result: from the switch at `now`, or from elsewhere (None)."""
         slot = position % self._slots
         if self._open[slot] != position:
@@ -179,7 +179,7 @@ class RetransmitQueue:
         self._open[slot], self._due_at[slot] = NO_POSITION, inf
         sent = int(self._sent[slot])
         # A result may come for a position that was never sent: another rank's UPDATE completed a sum with a quorum.
-        self.on_the_way -= sent > 0
+        self.in_flight -= sent > 0
         if not sent or now is None:
             return
         # Karn: a chunk that was sent twice says nothing about the round trip.
@@ -205,7 +205,7 @@ class RetransmitQueue:
             self.congestion.on_loss(now)
         return late
 
-    def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def pop_due(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Take the positions to send now, and set their timers. The second array says which of them have FLUSH.
 
         Those to send again come first, in the order in which they fell due, then new ones in the order of the stream.
@@ -224,13 +224,13 @@ class RetransmitQueue:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.on_the_way, self.again = 0, []
+        self.in_flight, self.again = 0, []
         self._open[:], self._due_at[:] = NO_POSITION, inf
 
     def _first_time(self) -> NDArray[np.int64]:
         """Return the positions never sent before that the window lets through, in order."""
         waiting = np.sort(self._open[(self._sent == 0) & (self._open != NO_POSITION)])
-        room = self.congestion.size - self.on_the_way
+        room = self.congestion.size - self.in_flight
         # Never hold back the oldest position: every rank may wait for it, and no result would reopen the window.
         if room <= 0 and waiting.size and waiting[0] == self.oldest:
             room = 1
@@ -243,7 +243,7 @@ class RetransmitQueue:
         self._sent[slots] = sent
         first = slots[sent == 1]
         self._first_sent_at[first] = now
-        self.on_the_way += len(first)
+        self.in_flight += len(first)
         statistics.updates += len(first)
         statistics.retransmits += len(slots) - len(first)
         # A dict of the few distinct numbers of transmissions: the back-off is computed once for each.

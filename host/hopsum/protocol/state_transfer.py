@@ -163,7 +163,7 @@ class StateFetch:
         self._asked_to = first + PIECES * DATA_BYTES
         return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
 
-    def take(self, message: PeerMessage, now: float) -> None:
+    def on_message(self, message: PeerMessage, now: float) -> None:
         """Take a STATE_PIECE or STATE_NONE. What is of no use is ignored."""
         if message.round != self.start_generation or message.sender != self.source or self.state is not None:
             return

@@ -180,8 +180,8 @@ class StreamState:
         reduce.hold(position, header.contributors, values)
         self._statistics.results += 1
         self._statistics.repaired += from_peer
-        self._queue.settle(position, None if from_peer else now)
-        self.repair.settle(position, now)
+        self._queue.mark_acked(position, None if from_peer else now)
+        self.repair.mark_acked(position, now)
         self._open_slot(header.slot)
         if not reduce.missing:
             self.deliver(now)

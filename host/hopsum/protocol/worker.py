@@ -196,7 +196,7 @@ class Worker:
         self.membership, self._ended = membership, None
         # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
-        self.join_point.take(resume)
+        self.join_point.on_resume(resume)
         # E3: held and not decided is discarded, decided and lacking is fetched, the rest is sent again.
         carry_over(self.state, decided, self.join_point, generation)
         self.join_point.skip()
@@ -208,12 +208,12 @@ class Worker:
         for reduce in self.state.active:
             self._want(reduce, now)
 
-    def go_on(self, start_generation: int, start: int) -> None:
+    def resume_at(self, start_generation: int, start: int) -> None:
         """Take the program's word that the newcomers of a generation have its state: `submit` goes on at their `start`.
 
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
-        self.join_point.go_on(start_generation, start)
+        self.join_point.resume_at(start_generation, start)
         if self._ended is None and self.join_point.skip():
             self.repair.announce(self.state.delivered_to)
 
@@ -307,7 +307,7 @@ class Worker:
             self.state.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
             # P2: a STATE settles no sum.
-            self._prober.take(header)
+            self._prober.on_header(header)
             if self._is_of_a_double(header, position):
                 self._fail(double(self.membership, header))
                 return
@@ -342,7 +342,7 @@ class Worker:
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
                 return
         else:
-            repair.take(message)
+            repair.on_message(message)
         if self._ended is None:
             self.state.release()
             # P4: a sum may wait for just this worker. The switch says so.
@@ -435,7 +435,7 @@ class Worker:
         self._prober.outgoing.clear()
         self.statistics.probes += len(probes)
         # PROBEs go first: they are small, and the answer words an error that is near.
-        due, flush = self.queue.take(now)
+        due, flush = self.queue.pop_due(now)
         return [*probes, *segments_of(due, flush, self.state.active)] if due.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
@@ -449,7 +449,7 @@ class Worker:
 
     def done_for_peers(self) -> PeerMessage | None:
         """Take the DONE that all peers should have soon, if there is one. The next one takes its place (R2)."""
-        return self.repair.take_done()
+        return self.repair.pop_done()
 
     @property
     def is_idle(self) -> bool:
@@ -477,7 +477,7 @@ class Worker:
     # ---- a compiled loop in the worker's place ---------------------------------------------------------
 
     @property
-    def is_plain(self) -> bool:
+    def can_run_compiled(self) -> bool:
         """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
 
         A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It

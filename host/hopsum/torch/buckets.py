@@ -26,7 +26,7 @@ from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import LowRank, Matrices
 from hopsum.torch.low_rank_factors import LowRankPortion, MatrixLayout
 from hopsum.torch.residuals import WRAPPERS, Residuals, bare_names
-from hopsum.torch.step import Layout, Portion, Step, places_of
+from hopsum.torch.step import BucketSlice, Layout, Step, places_of
 from hopsum.torch.step_times import StepTimes, Tally
 from hopsum.torch.sum_order import SumOrder
 from hopsum.torch.tensors import real_elements, values_of
@@ -201,7 +201,7 @@ class Sender:
 
     communicator: Communicator
     names: dict[torch.Tensor, str]
-    plain: frozenset[str]
+    uncompressed: frozenset[str]
     """Parameters that are never compressed."""
     group: GroupSums | None
     """There is one if anything is not compressed, or drops_unused."""
@@ -248,7 +248,7 @@ class Sender:
         compress: bool,
         factor: bool = False,
         told: Sequence[tuple[str, int]] = (),
-    ) -> list[Portion]:
+    ) -> list[BucketSlice]:
         """Begin the sums of a bucket, and return them.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
@@ -258,7 +258,7 @@ class Sender:
             number: of the all-reduce that the communicator is handed, if any.
             compress: False: nothing of this bucket is.
             factor: matrices of low rank travel as factors; False: whole, as all others.
-            told: see `Portion.told`.
+            told: see `BucketSlice.told`.
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers. No sum began.
@@ -299,7 +299,7 @@ class Sender:
         number: int,
         factor: bool,
         told: Sequence[tuple[str, int]] = (),
-    ) -> tuple[Step, list[Portion]]:
+    ) -> tuple[Step, list[BucketSlice]]:
         """Begin a step of one vector, which no other of this sender overlaps. Return it, and its sums.
 
         When the step is over without an error, `scatter` of each sum writes the mean into the vector.
@@ -325,10 +325,10 @@ class Sender:
         step.complete()
         return step, portions
 
-    def _portion(self, buffer: torch.Tensor, layout: Layout, way: Way) -> Portion:
+    def _portion(self, buffer: torch.Tensor, layout: Layout, way: Way) -> BucketSlice:
         if self.low_rank is not None and isinstance(layout, MatrixLayout):
             return self.low_rank.portion(buffer, layout)
-        return Portion(buffer, layout, compressed=way == "codec")
+        return BucketSlice(buffer, layout, compressed=way == "codec")
 
     def _layouts_of(
         self, bucket: Bucket, buffer: torch.Tensor, compress: bool, factor: bool
@@ -365,11 +365,11 @@ class Sender:
 
     def _way(self, name: str, compress: bool, factor: bool) -> Way:
         """Return the way of a parameter's gradient."""
-        if not compress or name in self.plain:
+        if not compress or name in self.uncompressed:
             return "group"
         return "low rank" if factor and self.low_rank is not None and name in self.low_rank.matrices.shapes else "codec"
 
-    def _to_switch(self, portion: Portion, step: Step, number: int) -> None:
+    def _to_switch(self, portion: BucketSlice, step: Step, number: int) -> None:
         layout, device = portion.layout, portion.buffer.device
         on_device = self.device_codecs.at(device) if self.device_codecs else None
         # float32 on its place is not copied: the all-reduce works in DDP's own buffer.
@@ -413,7 +413,7 @@ class Sender:
         # `_end` runs in the communicator's thread, or in this one where the result is there already.
         self.order.submit(submit, partial(_end, step, portion, take), refuse)
 
-    def _to_group(self, portion: Portion, step: Step) -> None:
+    def _to_group(self, portion: BucketSlice, step: Step) -> None:
         assert self.group is not None
         if portion.layout.is_whole:
             # A copy: DDP's buffer keeps the gradients until the step is over.
@@ -438,7 +438,7 @@ class Sender:
             return [True]
         return [bool(buffer[place].any()) for layout, _ in layouts for place in layout.places]
 
-    def _ask_for_use(self, here: list[bool], device: torch.device, step: Step, portions: list[Portion]) -> None:
+    def _ask_for_use(self, here: list[bool], device: torch.device, step: Step, portions: list[BucketSlice]) -> None:
         """Find out which parameters have a gradient on any rank."""
         assert self.group is not None
         used = torch.tensor(here, dtype=torch.uint8, device=device)
@@ -457,7 +457,7 @@ class Sender:
         future.add_done_callback(partial(_end, step, None, take))
 
 
-def _end(step: Step, portion: Portion | None, take: Callable[[Any], bool], done: Any) -> None:
+def _end(step: Step, portion: BucketSlice | None, take: Callable[[Any], bool], done: Any) -> None:
     """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
         # `take` gets the future here. A closure over it would be a cycle, which keeps the result until a collection.

@@ -136,7 +136,7 @@ def _require_same(codec: Codec, found: DeviceCodec) -> None:
         contributors = np.full(len(sums), 1 << codec.workers - 1, np.uint64)
         contributors[1::2] = (1 << codec.workers) - 1
         for each in (right, ours):
-            each.take(sums, contributors)
+            each.on_results(sums, contributors)
     assert right.mean is not None
     _require_equal(codec, found, "the mean", right.mean, tensor.cpu().numpy())
     _require_equal(codec, found, "the residual", kept.residual, here.residual.cpu().numpy())

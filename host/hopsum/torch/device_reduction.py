@@ -67,7 +67,7 @@ class DeviceFeedback:
 
         own      = feedback.compensate(codec, x)                      x + residual, and its ranges
         payloads = codec.encode(feedback.pending, own, shared, context)
-        codec.subtract_contribution(payloads, shared, context, feedback.pending, included)
+        codec.subtract_dequantized(payloads, shared, context, feedback.pending, included)
         feedback.commit()                                             what is left is the residual
 
     Every operation on a residual is queued in the device's stream of kernels, by whatever thread: that is their order.
@@ -154,7 +154,7 @@ class DeviceFeedback:
         self.residual = self.pending
         self._spare, self._before, self._pending = before, before, None
 
-    def give_back(self, committed: slice | None = None) -> None:
+    def rollback(self, committed: slice | None = None) -> None:
         """Withdraw the vector in progress, or elements of the last committed one. See `hopsum.codec.ErrorFeedback`."""
         if committed is None:
             self._pending = None
@@ -238,7 +238,7 @@ class DeviceReduction(BlockReduction):
         # Read after the wait: before it the copy may be under way.
         return self._share(own.numpy().view(np.uint32))
 
-    def _take_ranges(self, results: Bytes) -> None:
+    def _on_ranges(self, results: Bytes) -> None:
         shared = read_ranges(results, self._blocks)
         if shared.skipped:
             self._skip()
@@ -288,7 +288,7 @@ class DeviceReduction(BlockReduction):
 
     # ---- sums -----------------------------------------------------------------------------------------
 
-    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         codec, staging = self.codec, self._staging
         require_rows(results, self._blocks, SHAPES[codec.op].down_bytes, f"results of {self.elements}")
         require_ranges(contributors, self._blocks, "contributors instead of")
@@ -418,13 +418,13 @@ class DeviceVector:
         )
         return self._reduction
 
-    def give_back(self) -> None:
+    def rollback(self) -> None:
         with self._staging.on_kernels(self._ready):
             if self.feedback is not None:
-                self.feedback.give_back()
+                self.feedback.rollback()
                 self.feedback.compensate(self._codec, self._x)
                 finite = bool(torch.isfinite(self.feedback.pending).all())
-                self.feedback.commit() if finite else self.feedback.give_back()
+                self.feedback.commit() if finite else self.feedback.rollback()
         self._staging.wait()  # the caller may use x again
 
     def squares(self) -> tuple[float, float]:

@@ -48,7 +48,7 @@ from hopsum.torch.low_rank import matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.options import settings_from
 from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
-from hopsum.torch.step import Portion, Step
+from hopsum.torch.step import BucketSlice, Step
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensor_parallel import require_no_copies
 from hopsum.torch.tensors import within_range
@@ -242,7 +242,7 @@ class _Sent:
     """float32[elements], the pseudo-gradient; once its sums are over, the mean."""
     step: Step | None = None
     """Its sums; None: the mean is there."""
-    portions: Sequence[Portion] = ()
+    portions: Sequence[BucketSlice] = ()
 
 
 class DiLoCo:
@@ -323,7 +323,7 @@ class DiLoCo:
         self._sender = Sender(
             communicator=comm,
             names=names,
-            plain=frozenset(),
+            uncompressed=frozenset(),
             group=None,
             drops_unused=False,
             residuals=self._residuals,

@@ -105,7 +105,7 @@ class ReplicaState:
         self._sender = Sender(
             communicator=comm,
             names=names,
-            plain=frozenset(),
+            uncompressed=frozenset(),
             group=None,
             drops_unused=False,
             residuals=self._residuals,

@@ -38,7 +38,7 @@ from hopsum.compile_ahead import compile_ahead, may_come_later
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals, own_names
-from hopsum.torch.step import Layout, Portion, places_of
+from hopsum.torch.step import BucketSlice, Layout, places_of
 from hopsum.torch.streams import Staging
 
 _log: Final = logging.getLogger(__name__)
@@ -199,8 +199,8 @@ def _some(told: Sequence[str], between: str = ", ") -> str:
 # ---- one bucket's matrices ---------------------------------------------------------------------------------
 
 
-class LowRankPortion(Portion):
-    """The matrices of a bucket on their way through two sums. `Portion` says what the step does with it.
+class LowRankPortion(BucketSlice):
+    """The matrices of a bucket on their way through two sums. `BucketSlice` says what the step does with it.
 
     The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` before that ends it without an
     effect. The step may take a commit back. Q is kept by `apply`, when the whole step has its means.
@@ -340,20 +340,20 @@ class LowRankPortion(Portion):
                 self._factors.put(name, decoded)
             self._decoded = []
 
-    def give_back(self) -> None:
+    def rollback(self) -> None:
         # The process group makes the mean of this step: Q is as before it.
         self._decoded = []
-        super().give_back()
+        super().rollback()
 
     def leave(self) -> None:
         # Both sums of a step have an effect together or not at all.
         if self.feedback is not None and self.settled:
-            self.feedback.give_back(slice(None))
+            self.feedback.rollback(slice(None))
 
     def withdraw(self) -> None:
         """End without a mean: the residual is as before the step."""
         if self.feedback is not None and not self.settled:
-            self.feedback.give_back()
+            self.feedback.rollback()
 
     _sent: Any
     """The vector in progress, P_i or Q_i: an array or a tensor."""

@@ -52,7 +52,7 @@ from hopsum.torch.residuals import (
     shared_out,
     tell_lost,
 )
-from hopsum.torch.step import ON_SWITCH_LOST, FallBack, Portion, Step
+from hopsum.torch.step import ON_SWITCH_LOST, BucketSlice, FallBack, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
     COUNTED_STEPS,
@@ -275,7 +275,7 @@ class HopsumState:
         self._sender = Sender(
             communicator=comm,
             names=names,
-            plain=plain,
+            uncompressed=plain,
             group=None if group is None else GroupSums(group),
             drops_unused=drops_unused(module),
             residuals=self._residuals,
@@ -344,7 +344,7 @@ class HopsumState:
         """The first step in which matrices of low rank travel as factors."""
         return self.start_iter + (self.low_rank_start if self.low_rank else 0)
 
-    def submit(self, bucket: Bucket, deliver: Callable[[], None]) -> tuple[Step, list[Portion]]:
+    def submit(self, bucket: Bucket, deliver: Callable[[], None]) -> tuple[Step, list[BucketSlice]]:
         """Begin the sums of a bucket, and return its step and its sums; for the hook.
 
         Nothing may touch the bucket's buffer until `deliver` is called, in any thread: it has to lead to `write`.
@@ -355,7 +355,7 @@ class HopsumState:
         """
         # Bucket 0 begins a new step: one still open belongs to a backward pass that was given up.
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
-        step, portions = open_step or self._begin_step(), list[Portion]()
+        step, portions = open_step or self._begin_step(), list[BucketSlice]()
         try:
             sender = self._sender or self._require_sender()
             compress, factor = self.compresses, self.factors_matrices
@@ -378,7 +378,7 @@ class HopsumState:
             step.complete()
         return step, portions
 
-    def write(self, buffer: torch.Tensor, step: Step, portions: list[Portion]) -> torch.Tensor:
+    def write(self, buffer: torch.Tensor, step: Step, portions: list[BucketSlice]) -> torch.Tensor:
         """Put the mean, or NaN, into a bucket's buffer and return it, once it was delivered; for the hook.
 
         Raises:

@@ -70,7 +70,7 @@ class Layout:
         """The parameters are all that the bucket has."""
 
 
-class Portion:
+class BucketSlice:
     """The sum of one layout of a bucket: the bucket's buffer, the vector to sum, and the error feedback.
 
     Args:
@@ -119,10 +119,10 @@ class Portion:
             for place, own in zip(self.layout.places, self.layout.own_places, strict=True):
                 self.buffer[place].copy_(mean[own])
 
-    def give_back(self) -> None:
+    def rollback(self) -> None:
         """Take the gradients anew, with the error feedback as it was before the step. Only where x is a copy."""
         if self.feedback is not None and self.submitted:
-            self.feedback.give_back(slice(None))
+            self.feedback.rollback(slice(None))
         self.feedback = None
         self.x.copy_(self.gather())
 
@@ -137,7 +137,7 @@ class Portion:
         """Take back what the sum did to the residual, however it ended; harmless where the step did so."""
         before, feedback = self.residual_before, self.feedback
         if feedback is not None and before is not None and feedback.residual is not before:
-            feedback.give_back(slice(None))
+            feedback.rollback(slice(None))
 
     def leave(self) -> None:
         """Hear that the generation ended. The residual stays as the sum left it."""
@@ -184,11 +184,11 @@ class Step:
         self._lock = threading.Lock()
         self._under_way = 0
         self._complete = False
-        self._sums: list[Portion] = []
+        self._sums: list[BucketSlice] = []
         """The sums in the order in which they began."""
-        self._undelivered: list[tuple[Sequence[Portion], Callable[[], None]]] = []
+        self._undelivered: list[tuple[Sequence[BucketSlice], Callable[[], None]]] = []
         """Buckets that wait for their sums, or for the end of the step: their sums, and what to call then."""
-        self._used: list[tuple[list[Portion], torch.Tensor]] = []
+        self._used: list[tuple[list[BucketSlice], torch.Tensor]] = []
         self._failures: list[BaseException] = []
         self._dropped = False
 
@@ -197,18 +197,18 @@ class Step:
         """Whether an all-reduce of this step has begun and has not ended."""
         return self._under_way > 0
 
-    def begin(self, added: Portion | None = None) -> None:
+    def begin(self, added: BucketSlice | None = None) -> None:
         """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
         with self._lock:
             self._under_way += 1
             if added is not None:
                 self._sums.append(added)
 
-    def watch(self, sums: list[Portion], used: torch.Tensor) -> None:
+    def watch(self, sums: list[BucketSlice], used: torch.Tensor) -> None:
         """Apply rule 3 to sums; uint8[parameters of all of them], which is complete when the step is over."""
         self._used.append((sums, used))
 
-    def deliver(self, sums: Sequence[Portion], call: Callable[[], None]) -> None:
+    def deliver(self, sums: Sequence[BucketSlice], call: Callable[[], None]) -> None:
         """Call when a bucket may be written, or hears that it has no mean. All sums of the bucket have begun."""
         with self._lock:
             waits = not self.over.done() and (self._together or not _have_means(sums))
@@ -217,7 +217,9 @@ class Step:
         if not waits:
             call()
 
-    def end(self, ended: Portion | None = None, *, failure: BaseException | None = None, dropped: bool = False) -> None:
+    def end(
+        self, ended: BucketSlice | None = None, *, failure: BaseException | None = None, dropped: bool = False
+    ) -> None:
         """Note that one all-reduce is over, of this sum if one is given."""
         ready: list[Callable[[], None]] = []
         with self._lock:
@@ -282,7 +284,7 @@ class Step:
             if self._failures or self._dropped:
                 for each in self._sums:
                     if each.feedback is not None and each.settled:
-                        each.feedback.give_back(slice(None))
+                        each.feedback.rollback(slice(None))
             if self._failures:
                 raise self._failures[0]
             if not self._dropped:
@@ -309,12 +311,12 @@ class Step:
                     self._clear(name)
 
 
-def _have_means(sums: Sequence[Portion]) -> bool:
+def _have_means(sums: Sequence[BucketSlice]) -> bool:
     # A bucket without sums could not be submitted: it has no mean.
     return bool(sums) and all(map(attrgetter("has_mean"), sums))
 
 
-def _keep_residuals(sums: list[Portion], used: torch.Tensor) -> list[str]:
+def _keep_residuals(sums: list[BucketSlice], used: torch.Tensor) -> list[str]:
     """Undo the sums of parameters that have no gradient on any rank, and return their names."""
     # One flag a parameter, in the order of all sums, which is the same on all ranks.
     flags, found = iter(used.tolist()), []
@@ -324,7 +326,7 @@ def _keep_residuals(sums: list[Portion], used: torch.Tensor) -> list[str]:
                 found.append(name)
                 each.clear(number)
                 if each.feedback is not None:
-                    each.feedback.give_back(place)
+                    each.feedback.rollback(place)
     return found
 
 
@@ -408,7 +410,7 @@ class FallBack:
         why = f"{own[0]}; " if own else ""
         return AllReduceError(f"{why}the ranks could not vote on this step: {error}. A rank has died or left")
 
-    def redo(self, sums: list[Portion]) -> bool:
+    def redo(self, sums: list[BucketSlice]) -> bool:
         """Average by the process group what the switch was to average. Return whether all means are finite.
 
         Raises:
@@ -421,7 +423,7 @@ class FallBack:
         for each in sums:
             if each.compressed:
                 # Residuals as they were before the step, then added to the gradients: the exact mean delivers both.
-                each.give_back()
+                each.rollback()
                 each.carry(self._residuals)
                 each.x.div_(self._workers)
                 dist.all_reduce(each.x, group=self._group)

@@ -149,16 +149,16 @@ class SegmentTrial:
         self._results = self._again = self._owed = self._window = 0
         self._lossy_since_s: float | None = None
 
-    def look(self, results: int, again: int, on_the_way: int, now: float) -> None:
+    def look(self, results: int, again: int, in_flight: int, now: float) -> None:
         """Take a worker's counts since it began, often: results, retransmissions, positions without a result."""
-        self._window = max(self._window, on_the_way)
+        self._window = max(self._window, in_flight)
         many = max(MANY, WINDOWS * self._window)
         arrived, lost = results - self._results, again - self._again
         is_lossy = lost >= SUSPECT_LOSSES and 4 * lost >= arrived
         if self.is_over:
             if now - self._over_at_s >= self.rests_s:
                 self.is_over = self._checks = self._rests = False
-                self._begin(results, again, on_the_way, together=True)
+                self._begin(results, again, in_flight, together=True)
             return
         if not is_lossy or self._lossy_since_s is None:
             self._lossy_since_s = now
@@ -166,21 +166,21 @@ class SegmentTrial:
             # What was on the way at the beginning was sent together: all of it is sent again once, and arrives.
             arrived, lost = arrived - self._owed, max(lost - self._owed, 0)
             if lost >= SUSPECT_LOSSES + max(self._owed, arrived // 8):
-                self._begin(results, again, on_the_way, together=True)
+                self._begin(results, again, in_flight, together=True)
                 self._rests = True
             elif arrived >= many:
-                self._begin(results, again, on_the_way, together=True)
+                self._begin(results, again, in_flight, together=True)
                 self._checks = True
         elif is_lossy and not self._rests:
             if now - self._lossy_since_s < SUSPECT_S:
                 return
             if self._checks:
                 self.is_over, self._over_at_s, self.rests_s = True, now, 2 * self.rests_s
-            self._begin(results, again, on_the_way, together=False)
+            self._begin(results, again, in_flight, together=False)
         elif arrived >= many + self._owed:
             self._begin(results, again, 0, together=True)
             self._checks = self._rests = False
 
-    def _begin(self, results: int, again: int, on_the_way: int, *, together: bool) -> None:
-        self._results, self._again, self._owed, self.together = results, again, on_the_way, together
+    def _begin(self, results: int, again: int, in_flight: int, *, together: bool) -> None:
+        self._results, self._again, self._owed, self.together = results, again, in_flight, together
         self._lossy_since_s = None

@@ -198,7 +198,7 @@ class Shard:
         self.worker = Worker(membership, timing, repair=peers.policy, resume=peers.resume, allocate=spare_array)
         repair = self.worker.repair
         self._states = StateExchange(self.worker, repair, peers.channel, self._changed)
-        peers.channel.start({other: peers.addresses[other] for other in repair.peers}, self._hear, peers.shard)
+        peers.channel.start({other: peers.addresses[other] for other in repair.peers}, self._on_message, peers.shard)
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -210,11 +210,11 @@ class Shard:
     def begin_step(self) -> float | None:
         """Hear and tell what there is, with the lock. Return the time at which the worker is due, None: never."""
         if self._peers is not None:
-            # Set before the DONEs are taken: `_hear` looks after it has put one there. So it is taken here, or ends the
-            # wait.
+            # Set before the DONEs are taken: `_on_message` looks after it has put one there. So a DONE is taken here,
+            # or ends the wait.
             self._waits = self.worker.waits_for_peers
-            self._take_dones()
-            self.say()
+            self._pop_dones()
+            self.flush_messages()
         return self.worker.get_timer()
 
     def end_step(self) -> None:
@@ -222,7 +222,7 @@ class Shard:
         # Both threads look here: the channel's after it put a DONE there, the other one after it let go of the lock.
         while self._dones and self.lock.acquire(blocking=False):
             try:
-                self._take_dones()
+                self._pop_dones()
             finally:
                 self.lock.release()
 
@@ -255,7 +255,7 @@ class Shard:
         if own is not None and not worker.is_idle and own.is_found_gone(said.datagrams_received, now):
             worker.note_address_gone(own.ip, now)
         if isinstance(link, UdpLink):
-            link.judge(counts.results - counts.repaired, counts.retransmits, worker.queue.on_the_way, now)
+            link.judge(counts.results - counts.repaired, counts.retransmits, worker.queue.in_flight, now)
         # A process that waited for a processor finds its timers due and their results in the socket: first the results.
         # The bound keeps a flood from putting off deadlines for ever.
         if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):
@@ -264,9 +264,9 @@ class Shard:
         elif self._put_off_at is None:
             self._put_off_at = now
         if self._peers is not None:
-            self.say()
+            self.flush_messages()
 
-    def say(self) -> None:
+    def flush_messages(self) -> None:
         """Put what the worker has to say into the channel; with the lock."""
         if self._peers is not None:
             channel, number = self._peers.channel, self._peers.shard
@@ -274,7 +274,7 @@ class Shard:
             channel.send_all([(rank, said._replace(shard=number)) for rank, said in self.worker.messages_to_peers()])
             done = self.worker.done_for_peers()
             if done is not None:
-                channel.tell_all(done._replace(shard=number))
+                channel.broadcast(done._replace(shard=number))
 
     def require_open(self) -> None:
         """Raise HopsumError if the side channel has ended. Its cause is attached."""
@@ -315,19 +315,19 @@ class Shard:
             self.worker.resume(generation, given.resume, time.monotonic(), given.rack, given.absent)
             # The key changes with the generation, so a worker that was evicted can prove nothing any more.
             channel.move(key, {other: peers[other] for other in _others_of(self.worker.membership)})
-            self.say()
+            self.flush_messages()
             self._changed.notify_all()
         self.wake()
 
-    def go_on(self, start_generation: int, start: int) -> None:
+    def resume_at(self, start_generation: int, start: int) -> None:
         """Take the program's word that the newcomers of a generation have its state, as `Worker.go_on`.
 
         Raises TypeError without peers.
         """
         self._with_peers()
         with self._changed:
-            self.worker.go_on(start_generation, start)
-            self.say()
+            self.worker.resume_at(start_generation, start)
+            self.flush_messages()
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
@@ -366,42 +366,42 @@ class Shard:
         self._closed = True
         if self._peers is not None:
             self._states.end_fetch("was closed while it waited for the state of another worker")
-            self._take_leave(self._peers.channel, linger=linger)
+            self._close_channel(self._peers.channel, linger=linger)
             self._peers.channel.close(self._peers.shard)
         self.link.close()
 
     # ---- messages ------------------------------------------------------------------------------------------
 
-    def _hear(self, message: PeerMessage) -> None:
+    def _on_message(self, message: PeerMessage) -> None:
         """Take one message, in the channel's thread."""
         if message.kind is PeerKind.DONE:
-            self._hear_done(message)
+            self._on_done(message)
             return
         with self._changed:
             if message.kind in STATE_KINDS:
-                self._states.hear(message)
+                self._states.on_message(message)
             else:
                 self.worker.receive_peer(message, time.monotonic())
-                self.say()
+                self.flush_messages()
             self._changed.notify_all()
         if message.kind in _ANSWERS:
             self.wake()
 
-    def _hear_done(self, message: PeerMessage) -> None:
+    def _on_done(self, message: PeerMessage) -> None:
         """Take a DONE, in the channel's thread. It frees memory, and is not worth the end of a wait for the network."""
         self._dones[message.sender] = message
         if self._waits:
             self.wake()
         self.end_step()
 
-    def _take_dones(self) -> None:
+    def _pop_dones(self) -> None:
         """Give the worker the DONEs of its peers; with the lock."""
         while self._dones:
             # One call takes the message out: the channel's thread may put another one there at any moment.
             _, message = self._dones.popitem()
             self.worker.receive_peer(message, time.monotonic())
 
-    def _take_leave(self, channel: SideChannel, *, linger: bool) -> None:
+    def _close_channel(self, channel: SideChannel, *, linger: bool) -> None:
         """Serve peers until everybody has left, or it is time."""
         patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
         repair, began = self.worker.repair, time.monotonic()
@@ -413,7 +413,7 @@ class Shard:
                 # Not for every message that comes: those are the LEAVEs of all others.
                 if now >= said_until:
                     repair.leave(finished=linger)
-                    self.say()
+                    self.flush_messages()
                     said_until, pause_s = now + pause_s, 2 * pause_s
                 if repair.everybody_left or now >= until:
                     break

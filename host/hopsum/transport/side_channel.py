@@ -2,9 +2,9 @@
 """Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
 A worker has one channel, whatever number of shards its job has: a message names its shard. The channel's thread runs an
-asyncio loop, and everything but `_news` and `_delivers` is that thread's. It accepts connections from peers, which it
-reads (`_hear`), and opens one to each peer that something is said to, which it writes (`_speak`). The listener's REPLY
-alone goes the other way. So an answer goes to the address that the job has for a rank, never to whoever asked.
+asyncio loop, and everything but `_news` and `_delivers` is that thread's. It accepts connections from peers and reads
+them (`_read_messages`). It opens one to each peer to which something is said, and writes it (`_speak`). The listener's
+REPLY alone goes the other way. So an answer goes to the address that the job has for a rank, never to whoever asked.
 
     a connection ends                                       counted in
     incoming    no proof within `PROVE_S`, or a wrong one   `closed`, by reason
@@ -211,7 +211,7 @@ class SideChannel:
         if messages:
             self._do(self._put, [(rank, message.pack()) for rank, message in messages])
 
-    def tell_all(self, news: PeerMessage) -> None:
+    def broadcast(self, news: PeerMessage) -> None:
         """Say something to all peers after an interval, or not at all where later news of the shard take its place.
 
         For one thread of each shard at a time.
@@ -317,7 +317,7 @@ class SideChannel:
             each_s = TELL_EVERY_EACH_S * len(self._outgoing) * len(self._delivers)
             await asyncio.sleep(max(TELL_EVERY_S, min(each_s, TELL_EVERY_MAX_S)))
             if not self._put_news():
-                # Cleared first, then the news are looked for: see `tell_all`.
+                # Cleared first, then the news are looked for: see `broadcast`.
                 self._has_news.clear()
                 self._put_news()
 
@@ -348,7 +348,7 @@ class SideChannel:
             del self._unproved[next(iter(self._unproved))]
         self._unproved[writer] = None
         # No `finally` in the task: one that is cancelled before its first step has none.
-        self._start(self._hear(reader, writer)).add_done_callback(lambda _: self._close(writer))
+        self._start(self._read_messages(reader, writer)).add_done_callback(lambda _: self._close(writer))
 
     def _note_stranger(self, ip: str) -> None:
         self._strangers += 1
@@ -376,7 +376,7 @@ class SideChannel:
         ip = writer.get_extra_info("peername")[0]
         return any(peer is not None and peer.address[0] == ip for peer in peers)
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read_messages(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Deliver the messages of a connection, and count its end."""
         try:
             await self._deliver_all(reader, writer)

@@ -18,7 +18,7 @@ PARTS_MAX: Final = 8
 
 
 @dataclass(slots=True, eq=False)
-class Spread:
+class ShardedAllReduce:
     """An all-reduce in progress. Its results are put into one array, whichever shard they come from."""
 
     handle: int
@@ -36,7 +36,7 @@ class Spread:
     error: BaseException | None = None
     row: int = 0
     """The place in the memory of the compiled loop, during a call."""
-    ranges: tuple[Spread, ...] = ()
+    ranges: tuple[ShardedAllReduce, ...] = ()
     """The neighbours in the streams whose sums the codes of this one need, where machine code may begin them."""
     lanes_before: int = 0
     """Lanes before the ranges in these sums, which are as sent where all ranks have the same."""
@@ -65,7 +65,7 @@ class Spread:
         """Read the sums up to a chunk. Raises what the coder raises."""
         assert self.coder is not None
         rows = slice(self.taken, end)
-        self.coder.take_part(self.taken, self.places.results[rows], self.places.contributors[rows])
+        self.coder.on_part(self.taken, self.places.results[rows], self.places.contributors[rows])
         self.taken = end
 
     def read_again(self) -> None:
@@ -77,29 +77,29 @@ class Spread:
         if not is_discarded:
             return
         if self.taken and self.coder is not None and self.coder.phase is not None:
-            self.coder.take_part(0, self.places.results[:0], self.places.contributors[:0])
+            self.coder.on_part(0, self.places.results[:0], self.places.contributors[:0])
         self.taken = 0
 
 
-class Spreads(NamedTuple):
+class ShardedAllReduces(NamedTuple):
     """The all-reduces in progress."""
 
-    by_handle: dict[int, Spread]
+    by_handle: dict[int, ShardedAllReduce]
     """In the order of the stream."""
-    at_shards: dict[tuple[int, int], Spread]
+    at_shards: dict[tuple[int, int], ShardedAllReduce]
     """By number of a shard that has not ended its part, and handle there."""
 
 
 class CodecWork(NamedTuple):
     """The next piece of codec work for one vector."""
 
-    spread: Spread
+    spread: ShardedAllReduce
     what: Literal["encode", "read"]
     end: int = 0
     """Of what is read."""
 
 
-def next_work(spreads: Iterable[Spread], window: int, *, by_machine: bool) -> CodecWork | None:
+def next_work(spreads: Iterable[ShardedAllReduce], window: int, *, by_machine: bool) -> CodecWork | None:
     """Return the codec work that Python does next, None: there is none.
 
     To encode comes first where the payloads that are made may soon all be sent, else to read, else to encode.

@@ -82,7 +82,7 @@ class StateExchange:
                     if fetch.moved_at is None:
                         waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
                     elif transfer.check(fetch, wait_s, now):
-                        self._say(PeerKind.STATE_NONE, start_generation, fetch.held)
+                        self._send(PeerKind.STATE_NONE, start_generation, fetch.held)
                     ask = fetch.ask(self._worker.membership.generation, now)
                     # A rank that is gone has no address, and is asked in turn all the same: it may come back.
                     if ask is not None:
@@ -94,14 +94,14 @@ class StateExchange:
             if not transfer.over(len(fetch.state)):
                 waiting.over("has the state")
             # Everybody hears that the state is here, so that the holders free theirs.
-            self._say(PeerKind.STATE_TAKEN, start_generation)
+            self._send(PeerKind.STATE_TAKEN, start_generation)
             return fetch.state
 
-    def hear(self, message: PeerMessage) -> None:
+    def on_message(self, message: PeerMessage) -> None:
         """Take one message about states; with the lock."""
         if message.kind in (PeerKind.STATE_PIECE, PeerKind.STATE_NONE):
             if self._fetch is not None:
-                self._fetch.take(message, time.monotonic())
+                self._fetch.on_message(message, time.monotonic())
             else:
                 self._note_arriving(message, time.monotonic())
             return
@@ -114,7 +114,7 @@ class StateExchange:
             self._over = self._over or why
             self._changed.notify_all()
 
-    def _say(self, kind: PeerKind, start_generation: int, held: int = 0) -> None:
+    def _send(self, kind: PeerKind, start_generation: int, held: int = 0) -> None:
         """Tell all peers, about each shard, of the state that this newcomer is getting: `held` bytes are here."""
         told = PeerMessage(kind, self._rank, self._worker.membership.generation, round=start_generation, value=held)
         # All-reduces wait at every shard, and each of these has an exchange of its own.

@@ -44,7 +44,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatist
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, ShardContinuation, TransportStatistics
-from hopsum.transport.spread import CodecWork, Spread, Spreads, next_work
+from hopsum.transport.spread import CodecWork, ShardedAllReduce, ShardedAllReduces, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
 from hopsum_base.spare_arrays import spare_array
@@ -83,7 +83,7 @@ class Transport:
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
         self._handles = 0
-        self._spreads = Spreads({}, {})
+        self._spreads = ShardedAllReduces({}, {})
         self._poll = self._poll_of_all()
         self.is_sealed = False
         self._stepping = threading.Lock()
@@ -176,7 +176,7 @@ class Transport:
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
         before = tuple([self._spreads.by_handle[handle] for handle in ranges]) if ranges else ()
-        spread = Spread(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
+        spread = ShardedAllReduce(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
         with self.lock:
             for number in range(used):
@@ -206,7 +206,7 @@ class Transport:
             self._fill(spread, 0, payloads)
         spread.coder = None
 
-    def _fill(self, spread: Spread, first: int, payloads: NDArray[np.uint8]) -> None:
+    def _fill(self, spread: ShardedAllReduce, first: int, payloads: NDArray[np.uint8]) -> None:
         """Give the shards the payloads of chunks from `first` on; with the lock."""
         shards = len(self.shards)
         for number, reduce in enumerate(spread.reduces):
@@ -240,7 +240,7 @@ class Transport:
             for shard in shards:
                 if (timer := shard.begin_step()) is not None:
                     due.append(timer)
-            runs = is_plain = self._is_plain()
+            runs = can_run_compiled = self._can_run_compiled()
             work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
             for worker in workers:
                 # A vector may have ended in `submit`: its results came early, or it is void.
@@ -259,11 +259,11 @@ class Transport:
                 due = [timer for worker in workers if (timer := worker.get_timer()) is not None]
                 # Where datagrams to be sent again were all that kept the loop away, it takes what comes now: Python
                 # takes a hundred times as long for each.
-                is_plain, has_ended = self._is_plain(), False
+                can_run_compiled, has_ended = self._can_run_compiled(), False
         if not has_ended:
             # Nobody waits where nothing is in progress.
             until = min([begun + wait_s, *due]) if due else begun
-            self._exchange(batches, until, has_run=runs, is_plain=is_plain)
+            self._exchange(batches, until, has_run=runs, can_run_compiled=can_run_compiled)
         failed = None if work is None else self._do(work)
         found: list[AllReduceEvent] = [] if failed is None else [failed]
         for number, worker in enumerate(workers):
@@ -294,10 +294,10 @@ class Transport:
             # Last: whoever submits must find all shards in the new generation.
             self.is_sealed = False
 
-    def go_on(self, start_generation: int, starts: Sequence[int]) -> None:
+    def resume_at(self, start_generation: int, starts: Sequence[int]) -> None:
         """Let what is submitted from now on follow where newcomers begin, at each shard, as `Shard.go_on`."""
         for shard, start in zip(self.shards, starts, strict=True):
-            shard.go_on(start_generation, start)
+            shard.resume_at(start_generation, start)
 
     def wake(self) -> None:
         """Let the `step` in progress go on at once, or else the next one. Any thread, also after `close`."""
@@ -326,14 +326,14 @@ class Transport:
 
     # ---- parts of a step ---------------------------------------------------------------------------------
 
-    def _is_plain(self) -> bool:
+    def _can_run_compiled(self) -> bool:
         """Say whether the compiled loop can have the workers now; with the lock."""
         # A thread that wants a worker gets it before the loop waits for the network with it.
         loop = self._loop
-        return loop is not None and not self.lock.waiting and loop.is_plain(self._workers, self._spreads)
+        return loop is not None and not self.lock.waiting and loop.can_run_compiled(self._workers, self._spreads)
 
     def _exchange(
-        self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, is_plain: bool
+        self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, can_run_compiled: bool
     ) -> None:
         """Send datagrams, wait for others unless the compiled loop will, and hand them over."""
         loop, rest_is_here = self._loop, self._loop is not None and self._loop.has_rest
@@ -341,12 +341,12 @@ class Transport:
             shard.send(rows)
         arrived: Sequence[Sequence[bytes | memoryview]] = [()] * len(batches)
         emptied = loop.emptied if loop is not None and has_run else [False] * len(batches)
-        if not is_plain and not rest_is_here:
+        if not can_run_compiled and not rest_is_here:
             # Read now: sending may have taken milliseconds, and timers are absolute.
             arrived = self._receive(until - time.monotonic())
             emptied = [not some for some in arrived]
         with self.lock:
-            if loop is not None and not is_plain and rest_is_here:
+            if loop is not None and not can_run_compiled and rest_is_here:
                 loop.receive_rest(self._workers, time.monotonic())
             self._hand_over(arrived, emptied)
 
@@ -407,7 +407,7 @@ class Transport:
         results.flags.writeable = contributors.flags.writeable = False
         return AllReduceDone(spread.handle, results, contributors)
 
-    def _end(self, spread: Spread) -> None:
+    def _end(self, spread: ShardedAllReduce) -> None:
         """Forget an all-reduce. What shards still have in progress of it is nobody's."""
         at_shards = self._spreads.at_shards
         if spread.left:

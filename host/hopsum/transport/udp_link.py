@@ -121,12 +121,12 @@ class UdpLink:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def judge(self, results: int, again: int, on_the_way: int, now: float) -> None:
+    def judge(self, results: int, again: int, in_flight: int, now: float) -> None:
         """Take a worker's counts as `SegmentTrial.look`, and send together or one by one from now on."""
         if self._trial is None:
             return
         was_over = self._trial.is_over
-        self._trial.look(results, again, on_the_way, now)
+        self._trial.look(results, again, in_flight, now)
         if self._trial.together != self.offload.segment:
             self._send_together(self._trial.together)
         if self._trial.is_over and not was_over:
@@ -159,11 +159,11 @@ class UdpLink:
         data = self.buffer.data
         return [
             data[first : min(first + run.datagram_bytes, run.stop)]
-            for run in self.take(self.buffer, BATCH_DATAGRAMS)
+            for run in self.receive_batch(self.buffer, BATCH_DATAGRAMS)
             for first in range(run.start, run.stop, run.datagram_bytes)
         ]
 
-    def take(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
+    def receive_batch(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
 
         Args:

@@ -134,7 +134,7 @@ def _on_ack(shard: ShardState, once: bool, first_sent_at: float) -> None:
 
 
 @inner
-def _settle(shard: ShardState, slot: int, position: int) -> None:
+def _mark_acked(shard: ShardState, slot: int, position: int) -> None:
     """Forget an open position that has its result (`RetransmitQueue.settle`)."""
     if integers_at(shard.open)[slot] != position:
         return
@@ -143,7 +143,7 @@ def _settle(shard: ShardState, slot: int, position: int) -> None:
     sent = integers_at(shard.sent)[slot]
     if sent == 0:
         return
-    shard.on_the_way -= 1
+    shard.in_flight -= 1
     once, first_sent_at = sent == 1, doubles_at(shard.first_sent_at)[slot]
     # One measurement for all results of a batch.
     if once and shard.now != shard.measured_at:
@@ -210,7 +210,7 @@ def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) 
     reduce.missing -= 1
     _vector_in(loop.vectors, reduce.vector).missing -= 1
     shard.results += 1
-    _settle(shard, slot, position)
+    _mark_acked(shard, slot, position)
     _open_next(loop, shard, slot, position)
     return row
 
@@ -243,7 +243,7 @@ def _gather(shard: ShardState) -> int:
             count += 1
     _sort(fresh, count)
     shard.fresh_count = count
-    room = shard.window - shard.on_the_way
+    room = shard.window - shard.in_flight
     if room <= 0 and count > 0 and fresh[0] == oldest:
         return 1
     return max(room, 0)
@@ -281,7 +281,7 @@ def choose(shard: ShardState) -> None:
         doubles_at(shard.due_at)[slot] = due_at
         # The caller reckoned with what was on the way when the call began.
         shard.limit_at = min(shard.limit_at, due_at)
-        shard.on_the_way += 1
+        shard.in_flight += 1
         shard.updates += 1
     shard.pending_first, shard.pending_end, shard.fresh_count = 0, left, 0
 
@@ -521,11 +521,11 @@ def _wait(loop: LoopState) -> None:
 
     Encode or decode a batch in the place of waiting.
     """
-    limit_at, on_the_way, window = inf, i64(0), i64(0)
+    limit_at, in_flight, window = inf, i64(0), i64(0)
     for index in range(loop.shard_count):
         shard, polls = shard_in(loop.shards, index), _polls_in(loop.polls, index)
         limit_at = min(limit_at, shard.limit_at)
-        on_the_way += shard.on_the_way
+        in_flight += shard.in_flight
         window += shard.window
         polls.socket.fd, polls.waker.fd = i32(shard.fd), i32(shard.waker)
         polls.socket.events = i16(_POLLIN | _POLLOUT if shard.is_blocked else _POLLIN)
@@ -534,7 +534,7 @@ def _wait(loop: LoopState) -> None:
     first = shard_in(loop.shards, 0)
     left_s = limit_at - _now(first)
     # An idle network costs more than a caller who has to wait for a batch.
-    may_work = left_s > 0 or on_the_way < min(loop.batch_chunks, window)
+    may_work = left_s > 0 or in_flight < min(loop.batch_chunks, window)
     has_worked = may_work and (encode_batch(loop) or decode_any(loop))
     if has_worked:
         # There may be more to do: only look whether somebody wants the caller.

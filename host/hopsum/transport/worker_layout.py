@@ -198,7 +198,7 @@ class ShardState(Record):
     # Set before each call, and taken over into the worker after it.
     open_end: Int64
     """Positions before it may be opened."""
-    on_the_way: Int64
+    in_flight: Int64
     window: Int64
     window_results: Int64
     halved_at: Float64

@@ -34,7 +34,7 @@ from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
 from hopsum.transport.link import BATCH_DATAGRAMS, DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
-from hopsum.transport.spread import Spread, Spreads
+from hopsum.transport.spread import ShardedAllReduce, ShardedAllReduces
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_layout import IoVector, LoopState, ReduceState, ShardPolls, ShardState, VectorState
 from hopsum_base.records import offset_of, record_address, records
@@ -88,7 +88,7 @@ class ShardMemory:
         state, queue, own, stream = self.state, worker.queue, worker.state, worker.stream
         rtt, window = queue.rtt, queue.congestion
         state.base, state.stream_end, state.reduce_count = stream.base, stream.end, len(worker.state.active)
-        state.open_end, state.on_the_way = own.open_end, queue.on_the_way
+        state.open_end, state.in_flight = own.open_end, queue.in_flight
         state.window, state.window_results = window.size, window.results
         state.halved_at = inf if window.halved_at is None else window.halved_at
         state.has_srtt, state.srtt_s = rtt.srtt_s is not None, rtt.srtt_s or 0.0
@@ -125,7 +125,7 @@ class ShardMemory:
         """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
         state, queue, statistics = self.state, worker.queue, worker.statistics
         rtt, window = queue.rtt, queue.congestion
-        worker.state.open_end, queue.on_the_way = state.open_end, state.on_the_way
+        worker.state.open_end, queue.in_flight = state.open_end, state.in_flight
         window.size, window.results = state.window, state.window_results
         window.halved_at = None if state.halved_at == inf else state.halved_at
         rtt.srtt_s = state.srtt_s if state.has_srtt else None
@@ -133,7 +133,7 @@ class ShardMemory:
         statistics.results += state.results
         statistics.updates += state.updates
         if state.datagrams_received:
-            worker.absences.hear()
+            worker.absences.on_message()
         is_complete = False
         for reduce, row in zip(worker.state.active, self.reduces, strict=False):
             reduce.missing, reduce.ready = row.missing, row.ready
@@ -206,11 +206,11 @@ class WorkerLoop:
         loop.window_all = sum(slots for _, slots in ends)
         loop.batch_chunks = min(at.BATCH_CHUNKS * len(ends), at.BATCH_CHUNKS_MAX)
 
-    def is_plain(self, workers: Sequence[Worker], spreads: Spreads) -> bool:
+    def can_run_compiled(self, workers: Sequence[Worker], spreads: ShardedAllReduces) -> bool:
         """Say whether the loop can have the workers now, one of each shard."""
         in_progress = 0
         for number, worker in enumerate(workers):
-            if not worker.is_plain:
+            if not worker.can_run_compiled:
                 return False
             for reduce in worker.state.active:
                 in_progress += 1
@@ -219,7 +219,7 @@ class WorkerLoop:
                     return False
         return in_progress > 0 and len(spreads.by_handle) <= at.REDUCES_MAX
 
-    def copy_in(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> int:
+    def copy_in(self, workers: Sequence[Worker], spreads: ShardedAllReduces, limit_at: float) -> int:
         """Fill the memory from plain workers. Return the address that a call of the kernel takes.
 
         Args:
@@ -245,7 +245,7 @@ class WorkerLoop:
             self._copy_in_vector(self.vectors[spread.row], spread)
         return record_address(self.loop)
 
-    def _copy_in_vector(self, vector: VectorState, spread: Spread) -> None:
+    def _copy_in_vector(self, vector: VectorState, spread: ShardedAllReduce) -> None:
         """Fill the record of a vector, but for `may_open` and `is_ranges`."""
         coder, chunks = spread.coder, spread.chunks
         vector.missing, vector.chunks, vector.encoded = spread.missing, chunks, chunks
@@ -278,7 +278,7 @@ class WorkerLoop:
         vector.payloads, vector.taken = address_of(stream.payloads), spread.taken
         vector.results, vector.contributors, vector.held = spread.places.addresses
 
-    def copy_out(self, workers: Sequence[Worker], spreads: Spreads) -> None:
+    def copy_out(self, workers: Sequence[Worker], spreads: ShardedAllReduces) -> None:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
         for memory, worker in zip(self.shards, workers, strict=True):
             # Without one nothing can have changed. A short vector is in progress at one shard of many.
@@ -290,7 +290,9 @@ class WorkerLoop:
                 if vector.taken != spread.taken:
                     stream.taken = spread.taken = vector.taken
 
-    def run(self, workers: Sequence[Worker], spreads: Spreads, limit_at: float) -> list[list[NDArray[np.uint8]]]:
+    def run(
+        self, workers: Sequence[Worker], spreads: ShardedAllReduces, limit_at: float
+    ) -> list[list[NDArray[np.uint8]]]:
         """Call the compiled kernel until `limit_at`, a wake-up, a socket error, or an all-reduce with all its results.
 
         A worker in Python takes a datagram that is not plain, and a few after it. The kernel continues where all
@@ -324,7 +326,7 @@ class WorkerLoop:
             for number, worker in enumerate(workers):
                 if unsent[number] or worker.state.events or self.interrupt is not None:
                     return unsent
-            if not self.is_plain(workers, spreads):
+            if not self.can_run_compiled(workers, spreads):
                 break
             # What the kernel has sent meanwhile has timers of its own.
             limit_at = min([limit_at, *(due for worker in workers if (due := worker.get_timer()) is not None)])

@@ -356,7 +356,7 @@ class NativeEngine(Engine):
 
     def _prepare(self, longest_bytes: int) -> None:
         """Bring the arrays up to date with the stores, and the scratch memory up to the longest frame."""
-        for name in self.tables.take_changed():
+        for name in self.tables.pop_changed():
             self._tables[name].build(self._control, self._layout.table(name))
         self._take_groups()
         payload = longest_bytes if self._hashes_payload else 0

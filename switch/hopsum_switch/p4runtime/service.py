@@ -125,10 +125,10 @@ class Arbitration:
         self._election_ids[client] = election_id
         if election_id is not None and (self._highest is None or election_id >= self._highest):
             self._primary, self._highest = client, election_id
-            return self._tell_all()
+            return self._broadcast()
         if self._primary == client:
             self._primary = None
-            return self._tell_all()
+            return self._broadcast()
         return [self._notice(client)]
 
     def disconnect(self, client: Hashable) -> list[Notice]:
@@ -137,7 +137,7 @@ class Arbitration:
         if self._primary != client:
             return []
         self._primary = None
-        return self._tell_all()
+        return self._broadcast()
 
     def check_writer(self, election_id: int | None) -> None:
         """Raise P4RuntimeError (PERMISSION_DENIED) unless `election_id` is the primary's."""
@@ -169,7 +169,7 @@ class Arbitration:
         ):
             raise invalid(f"election id {election_id} is in use by another client: use a unique one")
 
-    def _tell_all(self) -> list[Notice]:
+    def _broadcast(self) -> list[Notice]:
         # The primary comes last: when it hears that it may write, all others know that they may not.
         others = [client for client in self._election_ids if client != self._primary]
         return [self._notice(client) for client in (*others, *([self._primary] if self._primary is not None else ()))]

@@ -43,7 +43,7 @@ class Frames(NamedTuple):
         offset = int(self.offsets[number])
         return self.data[offset : offset + int(self.lengths[number])].tobytes()
 
-    def take(self, which: slice | NDArray[np.int64]) -> Frames:
+    def select(self, which: slice | NDArray[np.int64]) -> Frames:
         """Return some of the frames, in the same memory."""
         return Frames(self.data, self.offsets[which], self.lengths[which])
 

@@ -403,7 +403,7 @@ class Dataplane:
         # One egress port is the common case, and needs no copy of the lengths and offsets.
         alone = bool((ports == ports[0]).all())
         for egress in ports[:1].tolist() if alone else dict.fromkeys(ports.tolist()):
-            leaving = frames if alone else frames.take(np.flatnonzero(ports == egress))
+            leaving = frames if alone else frames.select(np.flatnonzero(ports == egress))
             port = self._batch_ports.get(egress)
             if port is None:
                 self.dropped["no_such_port"] += len(leaving.lengths)

@@ -132,7 +132,7 @@ def runs(frames: Frames, dropped: Counter[str]) -> Iterator[Run]:
     kept = slice(None) if good.all() else np.flatnonzero(good)
     destinations = fields["destination"][kept].astype(np.int64) << 16 | fields["port"][kept]
     sizes = fields["udp"][kept].astype(np.int64) - UDP_BYTES
-    yield from _runs(frames.take(kept), destinations, sizes)
+    yield from _runs(frames.select(kept), destinations, sizes)
 
 
 def _windows(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -199,7 +199,7 @@ def _runs(frames: Frames, destinations: Integers, sizes: Integers) -> Iterator[R
     if (destinations != destinations[0]).any():
         # A stable sort keeps the order of the frames of each destination, which is all that UDP promises here.
         order = np.argsort(destinations, kind="stable")
-        frames, destinations, sizes = frames.take(order), destinations[order], sizes[order]
+        frames, destinations, sizes = frames.select(order), destinations[order], sizes[order]
     changes = (destinations[1:] != destinations[:-1]) | (sizes[1:] != sizes[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(sizes)]
     taken = 0  # frames that have left already, as the short end of the run before
@@ -351,7 +351,7 @@ class UdpPort:
             if first == end:
                 self.send(frames.frame(first))
                 continue
-            for run in runs(frames.take(slice(first, end)), self.counters.dropped):
+            for run in runs(frames.select(slice(first, end)), self.counters.dropped):
                 self._send_run(run)
 
     def close(self) -> None:

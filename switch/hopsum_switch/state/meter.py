@@ -47,7 +47,7 @@ class _Bucket:
         self.rate, self.burst = rate, burst
         self.tokens, self.flowed = burst, 0
 
-    def take(self, now_us: int, amount: int) -> bool:
+    def consume(self, now_us: int, amount: int) -> bool:
         # Tokens since the start of the switch, not since the last packet: so rounding does not add up over packets.
         flowed = now_us * self.rate // _MICROSECONDS
         self.tokens = min(self.tokens + flowed - self.flowed, self.burst)
@@ -77,6 +77,6 @@ class MeterCell:
         if self.config is None:
             return GREEN
         # A red packet takes tokens of neither bucket, a yellow one of the peak bucket only.
-        if not self._peak.take(now_us, amount):
+        if not self._peak.consume(now_us, amount):
             return RED
-        return GREEN if self._committed.take(now_us, amount) else YELLOW
+        return GREEN if self._committed.consume(now_us, amount) else YELLOW

@@ -185,7 +185,7 @@ class TableStore(Mapping[str, TableState]):
     def __len__(self) -> int:
         return len(self._tables)
 
-    def take_changed(self) -> list[str]:
+    def pop_changed(self) -> list[str]:
         """Return the tables that changed since the last call. The first call returns all tables."""
         changed = list(self._changed)
         self._changed.clear()

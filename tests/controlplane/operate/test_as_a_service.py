@@ -187,7 +187,7 @@ def test_health_and_readiness(tmp_path: Path, stack: ExitStack, monkeypatch: pyt
     status, why = world.ask("/healthz")
     assert (status, why[:26]) == (503, "leases were last looked at")
     world.now_s = time.monotonic()
-    world.pulse.mind_leases()
+    world.pulse.check_leases()
     assert world.ask("/healthz") == (200, "ok\n")
     world.service.close()
     assert world.ask("/readyz")[0] == 503

@@ -258,7 +258,7 @@ def test_the_pulse_excuses_everybody_for_its_absence() -> None:
     pulse = Pulse(controller, period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
     for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more
         now_s += passed_s
-        pulse.mind_leases()
+        pulse.check_leases()
     assert controller.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"
 
 

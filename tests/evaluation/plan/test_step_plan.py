@@ -136,7 +136,7 @@ def exchanged(codec: Codec, vectors: list[np.ndarray]) -> list[tuple[Op, int, in
         up, down = (each.nbytes + chunks * FRAME_OVERHEAD_BYTES for each in (payloads[0], results))
         found.append((phase.op, chunks, up, down))
         for rank in ranks:
-            rank.take(results, contributors)
+            rank.on_results(results, contributors)
     return found
 
 

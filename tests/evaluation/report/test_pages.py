@@ -22,14 +22,14 @@ from .test_answers import made_up, report_of
 
 def judged_claims() -> list[Any]:
     claim = Claim("x", "seconds | of nothing", "Nobody (1900)", Basis.PUBLISHED, 2.0, Relation.AT_LEAST)
-    return [judge(claim, [3.0, 3.0]), judge(claim, [1.0, 4.0]), judge(claim, (), "no switch <here>")]
+    return [judge(claim, [3.0, 3.0, 3.0]), judge(claim, [1.0, 2.5, 4.0]), judge(claim, (), "no switch <here>")]
 
 
 def test_the_cells_of_a_claim_have_verdict_condition_interval_and_source() -> None:
     held, open_, missing = map(claim_cells, judged_claims())
-    assert held == ("reproduced", "seconds | of nothing", "at least 2", "3.000 (3.000 to 3.000)", "2",
+    assert held == ("reproduced", "seconds | of nothing", "at least 2", "3.000 (3.000 to 3.000)", "3",
                     "Nobody (1900) (published)")  # fmt: skip
-    assert open_[3] == "2.500 (-16.56 to 21.56): too few samples to tell"  # 12.706 * 1.5: the root of 2 cancels
+    assert open_[3] == "2.500 (-1.226 to 6.226): too few samples to tell"  # 4.303 * 1.5 / sqrt(3)
     assert missing[0] == "not run"
     assert missing[3:5] == ("no switch <here>", "0")
 
@@ -68,10 +68,10 @@ def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> C
 
 @pytest.mark.parametrize(
     ("samples", "reach"),
-    [([1.0, 3.0], 12.706), ([1.0, 2.0, 3.0], 4.303 / 3**0.5), ([1, 2, 3, 4, 5], 2.776 * 2.5**0.5 / 5**0.5)],
+    [([1.0, 2.0, 3.0], 4.303 / 3**0.5), ([1, 2, 3, 4, 5], 2.776 * 2.5**0.5 / 5**0.5)],
 )
 def test_intervals_have_the_quantiles_of_the_tables(samples: list[float], reach: float) -> None:
-    """Standard deviations are worked out by hand: the root of 2, 1, the root of 2.5."""
+    """Standard deviations are worked out by hand: 1, the root of 2.5."""
     found = interval(samples)
     assert found.mean == sum(samples) / len(samples)
     assert (found.high - found.mean, found.mean - found.low) == (pytest.approx(reach, rel=2e-4),) * 2
@@ -87,17 +87,17 @@ def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
 
 def test_equal_samples_are_a_point_and_few_are_refused() -> None:
     assert interval([0.1, 0.1, 0.1]) == (0.1, 0.1, 0.1)
-    with pytest.raises(ValueError, match="1 samples"):
-        interval([1.0])
-    with pytest.raises(ValueError, match="1 finite"):
-        interval([1.0, math.inf])
+    with pytest.raises(ValueError, match="2 samples"):
+        interval([1.0, 2.0])
+    with pytest.raises(ValueError, match="2 finite"):
+        interval([1.0, 2.0, math.inf])
 
 
 @pytest.mark.parametrize(
     ("relation", "margin", "samples", "verdict", "undecided"),
     [
         (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], Verdict.REPRODUCED, False),
-        (Relation.AT_MOST, 0, [10.0, 10.0], Verdict.REPRODUCED, False),
+        (Relation.AT_MOST, 0, [10.0, 10.0, 10.0], Verdict.REPRODUCED, False),
         (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], Verdict.NOT_REPRODUCED, False),
         (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], Verdict.NOT_REPRODUCED, True),  # its mean would do
         (Relation.AT_MOST, 0, [9.0, 12.0, 12.5], Verdict.NOT_REPRODUCED, True),  # its lower end would do
@@ -110,9 +110,9 @@ def test_equal_samples_are_a_point_and_few_are_refused() -> None:
         (Relation.WITHIN, 1, [8.0, 10.0, 12.0], Verdict.NOT_REPRODUCED, True),
         # All of what would do lies between its mean and an end.
         (Relation.WITHIN, 0.01, [8.0, 9.0, 12.0], Verdict.NOT_REPRODUCED, True),
-        (Relation.AT_MOST, 0, [1.0], Verdict.NOT_RUN, False),
+        (Relation.AT_MOST, 0, [1.0, 2.0], Verdict.NOT_RUN, False),
         (Relation.AT_MOST, 0, [], Verdict.NOT_RUN, False),
-        (Relation.AT_MOST, 0, [1.0, -math.inf], Verdict.NOT_REPRODUCED, False),
+        (Relation.AT_MOST, 0, [1.0, 2.0, -math.inf], Verdict.NOT_REPRODUCED, False),
     ],
 )
 def test_a_verdict_needs_the_whole_interval_and_too_few_samples_are_told(

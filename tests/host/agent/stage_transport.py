@@ -117,7 +117,7 @@ class StageTransport(Transport):
             parts, self._parts = self._parts, []
             for handle, first, end in parts:
                 results, contributors = self._sums(handle)
-                self.coders[handle].take_part(first, results[first:end], contributors[first:end])
+                self.coders[handle].on_part(first, results[first:end], contributors[first:end])
                 self.read.append(handle)
             self.changed.notify_all()
             events, self._events = self._events, []

@@ -82,13 +82,13 @@ def test_the_laws_hold_where_vectors_travel_in_parts(
     """Each chunk is a part: it is encoded while others are on their way, and decoded before the last one is here."""
     monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 1)
     parts: list[int] = []
-    take_part = RangeReduction.take_part
+    on_part = RangeReduction.on_part
 
     def counted(self: RangeReduction, first: int, *results: NDArray[Any]) -> None:
         parts.append(first)
-        take_part(self, first, *results)
+        on_part(self, first, *results)
 
-    monkeypatch.setattr(RangeReduction, "take_part", counted)
+    monkeypatch.setattr(RangeReduction, "on_part", counted)
     setting = Setting(quorum=quorum, mishaps=Mishaps(drop=0.05, duplicate=0.05, reorder=0.05))
     team = Team(stack, cluster, [codec_named(codec)] * WORKERS, ELEMENTS[codec], setting)
     for late in (None, 1 if quorum < WORKERS else None, None):

@@ -189,10 +189,10 @@ def test_residuals_stay_bounded(cluster: LocalCluster) -> None:
 class Forgetful(Watching):
     """Settles without the codes of block 0: what that delivers counts as not delivered."""
 
-    def subtract_contribution(self, x: Any, payloads: Any, shared: Any, context: Any, included: Any = None) -> None:
+    def subtract_dequantized(self, x: Any, payloads: Any, shared: Any, context: Any, included: Any = None) -> None:
         some = np.ones(len(payloads), np.bool_) if included is None else included.copy()
         some[0] = False
-        super().subtract_contribution(x, payloads, shared, context, some)
+        super().subtract_dequantized(x, payloads, shared, context, some)
 
 
 def test_growth_is_seen(cluster: LocalCluster) -> None:

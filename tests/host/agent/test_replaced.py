@@ -153,20 +153,20 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on(ends: str, sta
 
 
 @pytest.mark.parametrize("skips", [False, True])
-@pytest.mark.parametrize("foresees", [False, True])
+@pytest.mark.parametrize("previews", [False, True])
 def test_newcomers_begin_directly_behind_the_ranges(
-    skips: bool, foresees: bool, monkeypatch: pytest.MonkeyPatch
+    skips: bool, previews: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the ranges say is the same on all ranks, also where codes were refused before the ranges were here."""
     pytest.importorskip("numba")
-    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    monkeypatch.setattr(StageTransport, "has_loop", previews)
     with opened("thc", "numba") as stand:
         feedback = ErrorFeedback(X.size)
         task = stand.submit(X + np.float32(np.inf if skips else 0), feedback, 0, more=True)
         stand.transport.wait_for_phases(1)
         stand.change(new(1))
         stand.engine.driver.put(END_GROUP)
-        await_that(lambda: task.future.done() or task.sealed == foresees)
+        await_that(lambda: task.future.done() or task.fully_submitted == previews)
         stand.transport.do(0)
         if skips:
             with pytest.raises(NonFiniteError):
@@ -181,11 +181,11 @@ def test_newcomers_begin_directly_behind_the_ranges(
         assert not stand.failures
 
 
-@pytest.mark.parametrize("foresees", [False, True])
-def test_a_refused_follower_is_not_sent_again(foresees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("previews", [False, True])
+def test_a_refused_follower_is_not_sent_again(previews: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Newcomers begin directly behind the ranges of the first vector of a group."""
     pytest.importorskip("numba")
-    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    monkeypatch.setattr(StageTransport, "has_loop", previews)
     with opened("thc", "numba") as stand:
         feedback = [ErrorFeedback(X.size) for _ in range(2)]
         first = stand.submit(X, feedback[0], 0, more=True)
@@ -199,11 +199,11 @@ def test_a_refused_follower_is_not_sent_again(foresees: bool, monkeypatch: pytes
         assert not stand.failures
 
 
-@pytest.mark.parametrize("foresees", [False, True])
-def test_zeros_that_another_rank_does_not_send_fail_nothing(foresees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("previews", [False, True])
+def test_zeros_that_another_rank_does_not_send_fail_nothing(previews: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks skipped the last all-reduce of their programs, and a rank has closed since."""
     pytest.importorskip("numba")
-    monkeypatch.setattr(StageTransport, "has_loop", foresees)
+    monkeypatch.setattr(StageTransport, "has_loop", previews)
     with opened("thc", "numba") as stand:
         task = stand.submit(X * np.float32(np.nan), None, 0)
         stand.do(0)

@@ -77,12 +77,12 @@ class Rank:
         self.stream.append((each.number, count))
         self.sent[each.number] = count + 1
         each.begun = each.waiting = True
-        each.sealed = self.known[each.number] and count + 1 == self.phases[each.number]
+        each.fully_submitted = self.known[each.number] and count + 1 == self.phases[each.number]
 
     def _results(self, each: Task) -> None:
         each.waiting = False
         if self.sent[each.number] == self.phases[each.number]:
-            each.sealed = True
+            each.fully_submitted = True
             self.tasks.remove(each)
 
 
@@ -119,6 +119,6 @@ def test_a_promise_that_is_not_kept_is_told() -> None:
 def test_a_feedback_serves_one_at_a_time() -> None:
     feedback = ErrorFeedback(1)
     first, second, third = task(0, False, feedback), task(1, False, feedback), task(2, False)
-    first.begun = first.sealed = True
+    first.begun = first.fully_submitted = True
     assert next_in_stream([first, second, third], overlap=True) == (None, False)  # and nothing overtakes it
     assert next_in_stream([second, third], overlap=True) == (second, False)

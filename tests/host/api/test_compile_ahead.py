@@ -136,7 +136,7 @@ def _sum(codec: Codec, x: NDArray[np.float32], at: dict[int, Callable[[], None]]
             at[number]()
         number += 1
         results, contributors = simulate_phase(codec, [phase])
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
     assert reduction.mean is not None
     return reduction.mean.tobytes(), kept.residual.tobytes()
 

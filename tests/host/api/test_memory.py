@@ -120,7 +120,7 @@ def test_a_feedback_that_fails_hides_no_error(monkeypatch: pytest.MonkeyPatch) -
 
     with join("feedback", 0, deadline_s=0.2) as job, join("feedback", 1):
         feedback = ErrorFeedback(2)
-        monkeypatch.setattr(feedback, "give_back", fail)
+        monkeypatch.setattr(feedback, "rollback", fail)
         futures = [job.submit(np.ones(2, np.float32), feedback=each) for each in (feedback, None)]
         errors = [future.exception(60) for future in futures]
     assert [type(each) for each in errors] == [AllReduceTimeoutError, GenerationEndedError]

@@ -290,7 +290,7 @@ def test_a_rank_errs_by_rounding_and_truncation(spelled: str, workers: int) -> N
     payloads, shared = encode_alone(codec, x, context)
     expected = (2 * codec.bound / codec.granularity) ** 2 * dither_error(codec.dither, rank)
     expected += truncation_error(codec.bound)
-    assert nmse(codec.contribution(payloads, shared, x.size, context), x) == pytest.approx(expected, rel=0.02)
+    assert nmse(codec.dequantize_own(payloads, shared, x.size, context), x) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("granularity", [15, 14, 7, 3])
@@ -337,7 +337,7 @@ def test_a_sum_is_that_of_its_contributors(workers: int, elements: int) -> None:
     mean = codec.decode(results, contributors, shared, elements, contexts[0])
     counts = present.sum(axis=0).repeat(1024)[:elements]
     parts = [
-        codec.contribution(sent, shared, elements, at, rows).astype(np.float64)
+        codec.dequantize_own(sent, shared, elements, at, rows).astype(np.float64)
         for sent, at, rows in zip(payloads, contexts, present, strict=True)
     ]
     # float32 rounds each of them once, and the mean in its factor and in the product.
@@ -364,7 +364,7 @@ def test_the_residual_is_the_vector_less_what_was_sent(spelled: str) -> None:
     own = np.max([codec.ranges(x).view(np.float32) for x in vectors], axis=0)
     for at in range(workers):
         given = (payloads[at], SharedRanges(own), elements, ReductionContext(1, 2, at))
-        sent.append((codec.contribution(*given), codec.contribution(*given, ~present[at])))
+        sent.append((codec.dequantize_own(*given), codec.dequantize_own(*given, ~present[at])))
     results = simulate_switch(codec.op, payloads, codec.lookup, present)
     for at, rank in enumerate(ranks):
         rank.take(*results)

@@ -153,8 +153,8 @@ def test_every_phase_needs_little_beyond_input_and_output(name: str, options: di
         "ranges": beyond_output(lambda: codec.ranges(x)),
         "encode": beyond_output(lambda: codec.encode(x, own, shared, context)),
         "decode": beyond_output(lambda: codec.decode(results, everybody, shared, x.size, context)),
-        "contribution": beyond_output(lambda: codec.contribution(payloads, shared, x.size, context)),
-        "subtract_contribution": beyond_output(lambda: codec.subtract_contribution(x, payloads, shared, context)),
+        "contribution": beyond_output(lambda: codec.dequantize_own(payloads, shared, x.size, context)),
+        "subtract_dequantized": beyond_output(lambda: codec.subtract_dequantized(x, payloads, shared, context)),
     }
     assert max(used.values()) < (1.2 if name == "fixed" else 0.4) + tail, used
 
@@ -177,7 +177,7 @@ def test_an_all_reduce_with_error_feedback_needs_less_than_three_vectors(
     def all_reduce() -> np.ndarray | None:
         reduction = codec.start(x, context, feedback)
         for results, contributors in given:
-            reduction.take(results, contributors)
+            reduction.on_results(results, contributors)
         return reduction.mean
 
     assert beyond_output(all_reduce) - payload_bytes / (4 * ELEMENTS) < 3

@@ -142,9 +142,9 @@ def test_results_that_are_refused_leave_the_vector_in_the_feedback() -> None:
         if phase.last:
             results[:] = 255
             with pytest.raises(CodecError):
-                reduction.take(results, contributors)
+                reduction.on_results(results, contributors)
         else:
-            reduction.take(results, contributors)
+            reduction.on_results(results, contributors)
     reduction.abort()
     require_given_back(feedback.residual, vectors()[0])
 
@@ -191,7 +191,7 @@ def test_all_reduce_through_the_aggregator(name: str, options: dict[str, Any]) -
         payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
         results = sums_of_the_aggregator(codec, phase.op, payloads)
         for reduction in reductions:
-            reduction.take(results, np.full(len(results), (1 << WORKERS) - 1, np.uint64))
+            reduction.on_results(results, np.full(len(results), (1 << WORKERS) - 1, np.uint64))
     means = [reduction.mean for reduction in reductions if reduction.mean is not None]
     assert len(means) == WORKERS
     simulated = simulate_allreduce(codec, vectors, seed=1, step=0)

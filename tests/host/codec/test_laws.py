@@ -35,7 +35,7 @@ CONTEXT = ReductionContext(seed=5, step=2, rank=1)
 def test_one_contributor_decodes_to_its_contribution(make_whole: MakeCodec, elements: int) -> None:
     codec, x = make_whole(4), layered(elements)
     payloads, shared = encode_alone(codec, x, CONTEXT)
-    mine = codec.contribution(payloads, shared, elements, CONTEXT)
+    mine = codec.dequantize_own(payloads, shared, elements, CONTEXT)
     results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
     mean = codec.decode(results, only(1, len(payloads)), shared, elements, CONTEXT)
     assert mean.tobytes() == mine.tobytes()
@@ -156,9 +156,9 @@ def test_what_does_not_fit_is_refused(make: MakeCodec) -> None:
         with pytest.raises(CodecError, match=f"chunk 1: contributors {bad:#x} of a job of 4 workers"):
             codec.decode(results, some, shared, x.size, CONTEXT)
     with pytest.raises(CodecError, match="expected uint8"):
-        codec.contribution(payloads[:-1], shared, x.size, CONTEXT)
+        codec.dequantize_own(payloads[:-1], shared, x.size, CONTEXT)
     with pytest.raises(CodecError, match="pass a contiguous array"):
-        codec.contribution(np.asfortranarray(payloads), shared, x.size, CONTEXT)
+        codec.dequantize_own(np.asfortranarray(payloads), shared, x.size, CONTEXT)
 
 
 @pytest.mark.parametrize("workers", [0, 65])
@@ -260,7 +260,7 @@ def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
     results, contributors = simulate_switch(codec.op, payloads_of(reductions), codec.lookup, present)
     rows = slice(codec.block_elements, 2 * codec.block_elements)
     for reduction, feedback in zip(reductions, kept, strict=True):
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
         assert reduction.state is ReductionState.DONE
         inside = reduction.context.rank != 2
         if inside:
@@ -306,7 +306,7 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     reduction.take(others, NOBODY)
     (payloads,) = payloads_of([reduction])
     results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
-    reduction.take(results, np.full(len(payloads), 0b1110, np.uint64))
+    reduction.on_results(results, np.full(len(payloads), 0b1110, np.uint64))
     rows = codec.block_elements
     require_given_back(feedback.residual[:rows], old[:rows])
     require_given_back(feedback.residual[rows:], x[rows:] + old[rows:])
@@ -323,7 +323,7 @@ def test_giving_up_returns_everything(make: MakeCodec) -> None:
         expected = x + feedback.residual
         reduction = RangeReduction(codec, x, ReductionContext(1, step, 0), feedback)
         if phases == 2:
-            reduction.take(payloads_of([reduction])[0], NOBODY)
+            reduction.on_results(payloads_of([reduction])[0], NOBODY)
         reduction.abort()
         assert reduction.state is ReductionState.GONE
         # Nothing is encoded before the ranges are summed.
@@ -358,7 +358,7 @@ def test_one_all_reduce_at_a_time() -> None:
     feedback.compensate(normal(10))
     with pytest.raises(CodecError, match="neither committed nor given back"):
         feedback.compensate(normal(10))
-    feedback.give_back()
+    feedback.rollback()
     assert not feedback.residual.any()
     with pytest.raises(CodecError, match="11 elements for an error feedback of 10"):
         feedback.compensate(normal(11))

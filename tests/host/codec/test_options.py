@@ -116,7 +116,7 @@ def test_what_was_sent_and_what_stays_is_the_vector(
     kind_of_lane = ">i4" if codec.op == Op.ADD32 else SHAPES[codec.op].lane_dtype
     np.testing.assert_array_equal(results.view(kind_of_lane), summed(codec, payloads))
     for rank in ranks:
-        rank.take(results, everybody)
+        rank.on_results(results, everybody)
     means = [rank.mean for rank in ranks]
     assert means[0] is not None
     assert len({mean.tobytes() for mean in means if mean is not None}) == 1
@@ -151,7 +151,7 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
     # Values are signed where sums are looked up again.
     assert workers * most <= (127 if shape.down_codes else {8: 255, 16: 65535, 32: (1 << 31) - 1}[shape.lane_bits])
     rank.take(*simulate_switch(codec.op, [payloads], codec.lookup))
-    mine = codec.contribution(payloads, SharedRanges(others), x.size, context)
+    mine = codec.dequantize_own(payloads, SharedRanges(others), x.size, context)
     np.testing.assert_array_equal(kept.residual, x - mine)
     if codec.name != "uhc" or (isinstance(codec, LookupTableCodec) and codec.table.bits > 3):
         left, whole = (np.linalg.norm(v.astype(np.float64)) for v in (kept.residual, x))

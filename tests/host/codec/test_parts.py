@@ -116,14 +116,14 @@ def test_parts_give_the_bytes_of_the_whole(
 ) -> None:
     whole, parts, results, contributors = both(codec_of(form, "auto"), elements, seed, part_chunks)
     for one, other in zip(whole.each, parts.each, strict=True):
-        one.take(results, contributors)
+        one.on_results(results, contributors)
         first = 0
         for cut in cuts:
             end = min(first + cut, len(results))
             if end > first:
-                other.take_part(first, results[first:end], contributors[first:end])
+                other.on_part(first, results[first:end], contributors[first:end])
             first = end
-        other.take(results, contributors)
+        other.on_results(results, contributors)
         require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         np.testing.assert_array_equal(one_kept.residual, other_kept.residual)
@@ -162,13 +162,13 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
     present[0] |= ~present.any(axis=0)
     results, contributors = whole.sums(present)
     for one, other in zip(whole.each, mixed.each, strict=True):
-        one.take(results, contributors)
+        one.on_results(results, contributors)
         stream = other.stream
         first = 0
         for cut, compiled in cuts:
             end = min(first + cut, len(results))
             if repeats and first == 3:
-                other.take_part(0, results[:0], contributors[:0])
+                other.on_part(0, results[:0], contributors[:0])
                 first, end = 0, 1
             if end > first and compiled and stream and stream.run is not None and stream.decoder:
                 places = (address_of(results), address_of(contributors))
@@ -176,9 +176,9 @@ def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
                 assert not has_fault(stream)
                 stream.taken = end
             elif end > first:
-                other.take_part(first, results[first:end], contributors[first:end])
+                other.on_part(first, results[first:end], contributors[first:end])
             first = end
-        other.take(results, contributors)
+        other.on_results(results, contributors)
         require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, mixed.kept, strict=True):
         if not repeats:
@@ -207,7 +207,7 @@ def test_machine_code_begins_as_python_does(
     assert other.phase is not None
     shared = lanes(other.phase) if case == "late" else np.maximum(lanes(one.phase), lanes(other.phase))
     one.encode_in_parts(3, compiled=True)
-    phase, stream = one.foresee(), one.stream
+    phase, stream = one.preview(), one.stream
     if phase is None or stream is None or stream.run is None or stream.beginner is None:
         assert codec.backend == "numpy"
         return
@@ -257,14 +257,14 @@ def test_machine_code_settles_nothing_of_impossible_sums(options: dict[str, Any]
     stream.decoder(record_address(stream.run), 0, 3, address_of(others), places[1])
     assert not has_fault(stream), "other sums after a change of generation"
     with pytest.raises(CodecError, match="the switch has another table"):
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
 
 
 def test_parts_are_taken_with_every_backend(backend: str) -> None:
     for form in FORMS:
         whole, parts, results, contributors = both(codec_of(form, backend), 9_000, 5, 2)
         whole.each[1].take(results, contributors)
-        parts.each[1].take_part(0, results[:1], contributors[:1])
+        parts.each[1].on_part(0, results[:1], contributors[:1])
         parts.each[1].take(results, contributors)
         np.testing.assert_array_equal(whole.kept[1].residual, parts.kept[1].residual)
 
@@ -274,7 +274,7 @@ def test_an_abort_after_parts_gives_the_whole_vector_back(form: tuple[str, dict[
     _, parts, results, contributors = both(codec_of(form, "auto"), 12_345, 3, 2)
     before = [x + residual for x, residual in zip(parts.vectors, parts.residuals, strict=True)]
     for rank, reduction in enumerate(parts.each):
-        reduction.take_part(0, results[:2], contributors[:2])
+        reduction.on_part(0, results[:2], contributors[:2])
         reduction.abort()
         largest = np.abs(before[rank]).max()
         np.testing.assert_allclose(parts.kept[rank].residual, before[rank], rtol=0, atol=4e-6 * largest)
@@ -312,7 +312,7 @@ def test_an_abort_of_codes_that_machine_code_has_begun_gives_the_whole_vector_ba
     expected = x + feedback.residual
     reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
     reduction.encode_in_parts(2, compiled=True)
-    stream = reduction.stream if reduction.foresee() is not None else None
+    stream = reduction.stream if reduction.preview() is not None else None
     if stream is None or stream.run is None or stream.beginner is None or stream.encoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
     assert reduction.phase is not None
@@ -345,9 +345,9 @@ def test_a_feedback_that_can_be_given_back_has_the_same_residual(form: tuple[str
         results, contributors = simulate_switch(
             reduction.phase.op, [reduction.phase.payloads], codec.lookup, code_group=codec.code_group
         )
-        reduction.take(results, contributors << np.uint64(1))
+        reduction.on_results(results, contributors << np.uint64(1))
         found.append(feedback.residual.copy())
-        feedback.give_back(slice(None))
+        feedback.rollback(slice(None))
         assert np.array_equal(feedback.residual, before) is revocable
 
     assert found[0].tobytes() == found[1].tobytes()
@@ -385,11 +385,11 @@ def test_parts_are_taken_back_and_taken_again() -> None:
     whole, parts, results, contributors = both(codec_of(("thc", {}), "auto"), 9_999, 8, 2)
     other_sum = whole.sums(None)
     for one, other in zip(whole.each, parts.each, strict=True):
-        other.take_part(0, other_sum[0][:3], other_sum[1][:3])
-        other.take_part(0, results[:0], contributors[:0])
-        other.take_part(0, results[:2], contributors[:2])
-        one.take(results, contributors)
-        other.take(results, contributors)
+        other.on_part(0, other_sum[0][:3], other_sum[1][:3])
+        other.on_part(0, results[:0], contributors[:0])
+        other.on_part(0, results[:2], contributors[:2])
+        one.on_results(results, contributors)
+        other.on_results(results, contributors)
         require_equal(one, other)
     for one_kept, other_kept in zip(whole.kept, parts.kept, strict=True):
         largest = np.abs(one_kept.residual).max()
@@ -401,12 +401,12 @@ def test_a_part_behind_sums_that_were_taken_back_is_left_to_the_end() -> None:
     whole, parts, results, contributors = both(codec_of(("thc", {}), "auto"), 9_999, 8, 2)
     stale = whole.sums(None)
     one, other = whole.each[0], parts.each[0]
-    other.take_part(0, results[:1], contributors[:1])  # as the machine code did
-    other.take_part(0, stale[0][:3], stale[1][:3])
-    other.take_part(0, results[:0], contributors[:0])
-    other.take_part(1, results[1:5], contributors[1:5])
-    one.take(results, contributors)
-    other.take(results, contributors)
+    other.on_part(0, results[:1], contributors[:1])  # as the machine code did
+    other.on_part(0, stale[0][:3], stale[1][:3])
+    other.on_part(0, results[:0], contributors[:0])
+    other.on_part(1, results[1:5], contributors[1:5])
+    one.on_results(results, contributors)
+    other.on_results(results, contributors)
     np.testing.assert_array_equal(one.mean, other.mean)
     np.testing.assert_allclose(whole.kept[0].residual, parts.kept[0].residual, rtol=0, atol=1e-5)
 
@@ -425,9 +425,9 @@ def test_a_vector_in_place_without_error_feedback_is_kept_until_the_end() -> Non
     results, contributors = simulate_switch(
         codec.op, [reduction.phase.payloads] * WORKERS, codec.lookup, code_group=codec.code_group
     )
-    reduction.take_part(0, results[:2], contributors[:2])
+    reduction.on_part(0, results[:2], contributors[:2])
     np.testing.assert_array_equal(x, before)
-    reduction.take(results, contributors)
+    reduction.on_results(results, contributors)
     assert not np.array_equal(x, before)
 
 

@@ -304,7 +304,7 @@ def test_a_mean_with_feedback_has_the_length_of_what_was_sent(bits: int, workers
     payloads = [codec.encode(x, mine, shared, at) for x, mine, at in zip(vectors, own, contexts, strict=True)]
     results, everybody = simulate_switch(codec.op, payloads, codec.lookup)
     mean = codec.decode(results, everybody, shared, vectors[0].size, contexts[0])
-    parts = [codec.contribution(sent, shared, mean.size, at) for sent, at in zip(payloads, contexts, strict=True)]
+    parts = [codec.dequantize_own(sent, shared, mean.size, at) for sent, at in zip(payloads, contexts, strict=True)]
     sent = np.mean(parts, axis=0, dtype=np.float64)
     noise = 4 * math.sqrt(nmse(mean, sent) / mean.size)
     assert abs(inner(mean, sent) / inner(sent, sent) - 1) < SLOPES[bits] + noise

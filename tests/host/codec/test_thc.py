@@ -104,7 +104,7 @@ def test_between_the_limits_nothing_is_lost(backend: str, form: str, magnitude: 
     codec = maker(form)(4, backend=backend)
     x = np.where(normal(2048) > 0, magnitude, -magnitude).astype(np.float32)
     payloads, shared = encode_alone(codec, x, ReductionContext(1, 1, 0))
-    mine = codec.contribution(payloads, shared, x.size, ReductionContext(1, 1, 0))
+    mine = codec.dequantize_own(payloads, shared, x.size, ReductionContext(1, 1, 0))
     assert np.isfinite(mine).all()
     assert not mine.any() if dropped else nmse(mine, x) < MOST_NMSE.get(form, 0.03)
 
@@ -123,4 +123,4 @@ def test_a_block_beyond_its_range_is_clipped_and_not_shrunk(backend: str, spelle
     shared = SharedRanges(own.view(np.float32) / np.float32(ratio))
     payloads = codec.encode(x, own, shared, context)
     left += truncation_error(bound)
-    assert nmse(codec.contribution(payloads, shared, x.size, context), x) == pytest.approx(left, rel=0.03)
+    assert nmse(codec.dequantize_own(payloads, shared, x.size, context), x) == pytest.approx(left, rel=0.03)

@@ -63,7 +63,7 @@ def test_a_vector_is_what_was_sent_and_its_residual() -> None:
     reduction = codec.start(x, ReductionContext(3, 1, 0), kept)
     while (phase := reduction.phase) is not None:
         results, contributors = simulate_switch(phase.op, [phase.payloads])
-        reduction.take(results, contributors)
+        reduction.on_results(results, contributors)
     assert reduction.mean is not None
     np.testing.assert_allclose(reduction.mean + kept.residual, x, rtol=0, atol=1e-6)
     assert np.abs(kept.residual).max() > 0

@@ -131,7 +131,7 @@ def test_one_block_that_is_not_finite_ends_the_all_reduce_on_all_ranks(bad: floa
         told = []
         for reduction in reductions:
             try:
-                reduction.take(results, contributors)
+                reduction.on_results(results, contributors)
             except NonFiniteError as error:
                 told.append(str(error))
             assert reduction.mean is None
@@ -148,7 +148,7 @@ def test_an_aborted_vector_stays_in_the_residual() -> None:
     reductions = started(codec, vectors, kept)
     results, contributors = simulate_phase(codec, [each.phase for each in reductions if each.phase])
     with pytest.raises(CodecError, match="results of 700 elements"):
-        reductions[0].take(results[:-1], contributors[:-1])
+        reductions[0].on_results(results[:-1], contributors[:-1])
     for reduction in reductions:
         reduction.abort()
     assert [each.residual.tobytes() for each in kept] == [x.tobytes() for x in vectors]

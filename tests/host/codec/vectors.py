@@ -71,9 +71,9 @@ def phases(codec: RangeCodec, x: Floats, context: ReductionContext, stretch: flo
     results, contributors = simulate_switch(codec.op, ranks, codec.lookup, present)
     mean = codec.decode(results, contributors, shared, x.size, context)
     some = np.arange(len(payloads)) % 3 != 1
-    mine = codec.contribution(payloads, shared, x.size, context, some)
+    mine = codec.dequantize_own(payloads, shared, x.size, context, some)
     left = x.copy()
-    codec.subtract_contribution(left, payloads, shared, context, None)
+    codec.subtract_dequantized(left, payloads, shared, context, None)
     return [array.tobytes() for array in (own, payloads, mine, left, mean)]
 
 

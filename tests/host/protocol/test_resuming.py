@@ -184,13 +184,13 @@ def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
     worker = make()
     submit(worker, 2)
     worker.seal()
-    worker.go_on(8, 8)
+    worker.resume_at(8, 8)
     assert worker.stream.end == 2, "a report was made"
     worker.resume(8, resume(0, start=8, start_generation=8), 1.0)
     assert worker.stream.end == 8
     with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
-    worker.go_on(8, 8)
+    worker.resume_at(8, 8)
     submit(worker, 1)
     assert worker.stream.end == 9
 
@@ -207,7 +207,7 @@ def test_a_void_all_reduce_takes_no_position_of_the_newcomers() -> None:
     assert worker.stream.end == 5
     with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
-    worker.go_on(8, 5)
+    worker.resume_at(8, 5)
     submit(worker, 1)
     assert worker.stream.end == 6
 
@@ -218,7 +218,7 @@ def test_an_answer_to_older_newcomers() -> None:
     worker.resume(8, resume(0, start=6, start_generation=8), 1.0)
     worker.seal()
     worker.resume(9, resume(0, start=4, start_generation=9), 2.0)
-    worker.go_on(8, 6)
+    worker.resume_at(8, 6)
     assert worker.stream.end == 4
     with pytest.raises(WorkersReplacedError):
         submit(worker, 1)

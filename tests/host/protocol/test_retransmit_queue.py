@@ -96,10 +96,10 @@ def test_the_oldest_goes_whatever_the_window() -> None:
     queue.congestion = CongestionWindow(1)
     for position, expected in [(5, [5]), (7, []), (2, [2]), (1, [1]), (3, [])]:
         queue.open(position)
-        assert queue.take(0.0)[0].tolist() == expected
+        assert queue.pop_due(0.0)[0].tolist() == expected
     for position, expected in [(1, []), (2, [3]), (3, []), (5, [7])]:
-        queue.settle(position, 0.1)
-        assert queue.take(0.1)[0].tolist() == expected
+        queue.mark_acked(position, 0.1)
+        assert queue.pop_due(0.1)[0].tolist() == expected
 
 
 def test_flush_when_it_took_too_long() -> None:

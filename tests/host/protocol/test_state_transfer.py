@@ -41,7 +41,7 @@ class Ways:
         self.rng, self.loss = random.Random(seed), loss
         self.offers = [StateOffers(rank) for rank in range(ranks)]
         self.fetch = StateFetch(NEWCOMER, START_GENERATION, range(ranks))
-        self.now, self.on_the_way_most = 0.0, 0
+        self.now, self.in_flight_most = 0.0, 0
 
     def step(self) -> None:
         """Let what is asked now be answered, or be lost, and time go on if nothing was asked."""
@@ -50,10 +50,10 @@ class Ways:
             self.now = max(self.now, self.fetch.due)
             return
         answers = self.offers[self.fetch.source].answer(PeerMessage.unpack(ask.pack()), GENERATION)
-        self.on_the_way_most = max(self.on_the_way_most, len(answers))
+        self.in_flight_most = max(self.in_flight_most, len(answers))
         for answer in answers:
             if self.rng.random() >= self.loss:
-                self.fetch.take(PeerMessage.unpack(answer.pack()), self.now)
+                self.fetch.on_message(PeerMessage.unpack(answer.pack()), self.now)
 
     def run(self, steps: int = 5000) -> bytes:
         for _ in range(steps):
@@ -68,7 +68,7 @@ def test_a_state_arrives_as_it_is(size: int) -> None:
     ways = Ways()
     offer(ways.offers[1], state_of(size))
     assert ways.run() == state_of(size)
-    assert ways.on_the_way_most <= PIECES
+    assert ways.in_flight_most <= PIECES
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -129,12 +129,12 @@ def test_what_is_no_use_is_ignored() -> None:
     to, ask = ways.fetch.source, ways.fetch.ask(GENERATION, 0.0)
     assert ask is not None
     piece = ways.offers[to].answer(ask, GENERATION)[0]
-    ways.fetch.take(piece._replace(sender=1 - to), 0.0)
-    ways.fetch.take(piece._replace(round=START_GENERATION + 1), 0.0)
-    ways.fetch.take(PeerMessage(PeerKind.STATE_NONE, 1 - to, GENERATION, round=START_GENERATION), 0.0)
+    ways.fetch.on_message(piece._replace(sender=1 - to), 0.0)
+    ways.fetch.on_message(piece._replace(round=START_GENERATION + 1), 0.0)
+    ways.fetch.on_message(PeerMessage(PeerKind.STATE_NONE, 1 - to, GENERATION, round=START_GENERATION), 0.0)
     assert str(ways.fetch) == "no worker has answered"
-    ways.fetch.take(piece, 0.0)
-    ways.fetch.take(piece, 0.0)
+    ways.fetch.on_message(piece, 0.0)
+    ways.fetch.on_message(piece, 0.0)
     assert str(ways.fetch) == "100 of 300 bytes are here"
     assert ways.run() == state_of(300)
 
@@ -152,16 +152,16 @@ def test_one_that_says_nothing_is_left() -> None:
 
 def test_a_slow_source_is_not_asked_for_the_same_again_and_again() -> None:
     """Each of its pieces takes longer than STALLED_S. What a link has to carry twice makes it slower still."""
-    ways, asked, on_the_way = Ways(ranks=1), 0, list[PeerMessage]()
+    ways, asked, in_flight = Ways(ranks=1), 0, list[PeerMessage]()
     offer(ways.offers[0], state_of(PIECES * 100))
     tick = 0
     while ways.fetch.state is None and tick < 100 * PIECES:
         tick, now = tick + 1, tick * STALLED_S / 2
         if (ask := ways.fetch.ask(GENERATION, now)) is not None:
             asked += 1
-            on_the_way += ways.offers[0].answer(ask, GENERATION)
+            in_flight += ways.offers[0].answer(ask, GENERATION)
         if tick % 6 == 0:
-            ways.fetch.take(on_the_way.pop(0), now)
+            ways.fetch.on_message(in_flight.pop(0), now)
     assert ways.fetch.state == state_of(PIECES * 100)
     assert asked <= 5
     assert tick == 6 * PIECES, "the link carried each piece once"
@@ -177,7 +177,7 @@ def test_bytes_that_are_fetched_again_are_no_progress() -> None:
         ask = ways.fetch.ask(GENERATION, now)
         assert ask is not None
         for piece in ways.offers[ways.fetch.source].answer(ask._replace(value=0), GENERATION)[:pieces]:
-            ways.fetch.take(piece, now)
+            ways.fetch.on_message(piece, now)
         assert ways.fetch.moved_at == moved_at
 
 
@@ -222,7 +222,7 @@ def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
     ask = fetch.ask(GENERATION, 0.0)
     assert ask is not None
     (piece,) = offers.answer(ask, GENERATION)
-    fetch.take(piece, 0.0)
+    fetch.on_message(piece, 0.0)
     assert fetch.too_large == (0, 51)
     assert fetch.state is None
     assert not fetch._buffer

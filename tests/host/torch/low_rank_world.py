@@ -223,7 +223,7 @@ class ScriptedNetwork:
         if number in self.errors:
             error = self.errors[number]
             for vector, _, _ in vectors:
-                vector.give_back()
+                vector.rollback()
             return [partial(future.set_exception, error) for _, _, future in vectors]
         reductions = [
             vector.start(
@@ -243,7 +243,7 @@ class ScriptedNetwork:
             self.contributors[number] = contributors
             for rank, each in enumerate(reductions):
                 try:
-                    each.take(results, contributors)
+                    each.on_results(results, contributors)
                 except CollectiveError as failure:
                     errors[rank] = failure
         ended = list[Callable[[], None]]()

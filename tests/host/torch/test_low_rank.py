@@ -660,7 +660,7 @@ def test_what_is_not_compressed_is_no_matrix(stack: ExitStack) -> None:
     assert state._sender is not None
     assert state._sender.low_rank is not None
     assert set(state._sender.low_rank.matrices.shapes) == set(MATRICES)
-    sender = replace(state._sender, plain=frozenset(["2.weight", "1.weight"]), group=group)
+    sender = replace(state._sender, uncompressed=frozenset(["2.weight", "1.weight"]), group=group)
     ways = {name: sender._way(name, True, True) for name, _ in world.modules[0].named_parameters()}
     assert ways == {
         "0.weight": "low rank", "0.bias": "codec", "1.weight": "group", "2.weight": "group", "2.bias": "codec",

@@ -120,13 +120,13 @@ def test_the_last_allreduce_can_be_undone() -> None:
     sent = feedback.compensate(np.full(4, 10, np.float32))
     assert sent.tolist() == [11, 12, 13, 14]
     feedback.commit(np.full(4, 9, np.float32))
-    feedback.give_back(slice(1, 3))
+    feedback.rollback(slice(1, 3))
     assert feedback.residual.tolist() == [2, 2, 3, 5]
-    feedback.give_back(slice(None))
+    feedback.rollback(slice(None))
     assert feedback.residual.tolist() == [1, 2, 3, 4]
     feedback.compensate(np.full(4, 10, np.float32))
-    feedback.give_back()
-    feedback.give_back(slice(None))
+    feedback.rollback()
+    feedback.rollback(slice(None))
     assert feedback.residual.tolist() == [1, 2, 3, 4]
 
 
@@ -137,11 +137,11 @@ def test_what_can_be_undone_is_nobody_elses() -> None:
         for feedback in (first, second):
             feedback.compensate(np.full(4, value, np.float32))
             feedback.commit(None)
-    first.give_back(slice(None))
+    first.rollback(slice(None))
     assert first.residual.tolist() == [1.0] * 4
     second.compensate(np.full(4, 5, np.float32))
-    second.give_back()
-    second.give_back(slice(None))  # nothing is left to undo
+    second.rollback()
+    second.rollback(slice(None))  # nothing is left to undo
     assert second.residual.tolist() == [3.0] * 4
     third = ErrorFeedback(4, revocable=True)
     third.compensate(np.full(4, 9, np.float32))
@@ -235,7 +235,7 @@ def make_sender(
     return Sender(
         communicator=agent,  # type: ignore[arg-type]
         names=names,
-        plain=frozenset(plain),
+        uncompressed=frozenset(plain),
         group=InstantGroup(),  # type: ignore[arg-type]
         drops_unused=drops_unused,
         residuals=residuals,

@@ -126,7 +126,7 @@ def test_feedback_that_is_busy_or_of_another_vector(codec: TorchThc) -> None:
     with pytest.raises(CodecError, match="neither committed nor given back"):
         feedback.compensate(codec, x)
     assert torch.equal(feedback.pending, x)
-    feedback.give_back()
+    feedback.rollback()
     assert not feedback.residual.any()
     feedback.compensate(codec, x)
     feedback.commit()

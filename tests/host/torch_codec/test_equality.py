@@ -94,7 +94,7 @@ def compare_phases(
     decoded = decode(tensors, torch.from_numpy(results), bitmaps, shared_tensor, context, x.size)
     assert decoded.numpy().tobytes() == mean.tobytes()
     left, left_tensor = x.copy(), torch.from_numpy(x.copy())
-    numpy.subtract_contribution(left, payloads, shared, context)
+    numpy.subtract_dequantized(left, payloads, shared, context)
     subtract(tensors, found, shared_tensor, context, left_tensor)
     assert left_tensor.numpy().tobytes() == left.tobytes()
 
@@ -237,7 +237,7 @@ def test_error_feedback_equals_numpy(backend: str, form: dict[str, object]) -> N
         shared = torch.from_numpy(own.view(np.float32).copy())
         payloads = encode(tensors, found.pending, own_tensor, shared, context)
         sent = numpy.encode(pending, own, SharedRanges(shared.numpy()), context)
-        delivered = numpy.contribution(sent, SharedRanges(shared.numpy()), elements, context, included)
+        delivered = numpy.dequantize_own(sent, SharedRanges(shared.numpy()), elements, context, included)
         right.commit(delivered)
         subtract(tensors, payloads, shared, context, found.pending, torch.from_numpy(included))
         found.commit()

@@ -73,7 +73,7 @@ def test_equals_the_host_without_hidden_waits(form: str, elements: int) -> None:
                 np.testing.assert_array_equal(ours.phase.payloads, right.phase.payloads)
                 sums, _ = simulate_switch(ours.phase.op, [ours.phase.payloads], host.lookup)
                 for each in (right, ours):
-                    each.take(sums, np.full(len(sums), 4, np.uint64))
+                    each.on_results(sums, np.full(len(sums), 4, np.uint64))
         assert tensor.cpu().numpy().tobytes() == x.tobytes()
         np.testing.assert_array_equal(held.residual.cpu().numpy(), kept.residual)
 

@@ -123,7 +123,7 @@ def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(
             return submit(vector, **rest)
         # An error feedback on the host has a vector back that was committed with nothing of it delivered.
         if way == "device":
-            vector.give_back()
+            vector.rollback()
             feedback = vector.feedback
         else:
             feedback = rest["feedback"]

@@ -120,7 +120,7 @@ def take(ranks: list[Rank], results: NDArray[np.uint8], bitmaps: NDArray[np.uint
 
 def _refusal(reduction: Reduction, results: NDArray[np.uint8], bitmaps: NDArray[np.uint64]) -> str | None:
     try:
-        reduction.take(results, bitmaps)
+        reduction.on_results(results, bitmaps)
     except CodecError as error:
         reduction.abort()
         return str(error)
@@ -216,7 +216,7 @@ def test_sums_that_the_table_cannot_make_change_no_residual(form: str) -> None:
     sums[3, 77] = 255
     for reduction in rank.both:
         with pytest.raises(CodecError, match=r"chunk 3: a lane of 255 from 2 workers, but the table ends at"):
-            reduction.take(sums, np.full(5, 3, np.uint64))
+            reduction.on_results(sums, np.full(5, 3, np.uint64))
     assert rank.held is not None
     rank.abort(1.0)
     np.testing.assert_allclose(rank.held.residual.numpy(), np.linspace(-1, 1, 5000, dtype=np.float32), atol=2.0**-22)

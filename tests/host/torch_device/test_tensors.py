@@ -163,11 +163,11 @@ def train(streams: CheckedStreams, monkeypatch: pytest.MonkeyPatch, form: str = 
             while (phase := reduction.phase) is not None:
                 assert streams.is_idle, "what is handed out is whole"
                 sums = simulate_switch(phase.op, [phase.payloads], host.lookup)[0]
-                reduction.take(sums, np.ones(len(sums), np.uint64))
+                reduction.on_results(sums, np.ones(len(sums), np.uint64))
             assert streams.is_idle
             total += x
             if held is not None and step == 1:
-                held.give_back(slice(0, 1000))
+                held.rollback(slice(0, 1000))
         waits = staging.waits - before
     return waits
 

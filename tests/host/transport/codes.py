@@ -102,8 +102,8 @@ class Codes:
         self.stream.encoded = chunks.stop
         return self.stream.payloads[chunks]
 
-    def take_part(self, first: int, results: Any, contributors: Any) -> None:
-        """Take results early, as `Reduction.take_part`."""
+    def on_part(self, first: int, results: Any, contributors: Any) -> None:
+        """Take results early, as `Reduction.on_part`."""
         assert first == (self.stream.taken if len(results) else 0)
         end = first + len(results)
         self.mean[first:end], self.stream.contributors[first:end] = results, contributors

@@ -67,7 +67,7 @@ class Pair:
         self.channels[1].start(self.addresses, self.heard.put)
         return self.channels[1]
 
-    def hear(self, kind: PeerKind) -> PeerMessage:
+    def on_message(self, kind: PeerKind) -> PeerMessage:
         """Return the next message of a kind that rank 1 heard."""
         while True:
             message = self.heard.get(timeout=WAIT_S)
@@ -123,11 +123,11 @@ def test_a_worker_that_is_held_back_continues_when_it_is_told(stack: ExitStack) 
     peer = pair.start_peer()
     pair.sum()
     second = Call(pair)
-    pair.hear(PeerKind.PROGRESS_QUERY)
+    pair.on_message(PeerKind.PROGRESS_QUERY)
     assert second.waits
-    peer.tell_all(done(1))
+    peer.broadcast(done(1))
     second.end()
-    peer.tell_all(done(2))
+    peer.broadcast(done(2))
     await_that(lambda: not pair.kept)
 
 
@@ -136,9 +136,9 @@ def test_an_idle_worker_drops_what_is_proved(stack: ExitStack) -> None:
     pair = Pair(stack, PATIENT)
     peer = pair.start_peer()
     pair.sum(3)
-    assert pair.hear(PeerKind.DONE).value > 0
+    assert pair.on_message(PeerKind.DONE).value > 0
     assert pair.kept == 3
-    peer.tell_all(done(2))
+    peer.broadcast(done(2))
     await_that(lambda: pair.kept == 1)
 
 
@@ -152,7 +152,7 @@ def test_done_does_not_end_a_wait_for_the_network(stack: ExitStack, monkeypatch:
     monkeypatch.setattr(pair.shard, "wake", lambda: (woken.append(1), wake()))
     pair.shard.lock.acquire()
     try:
-        peer.tell_all(done(2))
+        peer.broadcast(done(2))
         await_that(lambda: bool(pair.shard._dones))
     finally:
         pair.shard.lock.release()
@@ -202,7 +202,7 @@ def test_a_worker_that_dies_is_given_up_elsewhere(stack: ExitStack) -> None:
     pair.start_peer()
     pair.sum()
     second = Call(pair)
-    pair.hear(PeerKind.PROGRESS_QUERY)
+    pair.on_message(PeerKind.PROGRESS_QUERY)
     pair.channels[1].close()
     assert second.waits
     pair.shard.on_ranks_lost(GENERATION, [1])

@@ -211,7 +211,7 @@ def test_of_many_news_all_peers_hear_some_and_the_last(stack: ExitStack) -> None
     ends = Ends(stack, 3)
     begin = time.monotonic()
     for position in range(1, 2001):
-        ends.channels[0].tell_all(done(0, position))
+        ends.channels[0].broadcast(done(0, position))
     for heard in ends.heard[1:]:
         positions = []
         while positions[-1:] != [2000]:
@@ -230,7 +230,7 @@ def test_shards_have_one_channel_and_hear_what_is_about_them(stack: ExitStack) -
     here.send_all([(1, found(0, 1)._replace(shard=shard)) for shard in (3, 4, 0)])
     for position in (1, 2):
         for shard in (0, 3):
-            here.tell_all(done(0, position)._replace(shard=shard))
+            here.broadcast(done(0, position)._replace(shard=shard))
     assert ends.heard[1].get(timeout=WAIT_S) == found(0, 1)
     assert further.get(timeout=WAIT_S) == found(0, 1)._replace(shard=3)
     assert ends.heard[1].get(timeout=WAIT_S) == done(0, 2)
@@ -266,7 +266,7 @@ def test_news_after_a_long_silence(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
     for position in (1, 2):
         await_that(lambda: not ends.channels[0]._has_news.is_set(), "the end of an interval without news")
-        ends.channels[0].tell_all(done(0, position))
+        ends.channels[0].broadcast(done(0, position))
         assert ends.heard[1].get(timeout=WAIT_S) == done(0, position)
 
 
@@ -278,10 +278,10 @@ def test_news_are_told_before_the_end_and_not_in_another_generation(
     here.send_all([(1, found(0, 1))])
     ends.heard[1].get(timeout=WAIT_S)
     monkeypatch.setattr(side_channel, "TELL_EVERY_S", 10 * WAIT_S)
-    here.tell_all(done(0, 5, generation=6))
+    here.broadcast(done(0, 5, generation=6))
     await_that(here._has_news.is_set, "wait for the end of the interval")
     here._do(here._put_news)
-    here.tell_all(done(0, 6))
+    here.broadcast(done(0, 6))
     here.close()
     assert ends.heard[1].get(timeout=WAIT_S) == done(0, 6)
     assert here.statistics.messages_sent == 2

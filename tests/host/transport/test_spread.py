@@ -23,7 +23,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, T
 from hopsum.protocol.worker_state import AllReduce, places_for
 from hopsum.transport import worker_loop
 from hopsum.transport.shard import Shard
-from hopsum.transport.spread import CodecWork, Spread, next_work
+from hopsum.transport.spread import CodecWork, ShardedAllReduce, next_work
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header, Op, up_bytes
@@ -164,7 +164,7 @@ def test_codes_begin_once_the_ranges_before_them_are_summed(
     assert begun == (4 if compiled and agrees else 0) or storm
 
 
-@pytest.mark.parametrize(("shards", "fails"), [(1, "take_part"), (2, "take_part"), (2, "encode_part")])
+@pytest.mark.parametrize(("shards", "fails"), [(1, "on_part"), (2, "on_part"), (2, "encode_part")])
 def test_a_vector_whose_coder_failed_has_one_end(
     stack: ExitStack, shards: int, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_vector_whose_coder_failed_has_one_end(
     monkeypatch.setenv("HOPSUM_COMPILED", "0")
     transport = transport_of(stack, shards, "fails", 0.0)
     codes: Any = codes_of(100, 1)
-    codes.stream.encoded = 100 if fails == "take_part" else 0
+    codes.stream.encoded = 100 if fails == "on_part" else 0
 
     def no_room(*given: Any) -> None:
         raise MemoryError("no room")
@@ -182,7 +182,7 @@ def test_a_vector_whose_coder_failed_has_one_end(
     handles = [transport.submit(Op.ADD32, codes.source, coder=codes), transport.submit(Op.ADD32, codes.source)]
     ends: list[AllReduceDone | AllReduceFailed] = []
     # Without its payloads the first one holds the second back.
-    while not ends or (fails == "take_part" and ends[-1].handle != handles[1]):
+    while not ends or (fails == "on_part" and ends[-1].handle != handles[1]):
         ends += transport.step(1.0)
     assert isinstance(ends[0], AllReduceFailed)
     assert isinstance(ends[0].error, MemoryError)
@@ -346,15 +346,15 @@ def test_a_further_shard_costs_few_calls(stack: ExitStack) -> None:
     assert calls_of(stack, 8) - calls_of(stack, 2) <= 6 * 60
 
 
-def spread_of(chunks: int, codes: Codes | None) -> Spread:
+def spread_of(chunks: int, codes: Codes | None) -> ShardedAllReduce:
     """Return a vector of one shard, which has no worker."""
     places = places_for(Op.ADD32, chunks)
     datagrams = np.zeros((chunks, HOPSUM_BYTES + up_bytes(Op.ADD32)), np.uint8)
     reduce = AllReduce(1, Op.ADD32, 0, datagrams, 0.0, 1.0, 0, places)
-    return Spread(1, places, codes, [reduce], 1)  # type: ignore[arg-type]
+    return ShardedAllReduce(1, places, codes, [reduce], 1)  # type: ignore[arg-type]
 
 
-def hold(spread: Spread, chunks: slice) -> None:
+def hold(spread: ShardedAllReduce, chunks: slice) -> None:
     """Let results come."""
     (reduce,) = spread.reduces
     assert reduce is not None

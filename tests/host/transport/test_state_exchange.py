@@ -53,9 +53,9 @@ class Side:
 
     def require_open(self) -> None: ...
 
-    def hear(self, message: PeerMessage) -> None:
+    def on_message(self, message: PeerMessage) -> None:
         with self.changed:
-            self.exchange.hear(message)
+            self.exchange.on_message(message)
             self.changed.notify_all()
 
     def await_said(self, kind: PeerKind, count: int) -> list[tuple[int, PeerMessage]]:
@@ -93,7 +93,7 @@ def feed(side: Side, clock: FakeClock, pieces: int, step_s: float) -> None:
         ask = next(each for _, each in side.of(PeerKind.STATE_ASK) if each.value == at)
         (piece,) = offers.answer(ask, GENERATION)
         for sender in (OLD, OTHER):  # whoever is asked now
-            side.hear(piece._replace(sender=sender))
+            side.on_message(piece._replace(sender=sender))
 
 
 def fetch(side: Side, pool: ThreadPoolExecutor) -> Future[bytes]:
@@ -154,10 +154,10 @@ def test_the_all_reduces_of_the_others_wait_for_a_newcomer_that_gets_on(
     assert bytes_told == sorted(set(bytes_told))
     assert len(mine) > PIECES / 2
     for each in mine:
-        waiting.hear(each)
-        waiting.hear(each)
+        waiting.on_message(each)
+        waiting.on_message(each)
     assert len(waiting.postponed) == len(mine)
-    waiting.hear(mine[-1]._replace(round=START - 1, value=1 << 40))
-    waiting.hear(mine[-1]._replace(round=START + 1, value=1 << 40))
+    waiting.on_message(mine[-1]._replace(round=START - 1, value=1 << 40))
+    waiting.on_message(mine[-1]._replace(round=START + 1, value=1 << 40))
     assert len(waiting.postponed) == len(mine), "of another generation"
     assert any("rank 0 waits for rank 2, which has 0.0 MB" in record.getMessage() for record in caplog.records)

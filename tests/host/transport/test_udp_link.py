@@ -60,7 +60,7 @@ def take(link: UdpLink, count: int) -> list[bytes]:
     datagrams: list[bytes] = []
     while len(datagrams) < count:
         assert select.select([link], [], [], WAIT_S)[0], f"{len(datagrams)} of {count} came"
-        datagrams += datagrams_of(buffer, link.take(buffer))
+        datagrams += datagrams_of(buffer, link.receive_batch(buffer))
     return datagrams
 
 

@@ -34,7 +34,7 @@ from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.shard import Shard
-from hopsum.transport.spread import Spread, Spreads
+from hopsum.transport.spread import ShardedAllReduce, ShardedAllReduces
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import Kind, Op, split_datagram, up_bytes
@@ -69,11 +69,11 @@ def use_time(address: int) -> None:
         worker_kernel.decode_any(loop)
 
 
-def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> Spread:
+def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> ShardedAllReduce:
     """Return an all-reduce that a worker has just got, as the transport of one shard has it."""
     reduce = worker.state.active[-1]
     assert reduce.handle == handle
-    return Spread(handle, reduce.places, codes, [reduce], 1)  # type: ignore[arg-type]
+    return ShardedAllReduce(handle, reduce.places, codes, [reduce], 1)  # type: ignore[arg-type]
 
 
 class LoopTwins(Twins):
@@ -87,7 +87,7 @@ class LoopTwins(Twins):
         )
         self.loop = worker_loop.WorkerLoop(worker_kernel, [(link, self.one.membership.slots)])  # type: ignore[list-item]
         self.memory = self.loop.shards[0]
-        self.spreads = Spreads({}, {})
+        self.spreads = ShardedAllReduces({}, {})
         if rng.random() < 0.3:  # a window that a loss has halved
             for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
@@ -122,8 +122,8 @@ class LoopTwins(Twins):
         self.both("fill", reduce.handle, self.codes[reduce.handle].encode_part())
 
     @property
-    def is_plain(self) -> bool:
-        return self.loop.is_plain([self.fast], self.spreads)
+    def can_run_compiled(self) -> bool:
+        return self.loop.can_run_compiled([self.fast], self.spreads)
 
     def copy_in(self) -> int:
         """Let the kernel have the second twin, at this time."""
@@ -135,7 +135,7 @@ class LoopTwins(Twins):
 
     def use_time(self) -> None:
         """Let the kernel make payloads or read sums; the first twin is filled with the same."""
-        if not self.is_plain:
+        if not self.can_run_compiled:
             return
         read = sum(codes.stream.taken for codes in self.codes.values())
         use_time(self.copy_in())
@@ -189,14 +189,14 @@ class LoopTwins(Twins):
     def arrivals(self) -> list[bytes]:
         """Return what arrives now: mostly in order, some of it lost, late, copied or forged."""
         rng = self.rng
-        take = rng.choice([1, 3, 30, 100, len(self.on_the_way)])
-        arrived, self.on_the_way = self.on_the_way[:take], self.on_the_way[take:]
+        take = rng.choice([1, 3, 30, 100, len(self.in_flight)])
+        arrived, self.in_flight = self.in_flight[:take], self.in_flight[take:]
         arrived = [datagram for datagram in arrived if rng.random() < 1 - 0.03 * self.storm]
         arrived += [datagram for datagram in arrived if rng.random() < 0.05 * self.storm]
         if rng.random() < 0.3 and self.storm:
             late = [datagram for datagram in arrived if rng.random() < 0.1]
             arrived = [datagram for datagram in arrived if datagram not in late]
-            self.on_the_way += late
+            self.in_flight += late
         if rng.random() < 0.3 * self.storm:
             rng.shuffle(arrived)
         elif rng.random() < 0.5:
@@ -210,7 +210,7 @@ class LoopTwins(Twins):
         worker, state = self.fast, self.memory.state
         size = len(train[0])
         taken, unsent = 0, []
-        if size % 8 == 0 and self.is_plain:
+        if size % 8 == 0 and self.can_run_compiled:
             address = self.copy_in()
             data = np.frombuffer(b"".join(train), np.uint8)
             self.memory.link.buffer[: len(data)] = data
@@ -221,7 +221,7 @@ class LoopTwins(Twins):
             self.memory.link.buffer[: len(data)] = 0xEE
             taken = state.rest // size
             if taken:
-                worker.absences.hear()
+                worker.absences.on_message()
             self.met["taken"] += taken
             self.met["in a narrow window"] += taken > 0 and state.window < state.slots
         for datagram in train[:taken]:
@@ -242,14 +242,14 @@ class LoopTwins(Twins):
         found = [row.tobytes() for rows in batches for row in rows]
         assert sent == found
         for datagram in sent:
-            self.on_the_way += self.replies(split_datagram(datagram)[0])
+            self.in_flight += self.replies(split_datagram(datagram)[0])
 
     def compare(self) -> None:
         one, rows = self.one.queue, self.fast.queue
         for name, mine, other in zip(one.arrays._fields, one.arrays, rows.arrays, strict=True):
             assert np.array_equal(mine, other), name
         for names, of in (
-            (("on_the_way", "measured_at"), lambda queue: queue),
+            (("in_flight", "measured_at"), lambda queue: queue),
             (("size", "results", "halved_at"), lambda queue: queue.congestion),
             (("srtt_s", "rttvar_s", "rto_s"), lambda queue: queue.rtt),
         ):
@@ -288,7 +288,7 @@ class Bench:
     def __init__(self, worker: Worker, link: Any, kernel: Any = worker_kernel) -> None:
         self.worker = worker
         self.loop = worker_loop.WorkerLoop(kernel, [(link, worker.membership.slots)])
-        self.spreads = Spreads({}, {})
+        self.spreads = ShardedAllReduces({}, {})
 
     def submit(self, payloads: Any, codes: Codes | None = None) -> None:
         ready = len(payloads) if codes is None else 0

@@ -53,7 +53,7 @@ class Twins:
         self.generation = GENERATION
         self.ops: list[int] = []
         """By position."""
-        self.on_the_way: list[bytes] = []
+        self.in_flight: list[bytes] = []
         self.unfilled: list[Unfilled] = []
         self.book = EarlyBook()
         self.met: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class Twins:
         assert all(not segments.flags.writeable and segments.flags.c_contiguous for segments in batches)
         assert sent == [row.tobytes() for segments in batches for row in segments]
         for datagram in sent:
-            self.on_the_way += self.replies(split_datagram(datagram)[0])
+            self.in_flight += self.replies(split_datagram(datagram)[0])
 
     def replies(self, sent: Header) -> Iterator[bytes]:
         """Yield what may come of a datagram that reached the switch."""
@@ -145,7 +145,7 @@ class Twins:
         """Let some of what is on the way arrive."""
         raise NotImplementedError
 
-    def hear(self) -> None:
+    def on_message(self) -> None:
         """Let peers say something."""
         rng = self.rng
         for to, message in self.said():

@@ -60,7 +60,7 @@ class Training:
             results, bits = simulate_switch(phase.op, payloads, self.codec.lookup, inside)
             for rank in self.live:
                 if alone is None or rank == alone or not phase.last:
-                    reductions[rank].take(results, bits)
+                    reductions[rank].on_results(results, bits)
             if alone is not None and phase.last:
                 self._give_up(step, alone, reductions, bits)
                 return

@@ -45,7 +45,7 @@ class Pair:
     def result(self, position: int, contributors: int, *, from_peer: bool, generation: int = 1) -> None:
         """Give one result to both."""
         slot, version, round_ = self.addresses[position]
-        mine = self.rules.contribution(0, self.model, position)
+        mine = self.rules.dequantize_own(0, self.model, position)
         inside = tuple(mine._replace(worker=rank) for rank in range(self.config.n) if contributors >> rank & 1)
         content = Content(contributors, inside)
         packet = Packet(Packets.RESULT, -1, generation, slot, version, round_, False, content, (1, position))

@@ -65,7 +65,7 @@ class Pair:
     def result(self, position: int, generation: int = 1) -> None:
         """Deliver one RESULT to both."""
         slot, version, round_ = self.rules.addresses(self.streams, 1)[position]
-        mine = self.rules.contribution(0, self.model, position)
+        mine = self.rules.dequantize_own(0, self.model, position)
         content = Content(EVERYBODY, (mine, mine._replace(worker=1)))
         packet = ModelPacket(Packets.RESULT, -1, generation, slot, version, round_, False, content, (1, position))
         taken = self.rules.accept(self.streams, 0, self.model, packet)

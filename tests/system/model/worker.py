@@ -83,7 +83,7 @@ class WorkerRules:
         """Say whether all results are held that the encoding of a chunk depends on."""
         return all(held[needed] is not None for needed in self.config.needs(chunk))
 
-    def contribution(self, rank: int, worker: Worker, chunk: int) -> Contribution:
+    def dequantize_own(self, rank: int, worker: Worker, chunk: int) -> Contribution:
         """Return what the worker would send for a chunk now."""
         variant = worker.reencoded >> chunk & 1
         if self.config.ranges and self.config.needs(chunk):
@@ -97,7 +97,7 @@ class WorkerRules:
         addresses = self.addresses(streams, worker.generation)
         packets = []
         for position in self.waiting(streams, worker):
-            value = self.contribution(rank, worker, streams[worker.generation][position])
+            value = self.dequantize_own(rank, worker, streams[worker.generation][position])
             content, truth = Content(1 << rank, (value,)), (worker.generation, position)
             packet = Packet(Kind.UPDATE, rank, worker.generation, *addresses[position], flush, content, truth)
             packets.append(packet._replace(node=self.config.node_of(rank)))
@@ -130,7 +130,7 @@ class WorkerRules:
         """
         if any(value.chunk != chunk for value in content.values):
             self._violated("late", f"w{rank} takes for chunk {chunk} what is {content.values}")
-        own = self.contribution(rank, worker, chunk)
+        own = self.dequantize_own(rank, worker, chunk)
         inside = [value for value in content.values if value.worker == rank]
         if inside != ([own] if content.contributors >> rank & 1 else []):
             self._violated("settle", f"w{rank} stands for {own}; of its own is in: {inside}")
@@ -145,7 +145,7 @@ class WorkerRules:
         for chunk, content in enumerate(worker.held):
             if content is None or not self.encodable(worker.held, chunk):
                 continue
-            variant = self.contribution(rank, worker, chunk).variant
+            variant = self.dequantize_own(rank, worker, chunk).variant
             if any(value.variant != variant for value in content.values):
                 self._violated("range", f"w{rank} holds chunk {chunk}, encoded with other results than it holds")
 

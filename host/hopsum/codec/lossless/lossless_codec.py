@@ -167,16 +167,16 @@ class LosslessReduction(Reduction):
         self._repeats_left = codec.repeats
         super().__init__(x, context, feedback, **options)
 
-    def take(self, results: Bytes, contributors: Bitmaps) -> None:
+    def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
         payloads = self._require_phase().payloads
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
         if self.state is ReductionState.RANGES:
-            self._take_ranges(results, contributors)
+            self._on_ranges(results, contributors)
         elif self.state is ReductionState.INDEX:
-            self._take_index(results, contributors)
+            self._on_index(results, contributors)
         else:
-            self._take_sums(results, contributors)
+            self._on_sums(results, contributors)
 
     def _first_phase(self) -> CollectivePhase:
         peaks, nonzero = self._work.scan(self._x)
@@ -185,7 +185,7 @@ class LosslessReduction(Reduction):
         lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
         return CollectivePhase(Op.MAX32, pack_ranges(lanes), lanes.size)
 
-    def _take_ranges(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_ranges(self, results: Bytes, contributors: Bitmaps) -> None:
         shared = read_ranges(results, self._own.size + 1)
         if shared.skipped:
             self._skip()
@@ -220,7 +220,7 @@ class LosslessReduction(Reduction):
             self._work.kernels.bloom_add(self._work.select(bits), self._bloom, payloads.reshape(-1))
         return payloads
 
-    def _take_index(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_index(self, results: Bytes, contributors: Bitmaps) -> None:
         bits = results.reshape(-1)
         if self._bloom is None:
             bits = bits[: blocks_of(self.elements, 8)]
@@ -246,7 +246,7 @@ class LosslessReduction(Reduction):
         self.phase = CollectivePhase(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
         self.state = ReductionState.SUMS
 
-    def _take_sums(self, results: Bytes, contributors: Bitmaps) -> None:
+    def _on_sums(self, results: Bytes, contributors: Bitmaps) -> None:
         assert self.plan is not None
         counts = contributor_counts(contributors, self._codec.workers)
         # An element lies in three chunks: with different contributors its cells do not belong together.

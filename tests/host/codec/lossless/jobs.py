@@ -47,7 +47,7 @@ def run(
         errors = []
         for reduction in reductions:
             try:
-                reduction.take(results, contributors)
+                reduction.on_results(results, contributors)
             except CollectiveError as error:
                 errors.append(error)
         assert len(errors) in (0, len(reductions)), "all ranks alike"

@@ -216,7 +216,7 @@ def test_giving_up_returns_the_vector(backend: str) -> None:
         for _ in range(phases):
             assert reduction.phase is not None
             payloads = reduction.phase.payloads
-            reduction.take(payloads, np.full(len(payloads), 1, np.uint64))
+            reduction.on_results(payloads, np.full(len(payloads), 1, np.uint64))
         reduction.abort()
         assert reduction.phase is None
         assert kept[0].residual.tobytes() == vectors[0].tobytes()

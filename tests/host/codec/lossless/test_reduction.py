@@ -199,9 +199,9 @@ def test_a_vector_that_is_not_finite_is_an_error_on_all_ranks_or_a_skip(backend:
     first = [reduction.phase for reduction in reductions]
     results = np.maximum.reduce([phase.payloads.view(">u4") for phase in first if phase is not None])
     with pytest.raises(NonFiniteError, match="another rank"):
-        reductions[0].take(results.view(np.uint8), np.full(1, 3, np.uint64))
+        reductions[0].on_results(results.view(np.uint8), np.full(1, 3, np.uint64))
     with pytest.raises(NonFiniteError, match=r"b: 1 of 1000"):
-        reductions[1].take(results.view(np.uint8), np.full(1, 3, np.uint64))
+        reductions[1].on_results(results.view(np.uint8), np.full(1, 3, np.uint64))
     assert not kept[0].residual.any()
     assert not kept[1].residual.any()
 
@@ -231,7 +231,7 @@ def test_an_index_of_a_longer_vector_is_refused(backend: str) -> None:
     results = reduction.phase.payloads.copy()
     results[0, 3003 // 8] |= 1
     with pytest.raises(CodecError, match="bit 3007 is set of a vector of 3003"):
-        reduction.take(results, one)
+        reduction.on_results(results, one)
     assert reduction.state is ReductionState.INDEX
     reduction.take(reduction.phase.payloads, one)
     assert reduction.state is ReductionState.SUMS
@@ -244,8 +244,8 @@ def test_results_that_do_not_fit_are_refused(backend: str) -> None:
     with pytest.raises(CodecError, match="expected uint8"):
         reduction.take(np.concatenate([payloads, payloads]), everybody)
     with pytest.raises(CodecError, match="contributors"):
-        reduction.take(payloads, np.full(2, 3, np.uint64))
-    reduction.take(payloads, everybody)
+        reduction.on_results(payloads, np.full(2, 3, np.uint64))
+    reduction.on_results(payloads, everybody)
     reduction.take(reduction.phase.payloads, everybody)
     chunks = len(reduction.phase.payloads)
     with pytest.raises(CodecError, match="of a job of 2"):
@@ -253,7 +253,7 @@ def test_results_that_do_not_fit_are_refused(backend: str) -> None:
     reduction.take(reduction.phase.payloads, np.full(chunks, 1, np.uint64))
     assert reduction.mean is not None
     with pytest.raises(CodecError, match="state DONE"):
-        reduction.take(payloads, everybody)
+        reduction.on_results(payloads, everybody)
     with pytest.raises(CodecError, match="nothing to abort"):
         reduction.abort()
 
