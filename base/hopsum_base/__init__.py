@@ -10,6 +10,8 @@ quiet_grpc, p4runtime       gRPC and P4Runtime's bindings, on whatever protobuf 
 web_server                  the HTTP server of pages and metrics
 interfaces                  the kernel's word on interfaces and routes
 spare_arrays                memory of earlier calls for the next ones
+records, kernel_structs     memory that Python and machine code read by the names of its fields; Linux's structs
+record_kernels              such memory, as kernels of numba have it
 linux                       the reason why other systems are refused
 units, arguments            numbers, rates, times and files as people write them; figures as they read them
 own_random                  chance that no script's seed makes alike on all ranks

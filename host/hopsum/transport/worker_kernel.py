@@ -51,13 +51,13 @@ from hopsum.transport.worker_layout import (
     STOP_STALE,
     STOP_TIME,
     STOP_WOKEN,
-    IoVector,
     LoopState,
     ReduceState,
     ShardPolls,
     ShardState,
     VectorState,
 )
+from hopsum_base.kernel_structs import IoVector
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _EAGAIN, _EINTR = errno.EAGAIN, errno.EINTR

@@ -12,7 +12,8 @@ from zlib import crc32
 
 from hopsum.protocol.retransmit_queue import NO_POSITION
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX
-from hopsum_base.records import Address, Bool, Float64, Int16, Int32, Int64, Record, UInt64, record
+from hopsum_base.kernel_structs import ControlMessage, IoVector, MessageHeader, PollFd, Timespec
+from hopsum_base.records import Address, Bool, Float64, Int64, Record, UInt64, record
 from hopsum_base.records import record_dtype as _dtype
 from hopsum_wire import HOPSUM_BYTES
 
@@ -43,17 +44,6 @@ STOP_STALE: Final = 7
 """The machine code was made for another layout; it did nothing."""
 
 
-# The kernel's structs on 64-bit Linux: poll(2), clock_gettime(2), sendmsg(2), cmsg(3).
-@record
-class PollFd(Record):
-    """struct pollfd."""
-
-    __slots__ = ()
-    fd: Int32
-    events: Int16
-    revents: Int16
-
-
 @record
 class ShardPolls(Record):
     """What a shard waits for."""
@@ -61,50 +51,6 @@ class ShardPolls(Record):
     __slots__ = ()
     socket: PollFd
     waker: PollFd
-
-
-@record
-class Timespec(Record):
-    """struct timespec."""
-
-    __slots__ = ()
-    seconds: Int64
-    nanoseconds: Int64
-
-
-@record
-class IoVector(Record):
-    """struct iovec."""
-
-    __slots__ = ()
-    address: Address
-    bytes: Int64
-
-
-@record
-class MessageHeader(Record):
-    """struct msghdr."""
-
-    __slots__ = ()
-    name: Address
-    name_bytes: Int64
-    vectors: Address
-    vector_count: Int64
-    control: Address
-    control_bytes: Int64
-    flags: Int64
-
-
-@record
-class ControlMessage(Record):
-    """struct cmsghdr, and the one number behind it: a uint16 (UDP_SEGMENT), or an int (UDP_GRO)."""
-
-    __slots__ = ()
-    bytes: Int64
-    level: Int32
-    kind: Int32
-    value: Int32
-    padding: Int32
 
 
 @record

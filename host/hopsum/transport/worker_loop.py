@@ -36,7 +36,8 @@ from hopsum.transport.link import BATCH_DATAGRAMS, DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.spread import ShardedAllReduce, ShardedAllReduces
 from hopsum.transport.udp_link import UdpLink
-from hopsum.transport.worker_layout import IoVector, LoopState, ReduceState, ShardPolls, ShardState, VectorState
+from hopsum.transport.worker_layout import LoopState, ReduceState, ShardPolls, ShardState, VectorState
+from hopsum_base.kernel_structs import IoVector
 from hopsum_base.records import offset_of, record_address, records
 from hopsum_wire import WIRE_VERSION, Kind, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE

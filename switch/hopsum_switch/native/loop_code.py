@@ -21,6 +21,8 @@ from typing import Any, Final
 import llvmlite
 import llvmlite.binding as llvm
 
+import hopsum_base
+
 from ..ports.udp_layout import Serve
 from .compiler import default_cache, features, initialise, load, machine, translate
 
@@ -131,7 +133,11 @@ def _from_cache() -> Serve | None:
 def _key() -> tuple[str, ...]:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    sources = [*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "memory_layout.py"]
+    records = [
+        Path(hopsum_base.__file__).with_name(name) for name in ("kernel_structs.py", "record_kernels.py", "records.py")
+    ]
+    own = [Path(__file__), package / "native" / "memory_layout.py"]
+    sources = [*sorted((package / "ports").glob("udp_*.py")), *own, *records]
     for path in sources:
         digest.update(path.read_bytes())
     return (
@@ -147,8 +153,8 @@ def _callable(code: bytes) -> Serve:
     # A function of CFUNCTYPE gives the interpreter lock away for the time of the call.
     function = ctypes.CFUNCTYPE(ctypes.c_int)(linker.get_function_address(_NAME))
 
-    def serve(*addresses: int) -> None:
-        function(*map(ctypes.c_void_p, (first, first + 8, *addresses)))
+    def serve(address: int) -> None:
+        function(*map(ctypes.c_void_p, (first, first + 8, address)))
 
     serve.__dict__["keep"] = linker, places
     return serve

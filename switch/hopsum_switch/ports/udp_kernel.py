@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of UDP ports for numba: receive, run the engine, send, without the interpreter lock.
 
-`udp_loop` compiles `serve` and keeps the machine code. No other module imports this one. Memory comes as pointers to
-int64 or uint8 elements, and every number is a signed integer: numba makes a float of int64 and uint64.
+`native.loop_code` compiles `serve` and keeps the machine code. No other module imports this one. Memory comes as the
+records of `udp_layout`, and as pointers to int64 or uint8 elements. Every number is a signed integer: numba makes a
+float of int64 and uint64.
 
 The kernel's calls take a msghdr as Linux has it on 64 bits: recvmsg(2), sendmsg(2), and udp(7) for UDP_GRO and
 UDP_SEGMENT.
@@ -14,10 +15,14 @@ import errno
 import select
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from hopsum_base.kernel_structs import IoVector, SocketAddress
+from hopsum_base.record_kernels import Numbers, integers_at, octets_at, record_at, record_in
+from hopsum_base.records import offset_of, record_bytes
 from hopsum_switch.native.memory_layout import ControlWord
-from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.udp_frames import (
     END_UNICAST,
     ETHERNET_BYTES,
@@ -28,6 +33,15 @@ from hopsum_switch.ports.udp_frames import (
     PROTO_UDP,
     UDP_BYTES,
 )
+from hopsum_switch.ports.udp_layout import (
+    DESTINATIONS,
+    MAX_PAYLOAD_BYTES,
+    MAX_SEGMENTS,
+    PORTS,
+    Egress,
+    Group,
+    PortsLoopState,
+)
 
 # numba and llvmlite come without types, and `import_module` keeps mypy from looking into them.
 _numba: Any = import_module("numba")
@@ -37,21 +51,25 @@ _types: Any = _numba.types
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Pointer(Protocol):
-    """A pointer to integers in memory, as the loop has it. Nothing checks an index."""
-
-    def __getitem__(self, index: int) -> int: ...
-
-    def __setitem__(self, index: int, value: int) -> None: ...
-
+Octets = Numbers[int]
+Words = Numbers[int]
+if TYPE_CHECKING:
+    # For a type checker the numbers of a kernel are Python's.
+    _int16 = _int32 = int
+else:
+    _int16, _int32 = np.int16, np.int32
 
 # Numbers of the Linux ABI, the same on x86-64 and arm64.
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _POLLIN = select.POLLIN
+_CONTROL_BYTES, _NAME_BYTES, _VECTOR_BYTES = 24, record_bytes(SocketAddress), record_bytes(IoVector)
 _EAGAIN, _ENOBUFS, _EMSGSIZE, _EIO, _EINVAL = errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE, errno.EIO, errno.EINVAL
 _IP, _UDP = ETHERNET_BYTES, ETHERNET_BYTES + IPV4_BYTES
 _FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DONE), int(ControlWord.STEPS_TAKEN)
 _OUTPUTS, _OUT_USED, _NOW = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED), int(ControlWord.NOW)
+_FRAMES, _OFFSETS, _LENGTHS = int(ControlWord.FRAMES), int(ControlWord.OFFSETS), int(ControlWord.LENGTHS)
+_PORTS, _OUT = int(ControlWord.PORTS), int(ControlWord.OUT)
+_OUT_PORTS, _OUT_LENGTHS = int(ControlWord.OUT_PORTS), int(ControlWord.OUT_LENGTHS)
 
 # Symbols of the C library, which LLVM finds in the process. `intp` stands for every pointer and every size.
 _recvmsg: Callable[[int, int, int], int] = _types.ExternalFunction(
@@ -69,32 +87,17 @@ _ppoll: Callable[[int, int, int, int], int] = _types.ExternalFunction(
 _clock_gettime: Callable[[int, int], int] = _types.ExternalFunction(
     "clock_gettime", _types.intc(_types.intc, _types.intp)
 )
-_errno: Callable[[], Pointer] = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
+_errno: Callable[[], Words] = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
 
 
-class Memory(NamedTuple):
-    """Pointers to the arrays of `udp_layout`, of the engine, and of the frames of one train."""
-
-    loop: Pointer
-    control: Pointer  # of the engine, see `native.memory_layout`
-    socket: Pointer
-    socket_bytes: Pointer  # the same memory
-    egress: Pointer
-    groups: Pointer
-    parts: Pointer
-    sizes: Pointer
-    offsets: Pointer  # of the train's frames
-    lengths: Pointer
-    ports: Pointer
-    out_ports: Pointer
-    out_lengths: Pointer
-    out: Pointer
-
-
-_BYTES = ("socket_bytes", "out")
-SIGNATURE: Any = _types.void(
-    *(_types.CPointer(_types.uint8 if name in _BYTES else _types.int64) for name in Memory._fields)
+_loop_at, _egress_in, _group_in, _part_in = (
+    record_at(PortsLoopState),
+    record_in(Egress),
+    record_in(Group),
+    record_in(IoVector),
 )
+_ADDRESS_AT, _PORT_AT = offset_of(SocketAddress, "address"), offset_of(SocketAddress, "port")
+_SENDER_AT = offset_of(PortsLoopState, "sender")
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
@@ -116,20 +119,20 @@ def _part(function: F) -> F:
 
 
 @_part
-def _get(data: Pointer, place: int) -> int:
+def _get(data: Octets, place: int) -> int:
     """Return two bytes as a number."""
     return data[place] * 256 + data[place + 1]
 
 
 @_part
-def _put(data: Pointer, place: int, value: int) -> None:
+def _put(data: Octets, place: int, value: int) -> None:
     """Write a number as two bytes."""
     data[place] = (value >> 8) & 255
     data[place + 1] = value & 255
 
 
 @_part
-def _sum(data: Pointer, first: int) -> int:
+def _sum(data: Octets, first: int) -> int:
     """Return the sum of the ten words of an IPv4 header."""
     total = 0
     for place in range(first, first + IPV4_BYTES, 2):
@@ -138,60 +141,62 @@ def _sum(data: Pointer, first: int) -> int:
 
 
 @_part
-def _now_ns(m: Memory) -> int:
-    _clock_gettime(_CLOCK_MONOTONIC, m.loop[at.SOCKET_AT] + 8 * at.CLOCK)
-    return m.socket[at.CLOCK] * 1_000_000_000 + m.socket[at.CLOCK + 1]
+def _now_ns(loop: PortsLoopState) -> int:
+    _clock_gettime(_CLOCK_MONOTONIC, loop.clock_address)
+    return loop.clock.seconds * 1_000_000_000 + loop.clock.nanoseconds
 
 
 @_part
-def _write_headers(m: Memory, payload_bytes: int) -> None:
+def _write_headers(head: Octets, payload_bytes: int) -> None:
     """Set lengths and checksum of the headers in front of a payload."""
-    data, head = m.socket_bytes, 8 * at.HEAD
-    _put(data, head + _IP + 2, IPV4_BYTES + UDP_BYTES + payload_bytes)
-    _put(data, head + _UDP + 4, UDP_BYTES + payload_bytes)
-    _put(data, head + _IP + 10, 0)
-    total = _sum(data, head + _IP)
+    _put(head, _IP + 2, IPV4_BYTES + UDP_BYTES + payload_bytes)
+    _put(head, _UDP + 4, UDP_BYTES + payload_bytes)
+    _put(head, _IP + 10, 0)
+    total = _sum(head, _IP)
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)
-    _put(data, head + _IP + 10, 0xFFFF - total)
+    _put(head, _IP + 10, 0xFFFF - total)
 
 
 @_part
-def _receive(m: Memory) -> int:
+def _receive(loop: PortsLoopState, control: Words, address: int) -> int:
     """Make frames, one after the other, of the datagrams of one system call. Return their number, 0 if none waits."""
-    loop, socket, data = m.loop, m.socket, m.socket_bytes
     # The kernel replaces msg_namelen and msg_controllen by the lengths that it used, so both are set before each call.
-    socket[at.RX + 1] = 16
-    socket[at.RX + 5] = 24 if loop[at.JOINED] else 0
-    size = _recvmsg(loop[at.FD], loop[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
+    loop.receive.name_bytes = _NAME_BYTES
+    loop.receive.control_bytes = _CONTROL_BYTES if loop.has_joined else 0
+    size = _recvmsg(loop.fd, loop.receive_address, _MSG_DONTWAIT)
     if size < 0:
         return 0
-    joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
+    joined = loop.receive.control_bytes > 0  # nothing but UDP_GRO's message was asked for
     # UDP_GRO says in an int how long each joined datagram is. The last one may be shorter.
-    segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else size
-    # The sender, in network order already: in a sockaddr_in the address is at offset 4 and the port at offset 2.
-    for byte in range(4):
-        data[8 * at.HEAD + _IP + 12 + byte] = data[8 * at.RX_NAME + 4 + byte]
-    for byte in range(2):
-        data[8 * at.HEAD + _UDP + byte] = data[8 * at.RX_NAME + 2 + byte]
+    segment = max(loop.receive_control.value, 1) if joined else size
+    head, frames, train = loop.head, control[_FRAMES], loop.train
+    offsets, lengths, ports = (
+        integers_at(control[_OFFSETS]),
+        integers_at(control[_LENGTHS]),
+        integers_at(control[_PORTS]),
+    )
+    # The sender, in network order already.
+    _memcpy(head + _IP + 12, address + _SENDER_AT + _ADDRESS_AT, 4)
+    _memcpy(head + _UDP, address + _SENDER_AT + _PORT_AT, 2)
     count, used, taken, written = 0, 0, 0, -1
     while count == 0 or taken < size:
         payload = min(segment, size - taken)
         # Headers of equal payloads are equal: a train computes the IPv4 checksum once or twice.
         if payload != written:
-            _write_headers(m, payload)
+            _write_headers(octets_at(head), payload)
             written = payload
-        _memcpy(loop[at.FRAMES_AT] + used, loop[at.SOCKET_AT] + 8 * at.HEAD, HEADERS_BYTES)
-        _memcpy(loop[at.FRAMES_AT] + used + HEADERS_BYTES, loop[at.TRAIN_AT] + taken, payload)
-        m.offsets[count], m.lengths[count], m.ports[count] = used, HEADERS_BYTES + payload, loop[at.INGRESS]
+        _memcpy(frames + used, head, HEADERS_BYTES)
+        _memcpy(frames + used + HEADERS_BYTES, train + taken, payload)
+        offsets[count], lengths[count], ports[count] = used, HEADERS_BYTES + payload, loop.ingress
         count, used, taken = count + 1, used + HEADERS_BYTES + payload, taken + payload
-    loop[at.RECEIVED] += count
-    loop[at.RECEIVED_BYTES] += used
+    loop.received += count
+    loop.received_bytes += used
     return count
 
 
 @_part
-def _is_plain(out: Pointer, first: int, length: int) -> bool:
+def _is_plain(out: Octets, first: int, length: int) -> bool:
     """Return whether `udp_frames.strip` takes a frame, and it has neither IPv4 options nor a UDP checksum."""
     ip, udp = first + _IP, first + _UDP
     # These tests are those of `udp_frames.strip`, so that both ways send and count the same frames.
@@ -210,222 +215,220 @@ def _is_plain(out: Pointer, first: int, length: int) -> bool:
 
 
 @_part
-def _send_parts(m: Memory, group: int, first: int, count: int) -> int:
+def _send_parts(loop: PortsLoopState, number: int, first: int, count: int) -> int:
     """Send datagrams of a group in one call of the kernel. Return 0 or the number of the error."""
-    row, name = group * at.GROUP_WORDS, 8 * at.TX_NAME
-    address = m.groups[row + at.ADDRESS]
-    # The sockaddr_in of the receiver. `address` is IPv4 address << 16 | UDP port.
-    _put(m.socket_bytes, name + 2, address & 0xFFFF)
-    _put(m.socket_bytes, name + 4, (address >> 32) & 0xFFFF)
-    _put(m.socket_bytes, name + 6, (address >> 16) & 0xFFFF)
-    # msg_iov and msg_iovlen: the payloads lie apart in the outputs, and the kernel gathers them.
-    m.socket[at.TX + 2] = m.loop[at.PARTS_AT] + 16 * (group * at.MAX_SEGMENTS + first)
-    m.socket[at.TX + 3] = count
-    # msg_controllen: UDP_SEGMENT is given for several datagrams only.
-    m.socket[at.TX + 5] = 24 if count > 1 else 0
-    m.socket[at.TX_CONTROL + 2] = m.groups[row + at.SIZE]
-    fd = m.egress[m.groups[row + at.PORT] * at.EGRESS_WORDS + at.EGRESS_FD]
-    if _sendmsg(fd, m.loop[at.SOCKET_AT] + 8 * at.TX, 0) < 0:
+    group = _group_in(loop.groups, number)
+    to, address = octets_at(loop.send.name), group.address
+    # In network order. `address` is IPv4 address << 16 | UDP port.
+    _put(to, _PORT_AT, address & 0xFFFF)
+    _put(to, _ADDRESS_AT, (address >> 32) & 0xFFFF)
+    _put(to, _ADDRESS_AT + 2, (address >> 16) & 0xFFFF)
+    # The payloads lie apart in the outputs, and the kernel gathers them.
+    loop.send.vectors = loop.parts + _VECTOR_BYTES * (number * MAX_SEGMENTS + first)
+    loop.send.vector_count = count
+    # UDP_SEGMENT is given for several datagrams only.
+    loop.send.control_bytes = _CONTROL_BYTES if count > 1 else 0
+    loop.send_control.value = _int32(group.size)
+    if _sendmsg(_egress_in(loop.egresses, group.port).fd, loop.send_address, 0) < 0:
         return _errno()[0]
     return 0
 
 
 @_part
-def _count(m: Memory, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
+def _count(egress: Egress, wrong: int, frames: int, frame_bytes: int) -> None:
     """Count frames that were sent, or not."""
     if wrong == 0:
-        m.egress[row + at.SENT] += frames
-        m.egress[row + at.SENT_BYTES] += frame_bytes
+        egress.sent += frames
+        egress.sent_bytes += frame_bytes
     elif wrong in (_EAGAIN, _ENOBUFS):
-        m.egress[row + at.QUEUE_FULL] += frames
+        egress.queue_full += frames
     else:
-        m.egress[row + at.SEND_ERROR] += frames
-        m.egress[row + at.ALONE_ERRNO] = wrong
+        egress.send_error += frames
+        egress.alone_errno = wrong
 
 
 @_part
-def _send_group(m: Memory, group: int) -> None:
+def _send_group(loop: PortsLoopState, number: int) -> None:
     """Send the datagrams of a group together, or one by one where they cannot be sent together."""
-    at_group = group * at.GROUP_WORDS
-    count, row = m.groups[at_group + at.COUNT], m.groups[at_group + at.PORT] * at.EGRESS_WORDS
+    group = _group_in(loop.groups, number)
+    count, egress = group.count, _egress_in(loop.egresses, group.port)
     if count == 0:
         return
-    wrong = _send_parts(m, group, 0, count)
+    wrong = _send_parts(loop, number, 0, count)
     # A path without checksum offload or with a small MTU refuses segments. It may take the datagrams one by one.
     if count > 1 and wrong in (_EMSGSIZE, _EIO, _EINVAL):
-        m.egress[row + at.TOGETHER_ERRNO] = wrong
+        egress.together_errno = wrong
         for part in range(count):
-            _count(m, row, _send_parts(m, group, part, 1), 1, m.sizes[group * at.MAX_SEGMENTS + part])
+            size = integers_at(loop.sizes)[number * MAX_SEGMENTS + part]
+            _count(egress, _send_parts(loop, number, part, 1), 1, size)
     else:
-        _count(m, row, wrong, count, m.groups[at_group + at.BYTES])
-    m.groups[at_group + at.COUNT] = 0
-    m.groups[at_group + at.BYTES] = 0
+        _count(egress, wrong, count, group.bytes)
+    group.count = 0
+    group.bytes = 0
 
 
 @_part
-def _send_all(m: Memory) -> None:
-    for group in range(m.loop[at.GROUPS]):
-        _send_group(m, group)
-    m.loop[at.GROUPS] = 0
+def _send_all(loop: PortsLoopState) -> None:
+    for number in range(loop.group_count):
+        _send_group(loop, number)
+    loop.group_count = 0
 
 
 @_part
-def _find_group(m: Memory, port: int, address: int, guess: int) -> int:
+def _find_group(loop: PortsLoopState, port: int, address: int, guess: int) -> int:
     """Return the group of a destination, a new one if it has none. Try `guess` first."""
-    count = m.loop[at.GROUPS]
+    count = loop.group_count
     # The search begins at `guess`: the copies of one multicast go to the same destinations in the same order.
     for step in range(count):
-        group = guess + step if guess + step < count else guess + step - count
-        row = group * at.GROUP_WORDS
-        if m.groups[row + at.ADDRESS] == address and m.groups[row + at.PORT] == port:
-            return group
+        number = guess + step if guess + step < count else guess + step - count
+        group = _group_in(loop.groups, number)
+        if group.address == address and group.port == port:
+            return number
     # All groups leave, not the fullest alone: then the numbers of groups stay dense, and each destination keeps its
     # order.
-    if count == at.DESTINATIONS:
-        _send_all(m)
+    if count == DESTINATIONS:
+        _send_all(loop)
         count = 0
-    row = count * at.GROUP_WORDS
-    m.groups[row + at.PORT], m.groups[row + at.ADDRESS] = port, address
-    m.groups[row + at.COUNT], m.groups[row + at.BYTES] = 0, 0
-    m.loop[at.GROUPS] = count + 1
+    group = _group_in(loop.groups, count)
+    group.port, group.address, group.count, group.bytes = port, address, 0, 0
+    loop.group_count = count + 1
     return count
 
 
 @_part
-def _queue(m: Memory, port: int, first: int, length: int, guess: int) -> int:
-    """Put a frame after the others of its destination. Return the group, or -1 if the frame is not plain."""
-    if port >= at.PORTS or m.egress[port * at.EGRESS_WORDS] < 0 or not _is_plain(m.out, first, length):
+def _queue(loop: PortsLoopState, out_at: int, port: int, first: int, length: int, guess: int) -> int:
+    """Put a frame after the others of its destination. Return the group, or -1 if the frame is not plain.
+
+    `out_at`: the address of the outputs.
+    """
+    out = octets_at(out_at)
+    if port >= PORTS or _egress_in(loop.egresses, port).fd < 0 or not _is_plain(out, first, length):
         return -1
     ip, udp = first + _IP, first + _UDP
-    address = (_get(m.out, ip + 16) << 16 | _get(m.out, ip + 18)) << 16 | _get(m.out, udp + 2)
-    size = _get(m.out, udp + 4) - UDP_BYTES
-    group = _find_group(m, port, address, guess)
-    row, most = group * at.GROUP_WORDS, m.egress[port * at.EGRESS_WORDS + at.MOST]
-    count, common = m.groups[row + at.COUNT], m.groups[row + at.SIZE]
+    address = (_get(out, ip + 16) << 16 | _get(out, ip + 18)) << 16 | _get(out, udp + 2)
+    size = _get(out, udp + 4) - UDP_BYTES
+    number = _find_group(loop, port, address, guess)
+    group, most = _group_in(loop.groups, number), _egress_in(loop.egresses, port).most
+    count, common = group.count, group.size
     # The kernel cuts at one size, and only the last piece may be shorter. An empty datagram cannot be a segment.
-    if count > 0 and (size > common or count == most or (count + 1) * common > at.MAX_PAYLOAD_BYTES or size == 0):
-        _send_group(m, group)
+    if count > 0 and (size > common or count == most or (count + 1) * common > MAX_PAYLOAD_BYTES or size == 0):
+        _send_group(loop, number)
         count = 0
     if count == 0:
-        m.groups[row + at.SIZE] = size
+        group.size = size
         common = size
-    part = group * at.MAX_SEGMENTS + count
-    m.parts[2 * part], m.parts[2 * part + 1] = m.loop[at.OUT_AT] + first + HEADERS_BYTES, size
-    m.sizes[part] = length
-    m.groups[row + at.COUNT] = count + 1
-    m.groups[row + at.BYTES] += length
+    place = number * MAX_SEGMENTS + count
+    part = _part_in(loop.parts, place)
+    part.address, part.bytes = out_at + first + HEADERS_BYTES, size
+    integers_at(loop.sizes)[place] = length
+    group.count = count + 1
+    group.bytes += length
     if size < common or size == 0:  # the kernel takes a shorter datagram as the last one only
-        _send_group(m, group)
-    return group
+        _send_group(loop, number)
+    return number
 
 
 @_part
-def _queue_outputs(m: Memory) -> bool:
+def _queue_outputs(loop: PortsLoopState, control: Words) -> bool:
     """Queue the engine's outputs since the last call. Return true where all of them are plain."""
-    guess = 0
-    while m.loop[at.NEXT] < m.control[_OUTPUTS]:
-        number, first = m.loop[at.NEXT], m.loop[at.NEXT_AT]
-        length = m.out_lengths[number]
-        group = _queue(m, m.out_ports[number], first, length, guess)
+    guess, out = 0, control[_OUT]
+    ports, lengths = integers_at(control[_OUT_PORTS]), integers_at(control[_OUT_LENGTHS])
+    while loop.next < control[_OUTPUTS]:
+        number, first = loop.next, loop.next_at
+        length = lengths[number]
+        group = _queue(loop, out, ports[number], first, length, guess)
         if group < 0:
             return False
-        guess = group + 1 if group + 1 < m.loop[at.GROUPS] else 0  # copies of a multicast go to one after the other
-        m.loop[at.NEXT], m.loop[at.NEXT_AT] = number + 1, first + length
+        guess = group + 1 if group + 1 < loop.group_count else 0  # copies of a multicast go to one after the other
+        loop.next, loop.next_at = number + 1, first + length
     return True
 
 
 @_part
-def _send_outputs(m: Memory) -> None:
+def _send_outputs(loop: PortsLoopState, control: Words) -> None:
     """Send all that is queued, and let the engine write its outputs from the beginning."""
-    _send_all(m)
-    m.control[_OUTPUTS] = m.control[_OUT_USED] = m.loop[at.NEXT] = m.loop[at.NEXT_AT] = 0
+    _send_all(loop)
+    control[_OUTPUTS] = control[_OUT_USED] = 0
+    loop.next = loop.next_at = 0
 
 
 @_part
-def _run_train(m: Memory, count: int) -> bool:
+def _run_train(loop: PortsLoopState, control: Words, count: int) -> bool:
     """Run the frames of a train and queue their outputs. Return true where all have run and caused plain frames."""
     # OUTPUTS and OUT_USED are not reset here: outputs of several trains wait together until they are sent.
-    m.control[_FRAMES_TO_RUN], m.control[_DONE], m.control[_STEPS_TAKEN] = count, 0, 0
+    control[_FRAMES_TO_RUN], control[_DONE], control[_STEPS_TAKEN] = count, 0, 0
     while True:
-        before = m.control[_DONE]
-        _call(m.loop[at.RUN], m.loop[at.STATE], m.loop[at.CONTROL])
-        m.loop[at.PROCESSED] += m.control[_DONE] - before
-        if not _queue_outputs(m):
+        before = control[_DONE]
+        _call(loop.run, loop.state, loop.control)
+        loop.processed += control[_DONE] - before
+        if not _queue_outputs(loop, control):
             return False
-        if m.control[_DONE] == count:
+        if control[_DONE] == count:
             return True
         # The engine stops where outputs might not fit, or to let the control plane in after many steps.
-        was_empty = before == m.control[_DONE] and m.control[_OUTPUTS] == 0
-        if was_empty or m.control[_STEPS_TAKEN] > 0:
+        was_empty = before == control[_DONE] and control[_OUTPUTS] == 0
+        if was_empty or control[_STEPS_TAKEN] > 0:
             return False
-        _send_outputs(m)
+        _send_outputs(loop, control)
 
 
 @_part
-def _waits_for_more(m: Memory) -> bool:
+def _waits_for_more(loop: PortsLoopState) -> bool:
     """Wait for a datagram. Return true where one has arrived, false where Python is wanted, or a signal came.
 
     A train is answered within microseconds. A return to Python takes longer than that.
     """
-    if m.loop[at.WAKER] < 0:
+    if loop.waker < 0:
         return False
-    # A pollfd in one word: the descriptor in the low half, the events in the next 16 bits, what happened in the last.
-    m.socket[at.POLL] = m.loop[at.FD] | _POLLIN << 32
-    m.socket[at.POLL + 1] = m.loop[at.WAKER] | _POLLIN << 32
-    found = _ppoll(m.loop[at.SOCKET_AT] + 8 * at.POLL, 2, 0, 0)
+    loop.socket_poll.fd, loop.waker_poll.fd = _int32(loop.fd), _int32(loop.waker)
+    loop.socket_poll.events = loop.waker_poll.events = _int16(_POLLIN)
+    loop.socket_poll.revents = loop.waker_poll.revents = _int16(0)
+    found = _ppoll(loop.polls_address, 2, 0, 0)
     # The waker goes first: who writes to it waits for the gate. What was written stays there for the selector.
-    return found > 0 and m.socket[at.POLL + 1] >> 48 == 0
+    return found > 0 and loop.waker_poll.revents == 0
 
 
 @_part
-def _serve(m: Memory) -> None:
-    loop = m.loop
-    loop[at.REST] = loop[at.RECEIVED] = loop[at.RECEIVED_BYTES] = loop[at.PROCESSED] = loop[at.BUSY_NS] = 0
-    loop[at.GROUPS] = 0
-    _send_outputs(m)
+def _serve(address: int) -> None:
+    loop = _loop_at(address)
+    control = integers_at(loop.control)
+    loop.has_rest = False
+    loop.received = loop.received_bytes = loop.processed = loop.busy_ns = loop.group_count = 0
+    _send_outputs(loop, control)
     # The engine's clock at the beginning, which Python has set. A call may last for hours.
-    origin_ns = _now_ns(m) - 1000 * m.control[_NOW]
-    # LIMIT bounds the time that others wait for the gate under endless traffic, where this loop never waits.
-    while loop[at.REST] == 0 and loop[at.RECEIVED] < loop[at.LIMIT]:
-        count = _receive(m)
+    origin_ns = _now_ns(loop) - 1000 * control[_NOW]
+    # The limit bounds the time that others wait for the gate under endless traffic, where this loop never waits.
+    while not loop.has_rest and loop.received < loop.limit:
+        count = _receive(loop, control, address)
         if count == 0:
-            started_ns = _now_ns(m)
-            _send_outputs(m)
-            loop[at.BUSY_NS] += _now_ns(m) - started_ns
-            if not _waits_for_more(m):
+            started_ns = _now_ns(loop)
+            _send_outputs(loop, control)
+            loop.busy_ns += _now_ns(loop) - started_ns
+            if not _waits_for_more(loop):
                 break
             continue
-        loop[at.TRAIN] = count
-        started_ns = _now_ns(m)
-        m.control[_NOW] = (started_ns - origin_ns) // 1000
-        if not _run_train(m, count):
-            loop[at.REST] = 1
+        loop.train_count = count
+        started_ns = _now_ns(loop)
+        control[_NOW] = (started_ns - origin_ns) // 1000
+        if not _run_train(loop, control, count):
+            loop.has_rest = True
         # More outputs than this leave the cache before the kernel copies them.
-        elif m.control[_OUT_USED] > loop[at.HELD_BYTES]:
-            _send_outputs(m)
-        loop[at.BUSY_NS] += _now_ns(m) - started_ns
-    started_ns = _now_ns(m)
-    _send_all(m)
-    loop[at.BUSY_NS] += _now_ns(m) - started_ns
+        elif control[_OUT_USED] > loop.held_bytes:
+            _send_outputs(loop, control)
+        loop.busy_ns += _now_ns(loop) - started_ns
+    started_ns = _now_ns(loop)
+    _send_all(loop)
+    loop.busy_ns += _now_ns(loop) - started_ns
 
 
-def serve(
-    loop: Pointer, control: Pointer, socket: Pointer, socket_bytes: Pointer, egress: Pointer, groups: Pointer,
-    parts: Pointer, sizes: Pointer, offsets: Pointer, lengths: Pointer, ports: Pointer, out_ports: Pointer,
-    out_lengths: Pointer, out: Pointer,
-) -> None:  # fmt: skip
-    """Carry frames until LIMIT have come, one is not plain, or none waits. The arguments are those of `Memory`.
+def serve(address: int) -> None:
+    """Carry frames until `limit` have come, one is not plain, or none waits. `address`: of the `PortsLoopState`.
 
-    With a WAKER the call waits for more where none waits, until something can be read there. Where a frame is not
-    plain REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the engine's DONE
-    on have not run, and all earlier outputs have been sent.
+    With a `waker` the call waits for more where none waits, until something can be read there. Where a frame is not
+    plain it `has_rest`. Outputs from `next` on are then neither sent nor counted, frames of the train from the engine's
+    DONE on have not run, and all earlier outputs have been sent.
     """
-    _serve(
-        Memory(
-            loop, control, socket, socket_bytes, egress, groups, parts, sizes, offsets, lengths, ports, out_ports,
-            out_lengths, out,
-        )
-    )  # fmt: skip
+    _serve(address)
 
 
 def compile_serve() -> tuple[str, str]:
@@ -436,6 +439,6 @@ def compile_serve() -> tuple[str, str]:
     """
     # No wrappers: the function is called by its address. "numpy" leaves out tests for division by zero, which raise.
     options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compiled = _numba.njit(SIGNATURE, **options)(serve)
+    compiled = _numba.njit(_types.void(_types.int64), **options)(serve)
     (text,), (result,) = compiled.inspect_llvm().values(), compiled.overloads.values()
     return str(text), str(result.fndesc.mangled_name)

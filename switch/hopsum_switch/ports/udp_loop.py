@@ -14,18 +14,27 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum_base.kernel_structs import IoVector, SocketAddress
+from hopsum_base.records import offset_of, record_address, record_bytes, records
 from hopsum_switch.frame_batch import Batch, Outputs, address
-from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.batches import BATCH_FRAMES
 from hopsum_switch.ports.udp import SOL_UDP, UDP_SEGMENT, UdpPort, page_aligned
 from hopsum_switch.ports.udp_frames import HEADERS_BYTES
+from hopsum_switch.ports.udp_layout import (
+    DESTINATIONS,
+    MAX_DATAGRAM_BYTES,
+    MAX_SEGMENTS,
+    PORTS,
+    Egress,
+    Group,
+    PortsLoopState,
+    Serve,
+)
 
-LONGEST_FRAME_BYTES: Final = at.MAX_DATAGRAM_BYTES + HEADERS_BYTES
-_NAME_BYTES: Final = 16
+LONGEST_FRAME_BYTES: Final = MAX_DATAGRAM_BYTES + HEADERS_BYTES
 _HELD_BYTES: Final = 256 << 10
 """The size of the outputs that leave together. A larger size needs fewer system calls. Outputs of this size are still
 in the cache when the kernel copies them."""
-Integers = NDArray[np.int64]
 
 
 @runtime_checkable
@@ -66,40 +75,31 @@ class Trip(NamedTuple):
 class UdpLoop:
     """The memory of the loop. Not thread-safe: the data plane's gate serialises the calls."""
 
-    def __init__(self, serve: at.Serve) -> None:
+    def __init__(self, serve: Serve) -> None:
         """Use the compiled function of `native.loop_code`."""
         self._serve = serve
-        self._loop, self._socket = _words(at.LOOP_WORDS), _words(at.SOCKET_WORDS)
-        self._egress = _words(at.PORTS * at.EGRESS_WORDS).reshape(at.PORTS, at.EGRESS_WORDS)
-        # No UDP port is bound yet. The loop tests this word before anything else of a port.
-        self._egress[:, at.EGRESS_FD] = -1
-        self._groups, self._sizes = _words(at.DESTINATIONS * at.GROUP_WORDS), _words(at.DESTINATIONS * at.MAX_SEGMENTS)
-        self._parts, self._train = _words(2 * len(self._sizes)), page_aligned(at.MAX_DATAGRAM_BYTES)
-        most = at.MAX_DATAGRAM_BYTES  # joined datagrams of one byte; no more pages are used than datagrams need
+        self._state, self._egresses = PortsLoopState(), records(Egress, PORTS)
+        for egress in self._egresses:
+            # No UDP port is bound yet. The loop tests this field before all others of a port.
+            egress.fd = -1
+        self._groups, self._parts = records(Group, DESTINATIONS), records(IoVector, DESTINATIONS * MAX_SEGMENTS)
+        self._sizes, self._train = np.zeros(DESTINATIONS * MAX_SEGMENTS, np.int64), page_aligned(MAX_DATAGRAM_BYTES)
+        most = MAX_DATAGRAM_BYTES  # joined datagrams of one byte; no more pages are used than datagrams need
         # The loop never grows its arrays, so they hold the worst train: as many datagrams of one byte as one call may
         # join.
         numbers = [np.zeros(most, np.uint64) for _ in range(3)]
         self._frames = Batch(np.zeros(most * (HEADERS_BYTES + 1), np.uint8), *numbers)
         self._ports: dict[int, UdpPort] = {}
-        self._heads: dict[int, Integers] = {}
-        # The order is that of the arguments of `udp_kernel.serve`. The arrays live as long as this object, so addresses
-        # are taken once.
-        own = (
-            self._socket, self._socket, self._egress, self._groups, self._parts, self._sizes, self._frames.offsets,
-            self._frames.lengths, self._frames.ports,
-        )  # fmt: skip
-        self._addresses = [address(array) for array in own]
+        self._heads: dict[int, NDArray[np.uint8]] = {}
         self._point()
 
     def add(self, number: int, port: UdpPort) -> None:
         """Let frames come in and leave at a port."""
         self._ports[number] = port
-        head = np.zeros(8 * at.HEAD_WORDS, np.uint8)
         # The headers of a port are the same but for sender, lengths and checksum, which the loop writes for each train.
-        head[:HEADERS_BYTES] = np.frombuffer(port.headers_of_nobody, np.uint8)
-        self._heads[number] = head.view(np.int64)
-        self._egress[number, at.EGRESS_FD] = port.descriptor
-        self._egress[number, at.MOST] = at.MAX_SEGMENTS if port.cuts else 1
+        self._heads[number] = np.frombuffer(bytearray(port.headers_of_nobody), np.uint8)
+        egress = self._egresses[number]
+        egress.fd, egress.most = port.descriptor, MAX_SEGMENTS if port.cuts else 1
 
     def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1) -> Trip:
         """Carry the frames that wait at a port: BATCH_FRAMES of them, and the further frames of one datagram.
@@ -110,41 +110,44 @@ class UdpLoop:
         """
         # Everything that the loop reads is set under the gate, before the call that gives the interpreter lock away.
         engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
-        self._set(number, engine, outputs, waker)
-        leaving = address(outputs.ports), address(outputs.lengths), address(outputs.data)
-        self._serve(address(self._loop), int(self._loop[at.CONTROL]), *self._addresses, *leaving)
+        port, state = self._ports[number], self._state
+        state.fd, state.ingress, state.has_joined, state.waker = port.descriptor, number, port.joins, waker
+        state.head = address(self._heads[number])
+        state.run, state.state, state.control = engine.entry()
+        self._serve(record_address(state))
         # `leave` first: it moves hits and drops into the stores before anybody can read them.
-        done, found = engine.leave(outputs), self._loop.tolist()
+        done = engine.leave(outputs)
         self._count(number)
-        rest = None
-        if found[at.REST]:
-            rest = Rest(found[at.NEXT], found[at.NEXT_AT], self._train_of(found[at.TRAIN]), done)
-        return Trip(found[at.PROCESSED], found[at.BUSY_NS] / 1e9, rest)
+        rest = Rest(state.next, state.next_at, self._train_of(state.train_count), done) if state.has_rest else None
+        return Trip(state.processed, state.busy_ns / 1e9, rest)
 
     def _point(self) -> None:
         """Set the pointers of the kernel's structures."""
-        loop, sock, at_socket = self._loop, self._socket, self._socket.ctypes.data
-        loop[at.LIMIT], loop[at.HELD_BYTES] = BATCH_FRAMES, _HELD_BYTES
-        loop[at.TRAIN_AT], loop[at.FRAMES_AT] = self._train.ctypes.data, self._frames.data.ctypes.data
-        loop[at.SOCKET_AT], loop[at.PARTS_AT] = at_socket, self._parts.ctypes.data
-        # A msghdr is name, namelen, iov, iovlen, control, controllen and flags, a word each with its padding.
-        vector, name, control = (at_socket + 8 * place for place in (at.RX_VECTOR, at.RX_NAME, at.RX_CONTROL))
-        sock[at.RX : at.RX + 5] = [name, 0, vector, 1, control]
-        sock[at.RX_VECTOR : at.RX_VECTOR + 2] = [self._train.ctypes.data, at.MAX_DATAGRAM_BYTES]
-        name, control = (at_socket + 8 * place for place in (at.TX_NAME, at.TX_CONTROL))
-        sock[at.TX : at.TX + 5] = [name, _NAME_BYTES, 0, 0, control]
-        sock[at.TX_NAME] = socket.AF_INET
-        # A cmsghdr: length, then level in the low and type in the high half of one word.
-        sock[at.TX_CONTROL : at.TX_CONTROL + 2] = [socket.CMSG_LEN(2), SOL_UDP | UDP_SEGMENT << 32]
-
-    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs, waker: int) -> None:
-        port = self._ports[number]
-        self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = self._heads[number]
-        self._loop[at.WAKER] = waker
-        # Three neighbouring words: FD, INGRESS and JOINED.
-        self._loop[at.FD : at.JOINED + 1] = port.descriptor, number, port.joins
-        self._loop[at.RUN : at.CONTROL + 1] = engine.entry()
-        self._loop[at.OUT_AT] = address(outputs.data)
+        state, base = self._state, record_address(self._state)
+        # The arrays live as long as this object, so addresses are taken once.
+        state.limit, state.held_bytes, state.train = BATCH_FRAMES, _HELD_BYTES, address(self._train)
+        state.egresses, state.groups = record_address(self._egresses), record_address(self._groups)
+        state.parts, state.sizes = record_address(self._parts), address(self._sizes)
+        state.receive_address, state.send_address = (
+            base + offset_of(PortsLoopState, "receive"),
+            base + offset_of(PortsLoopState, "send"),
+        )
+        state.clock_address, state.polls_address = (
+            base + offset_of(PortsLoopState, "clock"),
+            base + offset_of(PortsLoopState, "socket_poll"),
+        )
+        state.receive_vector.address, state.receive_vector.bytes = state.train, MAX_DATAGRAM_BYTES
+        state.receive.name, state.receive.vector_count = base + offset_of(PortsLoopState, "sender"), 1
+        state.receive.vectors = base + offset_of(PortsLoopState, "receive_vector")
+        state.receive.control = base + offset_of(PortsLoopState, "receive_control")
+        state.send.name, state.send.name_bytes = (
+            base + offset_of(PortsLoopState, "receiver"),
+            record_bytes(SocketAddress),
+        )
+        state.send.control = base + offset_of(PortsLoopState, "send_control")
+        state.receiver.family = socket.AF_INET
+        state.send_control.bytes = socket.CMSG_LEN(2)
+        state.send_control.level, state.send_control.kind = SOL_UDP, UDP_SEGMENT
 
     def _train_of(self, count: int) -> Batch:
         frames = self._frames
@@ -153,25 +156,20 @@ class UdpLoop:
     def _count(self, number: int) -> None:
         """Move the counts to the counters of the ports."""
         counters = self._ports[number].counters
-        counters.received += int(self._loop[at.RECEIVED])
-        counters.received_bytes += int(self._loop[at.RECEIVED_BYTES])
-        for egress, port in self._ports.items():
-            # A view: counts are taken and set to 0 in the memory of the loop.
-            counted = self._egress[egress, at.SENT :]
-            sent, sent_bytes, queue_full, send_error, together, alone = counted.tolist()
-            if not sent + queue_full + send_error:
+        counters.received += self._state.received
+        counters.received_bytes += self._state.received_bytes
+        for place, port in self._ports.items():
+            egress = self._egresses[place]
+            if not egress.sent + egress.queue_full + egress.send_error:
                 continue
-            counted[:] = 0
             counters = port.counters
-            counters.sent += sent
-            counters.sent_bytes += sent_bytes
-            for reason, count in (("queue_full", queue_full), ("send_error", send_error)):
+            counters.sent += egress.sent
+            counters.sent_bytes += egress.sent_bytes
+            for reason, count in (("queue_full", egress.queue_full), ("send_error", egress.send_error)):
                 if count:
                     counters.dropped[reason] += count
-            for number, lost in ((together, False), (alone, True)):
-                if number:
-                    port.note_failure(number, lost=lost)
-
-
-def _words(count: int) -> Integers:
-    return np.zeros(count, np.int64)
+            for wrong, lost in ((egress.together_errno, False), (egress.alone_errno, True)):
+                if wrong:
+                    port.note_failure(wrong, lost=lost)
+            egress.sent = egress.sent_bytes = egress.queue_full = egress.send_error = 0
+            egress.together_errno = egress.alone_errno = 0

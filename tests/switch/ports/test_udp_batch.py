@@ -20,15 +20,15 @@ from typing import Any
 
 import pytest
 
+from hopsum_base.records import record_dtype
 from hopsum_switch.engine import Engine
 from hopsum_switch.native import loop_code
 from hopsum_switch.native.native_engine import NativeEngine
-from hopsum_switch.ports import udp_layout as at
 from hopsum_switch.ports.batches import BATCH_FRAMES, FrameBuffer, Frames
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.udp import UdpPort
 from hopsum_switch.ports.udp_frames import checksum, headers
-from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE, DESTINATIONS
+from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE, DESTINATIONS, Egress
 from hopsum_switch.ports.udp_loop import Rest, UdpLoop
 from hopsum_switch.program.frame_budget import MAX_STEPS
 
@@ -411,17 +411,21 @@ def test_what_the_kernel_refuses_counts_alike(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "place"), [(0, at.SENT), (errno.EAGAIN, at.QUEUE_FULL), (errno.ENOBUFS, at.QUEUE_FULL), (errno.EPERM, 5)]
+    ("wrong", "counted"),
+    [
+        (0, {"sent": 3, "sent_bytes": 99}),
+        (errno.EAGAIN, {"queue_full": 3}),
+        (errno.ENOBUFS, {"queue_full": 3}),
+        (errno.EPERM, {"send_error": 3, "alone_errno": errno.EPERM}),
+    ],
 )
-def test_errors_count_by_reason(wrong: int, place: int) -> None:
+def test_errors_count_by_reason(wrong: int, counted: dict[str, int]) -> None:
     """As Python, which is what numba compiles: no loopback refuses frames for a full queue."""
     udp_kernel = pytest.importorskip("hopsum_switch.ports.udp_kernel")
-    egress, row = [0] * (2 * at.EGRESS_WORDS), at.EGRESS_WORDS
-    udp_kernel._count.py_func(SimpleNamespace(egress=egress), row, wrong, 3, 99)
-    expected = {at.SENT: 3, at.SENT_BYTES: 99} if wrong == 0 else {place: 3}
-    if wrong == errno.EPERM:
-        expected[at.ALONE_ERRNO] = wrong
-    assert {place - row: count for place, count in enumerate(egress) if count} == expected
+    egress = Egress()
+    udp_kernel._count.py_func(egress, wrong, 3, 99)
+    found = {name: getattr(egress, name) for name in record_dtype(Egress).names or ()}
+    assert {name: count for name, count in found.items() if count} == counted
 
 
 def test_a_call_is_bounded_and_the_rest_waits(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
 import numpy as np
@@ -23,12 +23,43 @@ from numba.np import arrayobj
 
 from hopsum.codec.backends import NotCompiledError, is_only_cached
 from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value
-from hopsum_base.records import R, record_bytes, record_dtype
+from hopsum_base.record_kernels import (
+    Numbers as Numbers,
+)
+from hopsum_base.record_kernels import (
+    bits_at as bits_at,
+)
+from hopsum_base.record_kernels import (
+    doubles_at as doubles_at,
+)
+from hopsum_base.record_kernels import (
+    floats_at as floats_at,
+)
+from hopsum_base.record_kernels import (
+    integers_at as integers_at,
+)
+from hopsum_base.record_kernels import (
+    octets_at as octets_at,
+)
+from hopsum_base.record_kernels import (
+    record_at as record_at,
+)
+from hopsum_base.record_kernels import (
+    record_in as record_in,
+)
+from hopsum_base.record_kernels import (
+    shifts_at as shifts_at,
+)
+from hopsum_base.record_kernels import (
+    types as types,
+)
+from hopsum_base.record_kernels import (
+    words_at as words_at,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
 _compiling: Any = compiler_lock.global_compiler_lock
-types: Any = _numba.types
 if TYPE_CHECKING:
     # For a type checker the numbers of a kernel are Python's.
     u8 = i8 = i16 = u16 = i32 = u32 = i64 = u64 = int
@@ -37,17 +68,6 @@ else:
     u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
     i8, i16, i32, i64 = np.int8, np.int16, np.int32, np.int64
     f32, f64 = np.float32, np.float64
-
-N = TypeVar("N", int, float)
-
-
-class Numbers(Protocol[N]):
-    """Numbers in memory, as a kernel has them at an address. Nothing checks an index."""
-
-    def __getitem__(self, index: int) -> N: ...
-
-    def __setitem__(self, index: int, value: N) -> None: ...
-
 
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 """Of all machine code. Python's errors of a division by zero, which there is nowhere, take compile time."""
@@ -254,61 +274,6 @@ def array_at(_: Context, address: Kind, shape: Kind, element: Kind) -> Made:
         return _array(context, builder, signature.return_type, data, cgutils.unpack_tuple(builder, arguments[1]))
 
     return filled(element.dtype, len(shape))(types.int64, types.UniTuple(types.int64, len(shape)), element), generate
-
-
-def _cells_at(element: Kind) -> Any:
-    """Return an intrinsic that makes a pointer to such elements of an address."""
-
-    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def point(_: Context, address: Kind) -> Made:
-        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(element)(types.int64), generate
-
-    return point
-
-
-integers_at: Callable[[int], Numbers[int]] = _cells_at(types.int64)
-"""This and the next ones: return what a kernel reads and fills at an address, as numbers of that type."""
-bits_at: Callable[[int], Numbers[int]] = _cells_at(types.uint64)
-words_at: Callable[[int], Numbers[int]] = _cells_at(types.uint32)
-shifts_at: Callable[[int], Numbers[int]] = _cells_at(types.int32)
-octets_at: Callable[[int], Numbers[int]] = _cells_at(types.uint8)
-doubles_at: Callable[[int], Numbers[float]] = _cells_at(types.float64)
-floats_at: Callable[[int], Numbers[float]] = _cells_at(types.float32)
-
-
-def record_at(cls: type[R]) -> Callable[[int], R]:
-    """Return an intrinsic that finds such a record at an address, which a kernel reads and fills by its fields."""
-    found = _numba.from_dtype(record_dtype(cls))
-
-    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def at(_: Context, address: Kind) -> Made:
-        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return found(types.int64), generate
-
-    given: Callable[[int], R] = at
-    return given
-
-
-def record_in(cls: type[R]) -> Callable[[int, int], R]:
-    """Return an intrinsic that finds one of such records, which lie one behind the other from an address on."""
-    found, size = _numba.from_dtype(record_dtype(cls)), record_bytes(cls)
-
-    @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def at(_: Context, first: Kind, index: Kind) -> Made:
-        def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
-            before = builder.mul(arguments[1], context.get_constant(types.int64, size))
-            address = builder.add(arguments[0], before)
-            return builder.inttoptr(address, context.get_value_type(signature.return_type))
-
-        return found(types.int64, types.int64), generate
-
-    given: Callable[[int, int], R] = at
-    return given
 
 
 def read(dtype: Kind, axes: int) -> Kind:
