@@ -91,7 +91,7 @@ class Workers:
         except BaseException:
             # A worker that gave its heartbeat up, as it does with a controller that is slow, was alive when it called.
             if known and name == "Heartbeat":
-                self._beats.submit(self._requests.hear, call.token)
+                self._beats.submit(self._requests.record_heartbeat, call.token)
             raise
 
     def silences_s(self) -> dict[tuple[str, int], float]:
@@ -145,7 +145,7 @@ class Workers:
     def _heartbeat(self, request: Any, call: Call) -> Any:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
-        return self._requests.heartbeat(
+        return self._requests.record_heartbeattbeat(
             request.job, request.rank, secret, generation=request.generation, statistics=statistics
         )
 
