@@ -145,7 +145,7 @@ class Workers:
     def _heartbeat(self, request: Any, call: Call) -> Any:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
-        return self._requests.record_heartbeattbeat(
+        return self._requests.heartbeat(
             request.job, request.rank, secret, generation=request.generation, statistics=statistics
         )
 

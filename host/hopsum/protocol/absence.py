@@ -73,7 +73,7 @@ class Absences:
         self._heard = False
         """A datagram of the switch has come, in whatever generation."""
 
-    def hear(self) -> None:
+    def on_answer(self) -> None:
         """Note a datagram of the switch: it is there."""
         self._heard = True
         self.refused.end()

@@ -294,7 +294,7 @@ class Worker:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
         if self._ended is not None:
             return
-        self.absences.hear()
+        self.absences.on_answer()
         try:
             header, values = split_datagram(data)
             position = self.state.position_of(header, values)

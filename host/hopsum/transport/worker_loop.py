@@ -134,7 +134,7 @@ class ShardMemory:
         statistics.results += state.results
         statistics.updates += state.updates
         if state.datagrams_received:
-            worker.absences.on_message()
+            worker.absences.on_answer()
         is_complete = False
         for reduce, row in zip(worker.state.active, self.reduces, strict=False):
             reduce.missing, reduce.ready = row.missing, row.ready

@@ -134,7 +134,7 @@ class Desk:
             self.changed.notify_all()
         return self.member_status(job, rank, secret, generation=generation)
 
-    def hear(self, token: str) -> None:
+    def record_heartbeat(self, token: str) -> None:
         """Renew no lease: nobody is evicted here."""
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int) -> pb.HeartbeatResponse:

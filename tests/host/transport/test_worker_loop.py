@@ -221,7 +221,7 @@ class LoopTwins(Twins):
             self.memory.link.buffer[: len(data)] = 0xEE
             taken = state.rest // size
             if taken:
-                worker.absences.on_message()
+                worker.absences.on_answer()
             self.met["taken"] += taken
             self.met["in a narrow window"] += taken > 0 and state.window < state.slots
         for datagram in train[:taken]:
@@ -321,9 +321,8 @@ def test_a_vector_that_waits_for_peers_ends_the_loops_wait(silent: tuple[str, in
         bench, codes = Bench(worker, link), codes_of(200)
         bench.submit(np.zeros((1, up_bytes(Op.ADD32)), np.uint8))
         bench.submit(codes.source, codes)
-        begun = time.monotonic()
-        assert not bench.run(begun + 60)
-        assert time.monotonic() < begun + 30
+        # Far beyond any test's limit: only an end of the wait by itself returns.
+        assert not bench.run(time.monotonic() + 1e5)
         assert worker.waits_for_peers
         assert worker.state.active[1].ready == worker_layout.BATCH_CHUNKS
 
