@@ -84,7 +84,7 @@ def test_what_was_not_allocated_cannot_be_freed() -> None:
 
 def test_no_slots_is_no_range() -> None:
     with pytest.raises(ControlPlaneError, match="0 slots"):
-        ResourceAllocator(10).take(0)
+        ResourceAllocator(10).allocate(0)
 
 
 NOW = 1_700_000_000

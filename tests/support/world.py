@@ -420,7 +420,7 @@ class World:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:
                     return True
-                each.go_on(each.join_point.generation, each.join_point.start)
+                each.resume_at(each.join_point.generation, each.join_point.start)
             else:
                 seat.handles[handle] = first
                 if ready < chunks:

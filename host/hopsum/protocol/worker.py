@@ -242,7 +242,7 @@ class Worker:
         Raises:
             GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
             one.
-            WorkersReplacedError: the newcomers come first, see `go_on`.
+            WorkersReplacedError: the newcomers come first, see `resume_at`.
             WireError: unknown op, or payloads of another shape.
                 With all of these nothing was submitted.
         """

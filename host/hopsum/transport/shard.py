@@ -320,7 +320,7 @@ class Shard:
         self.wake()
 
     def resume_at(self, start_generation: int, start: int) -> None:
-        """Take the program's word that the newcomers of a generation have its state, as `Worker.go_on`.
+        """Take the program's word that the newcomers of a generation have its state, as `Worker.resume_at`.
 
         Raises TypeError without peers.
         """

@@ -295,7 +295,7 @@ class Transport:
             self.is_sealed = False
 
     def resume_at(self, start_generation: int, starts: Sequence[int]) -> None:
-        """Let what is submitted from now on follow where newcomers begin, at each shard, as `Shard.go_on`."""
+        """Let what is submitted from now on follow where newcomers begin, at each shard, as `Shard.resume_at`."""
         for shard, start in zip(self.shards, starts, strict=True):
             shard.resume_at(start_generation, start)
 

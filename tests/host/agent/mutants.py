@@ -112,9 +112,9 @@ class SettlesOnStale(Sound):
 class _SettlesOnStale(RangeReduction):
     codec: SettlesOnStale
 
-    def take(self, results: NDArray[np.uint8], *more: Any) -> None:
+    def on_results(self, results: NDArray[np.uint8], *more: Any) -> None:
         self._first, self.codec.end = self.codec.end, self.codec.end + len(results)
-        super().take(results, *more)
+        super().on_results(results, *more)
 
     def _note_absent(self, chunks: slice, contributors: NDArray[np.uint64], *, back: bool) -> None:
         assert self.codec.tap is not None

@@ -156,9 +156,9 @@ class StageTransport(Transport):
                     self.limit = each.resume.start
             self.is_sealed = False
 
-    def go_on(self, start_generation: int, starts: Sequence[int]) -> None:
+    def resume_at(self, start_generation: int, starts: Sequence[int]) -> None:
         with self.changed:
-            self.calls.append(("go_on", start_generation, *starts))
+            self.calls.append(("resume_at", start_generation, *starts))
             self.limit = None
             self.changed.notify_all()
 

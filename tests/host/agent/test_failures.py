@@ -74,7 +74,7 @@ def test_codes_behind_those_that_are_missing_end_with_them() -> None:
     stand.stop()
 
 
-@pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "contribution"])
+@pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "dequantize_own"])
 def test_a_codec_that_fails_ends_its_rank_and_then_the_others(stack: ExitStack, phase: str) -> None:
     cluster = Cluster(stack, 2)
     broken, sound = cluster.agent(0, broken_codec(phase), HASTY), cluster.agent(1, "fixed", HASTY)

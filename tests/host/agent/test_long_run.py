@@ -76,10 +76,10 @@ class Watching(Thc):
 class _Watched(RangeReduction):
     codec: Watching
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], *more: Any) -> None:
+    def on_results(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], *more: Any) -> None:
         if self.state is ReductionState.RANGES:
             self._ranges = read_ranges(results, self._own.size).values
-        super().take(results, contributors, *more)
+        super().on_results(results, contributors, *more)
         if self.state is ReductionState.DONE and self._kept is not None:
             took_part = (self._own <= self._ranges.view(np.uint32)) & includes(contributors, self.context.rank)
             self.codec.took_part.append(took_part)

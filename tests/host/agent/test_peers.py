@@ -157,7 +157,7 @@ def test_two_allreduces_are_kept_whatever_exchanges_and_size_they_have(stack: Ex
     reduction, phases = codec.start(vectors(0)[0], ReductionContext(0, 0, 0)), 0
     while (phase := reduction.phase) is not None:
         payloads = [phase.payloads] * WORKERS
-        reduction.take(*simulate_switch(phase.op, payloads, codec.lookup, None))
+        reduction.on_results(*simulate_switch(phase.op, payloads, codec.lookup, None))
         phases += 1
     assert repair.policy.unproved_least == 2 * (phases + 1)  # the first one is in two parts
 

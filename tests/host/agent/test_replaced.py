@@ -109,7 +109,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
         again = stand.submit(X, feedback[3], 2)
         stand.do(2, 3)
         np.testing.assert_allclose(mean(again), X, atol=1e-4)
-        assert stand.transport.calls[-1] == ("go_on", 71, 2)
+        assert stand.transport.calls[-1] == ("resume_at", 71, 2)
         assert not stand.failures
 
 
@@ -124,7 +124,7 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
         newer = stand.submit(X, feedback, 1)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
-        stand.transport.wait(lambda: stand.transport.calls[-1] == ("go_on", 71, 2))
+        stand.transport.wait(lambda: stand.transport.calls[-1] == ("resume_at", 71, 2))
         stand.transport.do(1)
         np.testing.assert_allclose(mean(older), X, atol=1e-4)
         stand.do(2, 3)
@@ -242,7 +242,7 @@ def test_numbers_go_on_at_the_agreed_one() -> None:
         stand.transport.limit = 0
         assert replaced(stand.submit(X, None, 0))
         stand.engine.driver.put(go_on(5, 9))
-        stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
+        stand.transport.wait(lambda: stand.transport.calls[-1:] == [("resume_at", 71, 5)])
         _, begun = stand.engine.seal()
         assert begun == 9
 

@@ -359,7 +359,7 @@ def test_the_residual_is_the_vector_less_what_was_sent(spelled: str) -> None:
     ranks: list[Any] = [codec.start(x, ReductionContext(1, 2, at), kept[at]) for at, x in enumerate(vectors)]
     ranges = simulate_switch(Op.MAX32, [rank.phase.payloads for rank in ranks])
     for rank in ranks:
-        rank.take(*ranges)
+        rank.on_results(*ranges)
     payloads = [rank.phase.payloads for rank in ranks]
     own = np.max([codec.ranges(x).view(np.float32) for x in vectors], axis=0)
     for at in range(workers):
@@ -367,7 +367,7 @@ def test_the_residual_is_the_vector_less_what_was_sent(spelled: str) -> None:
         sent.append((codec.dequantize_own(*given), codec.dequantize_own(*given, ~present[at])))
     results = simulate_switch(codec.op, payloads, codec.lookup, present)
     for at, rank in enumerate(ranks):
-        rank.take(*results)
+        rank.on_results(*results)
         # What a sum has not is added again.
         np.testing.assert_array_equal(kept[at].residual, vectors[at] - sent[at][0] + sent[at][1])
 

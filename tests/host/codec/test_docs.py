@@ -171,7 +171,7 @@ def test_an_all_reduce_with_error_feedback_needs_less_than_three_vectors(
     practice = codec.start(x, context)
     while (phase := practice.phase) is not None:
         given.append(simulate_switch(phase.op, [phase.payloads], codec.lookup))
-        practice.take(*given[-1])
+        practice.on_results(*given[-1])
     payload_bytes = len(given[1][0]) * up_bytes(codec.op)
 
     def all_reduce() -> np.ndarray | None:

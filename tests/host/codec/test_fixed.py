@@ -115,7 +115,7 @@ def run(name: str, options: dict[str, Any], *, in_place: bool) -> tuple[np.ndarr
     while reductions[0].phase is not None:
         summed = simulate_phase(codec, [each.phase for each in reductions if each.phase is not None])
         for each in reductions:
-            each.take(*summed)
+            each.on_results(*summed)
     assert reductions[0].mean is not None
     return reductions[0].mean, feedback[0].residual, xs[0]
 

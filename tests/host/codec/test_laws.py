@@ -190,15 +190,15 @@ def test_reduction_refuses_results_of_another_phase(make: MakeCodec) -> None:
     reduction = codec.start(normal(2000), ReductionContext(5, 2, 0))
     assert reduction.phase is not None
     with pytest.raises(CodecError, match="ranges of"):
-        reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
-    reduction.take(reduction.phase.payloads, only(0, 1))
+        reduction.on_results(np.zeros((200, 1024), np.uint8), only(0, 200))
+    reduction.on_results(reduction.phase.payloads, only(0, 1))
     with pytest.raises(CodecError, match="results of 2000 elements"):
-        reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
+        reduction.on_results(np.zeros((200, 1024), np.uint8), only(0, 200))
     reduction.abort()
     with pytest.raises(CodecError, match="nothing to abort"):
         reduction.abort()
     with pytest.raises(CodecError, match="state GONE: it takes no results"):
-        reduction.take(np.zeros((2, 1024), np.uint8), only(0, 2))
+        reduction.on_results(np.zeros((2, 1024), np.uint8), only(0, 2))
 
 
 @pytest.mark.parametrize("elements", [1, 255, 256, 257, 1024, 5000, 300_000])
@@ -208,7 +208,7 @@ def test_an_exchange_counts_the_lanes_in_use(make: MakeCodec, elements: int) -> 
     ranges = reduction.phase
     assert ranges is not None
     assert int(ranges.counts().sum()) == -(-elements // codec.block_elements)
-    reduction.take(ranges.payloads, only(0, len(ranges.payloads)))
+    reduction.on_results(ranges.payloads, only(0, len(ranges.payloads)))
     assert reduction.phase is not None
     assert int(reduction.phase.counts().sum()) == elements
     assert (reduction.phase.counts() > 0).all()
@@ -254,7 +254,7 @@ def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
     reductions = [RangeReduction(codec, x, ReductionContext(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
     for reduction in reductions:
-        reduction.take(shared, everybody)
+        reduction.on_results(shared, everybody)
     present = np.ones((WORKERS, -(-5000 // codec.block_elements)), np.bool_)
     present[2, 1] = False
     results, contributors = simulate_switch(codec.op, payloads_of(reductions), codec.lookup, present)
@@ -283,9 +283,9 @@ def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeC
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
     named = r"rank 0: 3 of 3000 .* element 5 \(first.weight: 1 of 1000; second.weight: 2"
     with pytest.raises(NonFiniteError, match=named) as own:
-        reductions[0].take(shared, everybody)
+        reductions[0].on_results(shared, everybody)
     with pytest.raises(NonFiniteError, match="another rank's vector") as other:
-        reductions[1].take(shared, everybody)
+        reductions[1].on_results(shared, everybody)
     assert (own.value.count, other.value.count) == (3, 0)
     for reduction, feedback in zip(reductions, kept, strict=True):
         assert (reduction.state, reduction.phase, reduction.mean) == (ReductionState.SKIPPED, None, None)
@@ -303,7 +303,7 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     x[5] = np.inf
     reduction = RangeReduction(codec, x, ReductionContext(1, 1, 0), feedback)
     others = pack_ranges(codec.ranges(normal(3000, seed=3)))
-    reduction.take(others, NOBODY)
+    reduction.on_results(others, NOBODY)
     (payloads,) = payloads_of([reduction])
     results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
     reduction.on_results(results, np.full(len(payloads), 0b1110, np.uint64))
@@ -311,7 +311,7 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     require_given_back(feedback.residual[:rows], old[:rows])
     require_given_back(feedback.residual[rows:], x[rows:] + old[rows:])
     alone = RangeReduction(codec, x, ReductionContext(1, 1, 0))
-    alone.take(others, NOBODY)
+    alone.on_results(others, NOBODY)
     assert alone.phase is not None
     assert np.isinf(x[5]), "without feedback the caller's vector is not written to"
 

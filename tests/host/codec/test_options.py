@@ -110,7 +110,7 @@ def test_what_was_sent_and_what_stays_is_the_vector(
     ranks = [RangeReduction(codec, x, ReductionContext(7, step, rank), kept[rank]) for rank in range(workers)]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(ranks))
     for rank in ranks:
-        rank.take(shared, everybody)
+        rank.on_results(shared, everybody)
     payloads = payloads_of(ranks)
     results, everybody = simulate_switch(codec.op, payloads, codec.lookup)
     kind_of_lane = ">i4" if codec.op == Op.ADD32 else SHAPES[codec.op].lane_dtype
@@ -144,13 +144,13 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
     codec, kept, context = make(kind, workers, backend), ErrorFeedback(x.size), ReductionContext(7, 1, 0)
     rank = RangeReduction(codec, x, context, kept)
     others = codec.ranges(x).view(np.float32) / np.float32(ratio)
-    rank.take(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
+    rank.on_results(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
     (payloads,) = payloads_of([rank])
     most = np.abs(summed(codec, [payloads])).max()
     shape = SHAPES[codec.op]
     # Values are signed where sums are looked up again.
     assert workers * most <= (127 if shape.down_codes else {8: 255, 16: 65535, 32: (1 << 31) - 1}[shape.lane_bits])
-    rank.take(*simulate_switch(codec.op, [payloads], codec.lookup))
+    rank.on_results(*simulate_switch(codec.op, [payloads], codec.lookup))
     mine = codec.dequantize_own(payloads, SharedRanges(others), x.size, context)
     np.testing.assert_array_equal(kept.residual, x - mine)
     if codec.name != "uhc" or (isinstance(codec, LookupTableCodec) and codec.table.bits > 3):

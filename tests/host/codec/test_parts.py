@@ -61,7 +61,7 @@ class Ranks:
         self.ranges = self.sums(None)
         for reduction in self.each:
             reduction.encode_in_parts(part_chunks, compiled=compiled)
-            reduction.take(*self.ranges)
+            reduction.on_results(*self.ranges)
 
     def sums(self, present: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         phases = [each.phase for each in self.each if each.phase is not None]
@@ -221,7 +221,9 @@ def test_machine_code_begins_as_python_does(
     late = (one._own > shared[: one._own.size]).any()
     assert has_fault(stream) == (case in ("not finite", "another call") or bool(late))
     if not has_fault(stream):
-        one.take(shared.astype(">u4").view(np.uint8).reshape(-1, 1024), np.full(len(one.phase.payloads), 3, np.uint64))
+        one.on_results(
+            shared.astype(">u4").view(np.uint8).reshape(-1, 1024), np.full(len(one.phase.payloads), 3, np.uint64)
+        )
         for mine, expected in zip(made, stream.scales, strict=True):
             assert mine.tobytes() == expected.tobytes()
 
@@ -263,9 +265,9 @@ def test_machine_code_settles_nothing_of_impossible_sums(options: dict[str, Any]
 def test_parts_are_taken_with_every_backend(backend: str) -> None:
     for form in FORMS:
         whole, parts, results, contributors = both(codec_of(form, backend), 9_000, 5, 2)
-        whole.each[1].take(results, contributors)
+        whole.each[1].on_results(results, contributors)
         parts.each[1].on_part(0, results[:1], contributors[:1])
-        parts.each[1].take(results, contributors)
+        parts.each[1].on_results(results, contributors)
         np.testing.assert_array_equal(whole.kept[1].residual, parts.kept[1].residual)
 
 
@@ -289,14 +291,14 @@ def test_sums_may_come_before_the_codes_of_a_vector_that_they_overwrite(form: tu
     feedback.residual[:] = ranks.residuals[1]
     late = codec.start(place, ReductionContext(7, 4, 1), feedback, out=place)
     late.encode_in_parts(2)
-    late.take(*ranks.ranges)
+    late.on_results(*ranks.ranges)
     assert late.phase is not None
     assert late.encoded == 2
     present = np.ones((WORKERS, len(late.phase.payloads)), np.bool_)
     present[1, 1:] = False
     results, contributors = ranks.sums(present)
-    late.take(results, contributors)
-    ranks.each[1].take(results, contributors)
+    late.on_results(results, contributors)
+    ranks.each[1].on_results(results, contributors)
     require_equal(ranks.each[1], late)
     np.testing.assert_array_equal(ranks.kept[1].residual, feedback.residual)
 
@@ -335,7 +337,7 @@ def test_a_feedback_that_can_be_given_back_has_the_same_residual(form: tuple[str
         reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
         reduction.encode_in_parts(2, compiled=True)
         assert reduction.phase is not None
-        reduction.take(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
+        reduction.on_results(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
         stream = reduction.stream
         if stream is not None and stream.run is not None and stream.encoder is not None:
             stream.encoder(record_address(stream.run), 0, 3)
@@ -374,10 +376,10 @@ def simulate(codec: RangeCodec, x: NDArray[np.float32], feedback: ErrorFeedback)
     reduction = codec.start(x, ReductionContext(7, 3, 1), feedback, out=x)
     reduction.encode_in_parts(2, compiled=True)
     assert reduction.phase is not None
-    reduction.take(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
+    reduction.on_results(reduction.phase.payloads, np.ones(len(reduction.phase.payloads), np.uint64))
     while reduction.encoded < len(reduction.phase.payloads):
         reduction.encode_part()
-    reduction.take(reduction.phase.payloads, np.full(len(reduction.phase.payloads), 2, np.uint64))
+    reduction.on_results(reduction.phase.payloads, np.full(len(reduction.phase.payloads), 2, np.uint64))
     assert reduction.mean is x
 
 
@@ -419,7 +421,7 @@ def test_a_vector_in_place_without_error_feedback_is_kept_until_the_end() -> Non
     assert reduction.phase is not None
     ranges = simulate_switch(reduction.phase.op, [reduction.phase.payloads] * WORKERS)
     reduction.encode_in_parts(1)
-    reduction.take(*ranges)
+    reduction.on_results(*ranges)
     while reduction.encoded < len(reduction.phase.payloads):
         reduction.encode_part()
     results, contributors = simulate_switch(
@@ -445,6 +447,6 @@ def test_a_vector_that_is_not_finite_is_skipped_before_any_part() -> None:
     assert reduction.phase is not None
     assert int(reduction._own.max()) >= INFINITE
     reduction.encode_in_parts(1)
-    reduction.take(*simulate_switch(reduction.phase.op, [reduction.phase.payloads] * WORKERS))
+    reduction.on_results(*simulate_switch(reduction.phase.op, [reduction.phase.payloads] * WORKERS))
     assert reduction.phase is None
     assert reduction.encoded == 0

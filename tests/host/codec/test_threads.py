@@ -34,7 +34,7 @@ def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int) -> None:
         reduction = codec.start(x, ReductionContext(1, 2, 0), feedback)
         while (phase := reduction.phase) is not None:
             made.append(phase.payloads.tobytes())
-            reduction.take(*simulate_switch(phase.op, [phase.payloads], codec.lookup))
+            reduction.on_results(*simulate_switch(phase.op, [phase.payloads], codec.lookup))
         assert reduction.mean is not None
         made += [reduction.mean.tobytes(), feedback.residual.tobytes()]
     assert made[: len(made) // 2] == made[len(made) // 2 :]

@@ -232,7 +232,7 @@ def test_errors_name_what_the_host_names() -> None:
     told, shared = [], rank.phase.payloads
     for reduction in rank.both:
         with pytest.raises(NonFiniteError) as raised:
-            reduction.take(shared, np.ones(1, np.uint64))
+            reduction.on_results(shared, np.ones(1, np.uint64))
         told.append(str(raised.value))
     assert told[0] == told[1]
     assert "w: 1 of 3000" in told[0]
@@ -253,11 +253,11 @@ def test_results_that_do_not_fit(form: str) -> None:
         rank.start(np.ones(5000, np.float32), 0)
         take([rank], rank.phase.payloads, np.ones(1, np.uint64))
         with pytest.raises(CodecError, match=message):
-            rank.device.take(np.zeros((results, bytes_), np.uint8), contributors.astype(np.uint64))
+            rank.device.on_results(np.zeros((results, bytes_), np.uint8), contributors.astype(np.uint64))
         rank.device.abort()
         assert rank.held is not None
         assert rank.held.residual.tolist() == [1] * 5000, "nothing was delivered"
         with pytest.raises(CodecError, match="in state GONE: it takes no results"):
-            rank.device.take(np.zeros((5, bytes_), np.uint8), np.ones(5, np.uint64))
+            rank.device.on_results(np.zeros((5, bytes_), np.uint8), np.ones(5, np.uint64))
         with pytest.raises(CodecError, match="in state GONE: there is nothing to abort"):
             rank.device.abort()

@@ -67,7 +67,7 @@ class Pair:
         self.channels[1].start(self.addresses, self.heard.put)
         return self.channels[1]
 
-    def on_message(self, kind: PeerKind) -> PeerMessage:
+    def next_message(self, kind: PeerKind) -> PeerMessage:
         """Return the next message of a kind that rank 1 heard."""
         while True:
             message = self.heard.get(timeout=WAIT_S)
@@ -123,7 +123,7 @@ def test_a_worker_that_is_held_back_continues_when_it_is_told(stack: ExitStack) 
     peer = pair.start_peer()
     pair.sum()
     second = Call(pair)
-    pair.on_message(PeerKind.PROGRESS_QUERY)
+    pair.next_message(PeerKind.PROGRESS_QUERY)
     assert second.waits
     peer.broadcast(done(1))
     second.end()
@@ -136,7 +136,7 @@ def test_an_idle_worker_drops_what_is_proved(stack: ExitStack) -> None:
     pair = Pair(stack, PATIENT)
     peer = pair.start_peer()
     pair.sum(3)
-    assert pair.on_message(PeerKind.DONE).value > 0
+    assert pair.next_message(PeerKind.DONE).value > 0
     assert pair.kept == 3
     peer.broadcast(done(2))
     await_that(lambda: pair.kept == 1)
@@ -202,7 +202,7 @@ def test_a_worker_that_dies_is_given_up_elsewhere(stack: ExitStack) -> None:
     pair.start_peer()
     pair.sum()
     second = Call(pair)
-    pair.on_message(PeerKind.PROGRESS_QUERY)
+    pair.next_message(PeerKind.PROGRESS_QUERY)
     pair.channels[1].close()
     assert second.waits
     pair.shard.on_ranks_lost(GENERATION, [1])

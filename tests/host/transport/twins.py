@@ -192,7 +192,7 @@ class Twins:
         start = rng.choice([None, None, sealed.submitted_to])
         resume = Resume(base, start, 0 if start is None else self.generation, start, (2,), decided)
         self.both("resume", self.generation, resume, self.now)
-        self.both("go_on", self.generation, sealed.submitted_to)
+        self.both("resume_at", self.generation, sealed.submitted_to)
         self.met["changes"] += 1
 
     def said(self) -> list[tuple[int, PeerMessage]]:
@@ -204,7 +204,7 @@ class Twins:
         """Let one thing happen, and compare."""
         rng = self.rng
         self.now += rng.choice([0.0, 0.001, 0.01, 0.2])
-        what = rng.choice(["submit", *["receive"] * 8, *["fill"] * 3, "hear", "timer"])
+        what = rng.choice(["submit", *["receive"] * 8, *["fill"] * 3, "on_message", "timer"])
         if self.one.repair.has_peers and rng.random() < 0.03:
             what = "change"
         if what == "timer":

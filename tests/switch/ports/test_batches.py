@@ -80,7 +80,7 @@ def test_a_port_of_single_frames_takes_and_gives_batches() -> None:
     form.receive_batch(buffer)
     batch = buffer.batch()
     assert [batch.frame(n) for n in range(buffer.count)] == frames
-    form.send_batch(Frames.of(frames).take(slice(1, 3)))
+    form.send_batch(Frames.of(frames).select(slice(1, 3)))
     assert port.take() == frames[1:3]
 
 

@@ -226,14 +226,14 @@ def test_an_index_of_a_longer_vector_is_refused(backend: str) -> None:
     reduction = make(backend, 1, index="bitmap").start(sparse(3003, 0.1), ReductionContext(1, 1, 0))
     one = np.full(1, 1, np.uint64)
     assert reduction.phase is not None
-    reduction.take(reduction.phase.payloads, one)
+    reduction.on_results(reduction.phase.payloads, one)
     assert reduction.phase is not None
     results = reduction.phase.payloads.copy()
     results[0, 3003 // 8] |= 1
     with pytest.raises(CodecError, match="bit 3007 is set of a vector of 3003"):
         reduction.on_results(results, one)
     assert reduction.state is ReductionState.INDEX
-    reduction.take(reduction.phase.payloads, one)
+    reduction.on_results(reduction.phase.payloads, one)
     assert reduction.state is ReductionState.SUMS
 
 
@@ -242,15 +242,15 @@ def test_results_that_do_not_fit_are_refused(backend: str) -> None:
     assert reduction.phase is not None
     payloads, everybody = reduction.phase.payloads, np.full(1, 3, np.uint64)
     with pytest.raises(CodecError, match="expected uint8"):
-        reduction.take(np.concatenate([payloads, payloads]), everybody)
+        reduction.on_results(np.concatenate([payloads, payloads]), everybody)
     with pytest.raises(CodecError, match="contributors"):
         reduction.on_results(payloads, np.full(2, 3, np.uint64))
     reduction.on_results(payloads, everybody)
-    reduction.take(reduction.phase.payloads, everybody)
+    reduction.on_results(reduction.phase.payloads, everybody)
     chunks = len(reduction.phase.payloads)
     with pytest.raises(CodecError, match="of a job of 2"):
-        reduction.take(reduction.phase.payloads, np.full(chunks, 4, np.uint64))
-    reduction.take(reduction.phase.payloads, np.full(chunks, 1, np.uint64))
+        reduction.on_results(reduction.phase.payloads, np.full(chunks, 4, np.uint64))
+    reduction.on_results(reduction.phase.payloads, np.full(chunks, 1, np.uint64))
     assert reduction.mean is not None
     with pytest.raises(CodecError, match="state DONE"):
         reduction.on_results(payloads, everybody)
