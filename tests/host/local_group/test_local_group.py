@@ -108,7 +108,7 @@ def test_all_ranks_have_the_same_mean_of_all_ranks() -> None:
         assert bool(counted.traffic.bytes_sent) is (rank == host[0]), "only leaders speak to the switch"
 
 
-@pytest.mark.parametrize(("rank", "step"), [(1, "_hear"), (3, "_begin_all")])
+@pytest.mark.parametrize(("rank", "step"), [(1, "_on_readable"), (3, "_begin_all")])
 def test_what_fails_in_a_ranks_thread_ends_its_group(rank: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError("no memory")

@@ -228,5 +228,5 @@ def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
     assert not fetch._buffer
     within = StateFetch(1, START_GENERATION, [0], bytes_max=51)
     within.ask(GENERATION, 0.0)
-    within.take(piece, 0.0)
+    within.on_message(piece, 0.0)
     assert (within.too_large, within.state) == (None, bytes(51))

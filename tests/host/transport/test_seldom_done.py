@@ -169,7 +169,7 @@ def test_done_that_comes_during_the_last_step_is_taken(stack: ExitStack, monkeyp
         hand_over(*arrived, **how)
         if pair.kept:
             with ThreadPoolExecutor(1) as channel:
-                channel.submit(pair.shard._hear, done(1)).result()
+                channel.submit(pair.shard._on_message, done(1)).result()
 
     monkeypatch.setattr(pair.shard, "hand_over", hear_meanwhile)
     pair.sum()

@@ -227,7 +227,7 @@ def test_a_worker_that_closes_says_so_seldom_however_many_others_close() -> None
     worker = SimpleNamespace(
         repair=everybody, statistics=SimpleNamespace(updates=1), membership=SimpleNamespace(rank=0)
     )
-    fakes: Any = {"worker": worker, "_linger_s": 0.5, "_changed": threading.Condition(), "say": lambda: None}
+    fakes: Any = {"worker": worker, "_linger_s": 0.5, "_changed": threading.Condition(), "flush_messages": lambda: None}
     vars(shard).update(fakes)
     over = threading.Event()
 
@@ -238,7 +238,7 @@ def test_a_worker_that_closes_says_so_seldom_however_many_others_close() -> None
 
     others = threading.Thread(target=tell)
     others.start()
-    shard._take_leave(SimpleNamespace(failure=None), linger=True)  # type: ignore[arg-type]
+    shard._close_channel(SimpleNamespace(failure=None), linger=True)  # type: ignore[arg-type]
     over.set()
     others.join()
     assert 1 <= len(left) <= 3
