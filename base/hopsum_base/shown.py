@@ -18,11 +18,17 @@ def shown(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of `most` characters at most: whole sentences of a longer one, or whole words and three dots."""
+    """Return a text of `most` characters at most: whole sentences of a longer one, or whole words and three dots.
+
+    A sentence or a word that is longer than half of that is cut.
+    """
     if len(text) <= most:
         return text
     sentences = text[:most].rfind(". ") + 1
-    return text[:sentences] if sentences > most // 2 else f"{text[: most - 4].rsplit(' ', 1)[0]} ..."
+    if sentences > most // 2:
+        return text[:sentences]
+    words = text[: most - 4].rfind(" ")
+    return f"{text[: words if words > most // 2 else most - 4]} ..."
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
