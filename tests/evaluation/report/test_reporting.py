@@ -63,7 +63,7 @@ def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> 
 def test_a_changed_figure_changes_the_verdict(report: dict[str, Any]) -> None:
     before = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
     assert before["homomorphic"] is Verdict.REPRODUCED
-    report["sections"]["error"]["homomorphic"] = [1e-3, 1.1e-3]
+    report["sections"]["error"]["homomorphic"] = [1e-3, 1.1e-3, 1.2e-3]
     after = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
     assert after["homomorphic"] is Verdict.NOT_REPRODUCED
     assert {name for name in after if after[name] is not before[name]} == {"homomorphic"}
