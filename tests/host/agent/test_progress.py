@@ -50,7 +50,7 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
     waiting.over()
     waiting.over()
     assert lines(caplog, log.name) == [
-        "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 goes on after 7.0 s",
+        "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 has ended its wait after 7.0 s",
     ]  # fmt: skip
     clock.now_s += AFTER_S
     waiting.check(lambda: "rank 2")
@@ -85,7 +85,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     _step(first, lambda: bool(worker.statistics.results) or not second.step(0.01))
     _step(first, lambda: bool(worker.statistics.results))
     looks.check()
-    assert lines(caplog, progress.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
+    assert lines(caplog, progress.__name__)[1:] == ["rank 0 has ended its wait after 5.5 s"]
 
 
 def _step(transport: Transport, holds: Callable[[], bool]) -> None:
