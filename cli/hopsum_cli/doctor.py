@@ -29,7 +29,9 @@ def build_parser() -> argparse.ArgumentParser:
         "with 1 if a line failed. How a controller and its jobs are, say `hopsum job show` and `hopsum top`.",
     )
     parser.add_argument(
-        "target", metavar="URL", help="of the job (hopsum://, hosts:// or file://), or the path of its membership file"
+        "target",
+        metavar="URL",
+        help="address of the job (hopsum://, hosts:// or file://), or path of its membership file",
     )
     parser.add_argument(
         "--rank",

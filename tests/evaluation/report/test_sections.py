@@ -19,7 +19,15 @@ from hopsum_evaluation.training import accuracy
 
 pytestmark = pytest.mark.system
 SETTINGS = Settings(2, Size.SMALL)
-SENT_BITS = {"fp32": 48, "fp16": 24, "two-shot:bits=4": 6, "thc": 4, "thc:bits=3": 3, "thc:bits=2": 2}
+SENT_BITS = {
+    "fp32": 48,
+    "fp16": 24,
+    "two-shot:bits=4": 6,
+    "two-shot:bits=8": 12,
+    "thc": 4,
+    "thc:bits=3": 3,
+    "thc:bits=2": 2,
+}
 """Of an element, at a worker of four, in the direction that has most of them."""
 
 

