@@ -244,14 +244,17 @@ def _family(scheme: str) -> str:
     return scheme if low_rank_of(scheme) is None else "low-rank"
 
 
-def steps_of(result: Result) -> dict[str, Times]:
-    """Return the steps to the target of trainings on links without a limit of rate, by model."""
+def steps_of(result: Result, *, over_links: bool = False) -> dict[str, Times]:
+    """Return the steps to the target by model, of trainings on unlimited links, or of those over shaped links.
+
+    The rate does not change the steps of a seed.
+    """
     found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
     for document in _documents(result, "accuracy"):
         model = document["model"]
         for run in document["runs"]:
-            if run["rate"] == UNSHAPED:
-                found[model][run["scheme"]][run["repeat"]] = steps_to_target(MODELS[model], run)
+            if (run["rate"] != UNSHAPED) == over_links:
+                found[model][run["scheme"]].setdefault(run["repeat"], steps_to_target(MODELS[model], run))
     return found
 
 
@@ -357,7 +360,7 @@ def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) ->
 
 def accuracy_table(result: Result) -> ShownTable:
     """Tabulate steps to the target, and in brackets over those of fp32: a row for each model, a column a scheme."""
-    counts = {**steps_of(result), **_trained_steps(result)}
+    counts = {**steps_of(result, over_links=True), **steps_of(result)}
     names = list(dict.fromkeys(name for times in counts.values() for name in times))
     rows = []
     for model, times in counts.items():
@@ -366,18 +369,6 @@ def accuracy_table(result: Result) -> ShownTable:
         cells = [_steps_cell(means[name], fp32) if name in means else "-" for name in names]
         rows.append([f"`{model}` to {MODELS[model].goal}", *cells])
     return ShownTable("accuracy", ("steps (over fp32's)", *(f"`{name}`" for name in names)), rows)
-
-
-def _trained_steps(result: Result) -> dict[str, Times]:
-    """Return steps to the target of models that trained over shaped links alone. The rate does not change steps."""
-    found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
-    counted = steps_of(result)
-    for document in _documents(result, "accuracy"):
-        if document["model"] not in counted:
-            for run in document["runs"]:
-                steps = steps_to_target(MODELS[document["model"]], run)
-                found[document["model"]][run["scheme"]].setdefault(run["repeat"], steps)
-    return found
 
 
 def _steps_cell(steps: float, fp32: float) -> str:

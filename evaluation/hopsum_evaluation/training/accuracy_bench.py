@@ -40,7 +40,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     diloco_of,
     ranks_codec_of,
 )
-from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, reached_s, time_ratios
+from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, mean_of, reached_s, time_ratios
 from hopsum_topologies.local_cluster import PLACEMENTS, switches_of
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
@@ -254,11 +254,8 @@ def _parts_ms(runs: Sequence[dict[str, Any]]) -> list[str]:
 
     All-reduces of PowerSGD and of low rank have no time of their own.
     """
-    found = []
-    for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"):
-        known = [run[name] for run in runs if run[name] is not None]
-        found.append(format_number(1000 * fmean(known)) if known else "-")
-    return found
+    means = (mean_of(runs, name) for name in ("step_s", "compute_s", "reduce_s", "step_cpu_s"))
+    return [format_number(mean and 1000 * mean) for mean in means]
 
 
 def _said(ratio: Ratio | None) -> str:

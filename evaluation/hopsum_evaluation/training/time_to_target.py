@@ -76,6 +76,12 @@ def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
     return f"missed {missed}/{len(runs)}" if missed else format_number(fmean(seconds))
 
 
+def mean_of(runs: Sequence[Run], name: str) -> float | None:
+    """Average a figure over the runs that have it, None where none does."""
+    known = [run[name] for run in runs if run[name] is not None]
+    return fmean(known) if known else None
+
+
 def runs_by_seed(runs: Sequence[Run], ours: str) -> list[dict[str, Run]]:
     """Group trainings by seed, each group by scheme. Seeds without a training of `ours` are left out."""
     # Seeds are paired, since trainings of one seed share parameters and batches: their ratios vary less than means do.

@@ -38,7 +38,7 @@ from hopsum_evaluation.training.accuracy_bench import (
     train_missing,
 )
 from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, TIMED, Course
-from hopsum_evaluation.training.time_to_target import is_ours
+from hopsum_evaluation.training.time_to_target import is_ours, mean_of
 from hopsum_topologies.local_cluster import PLACEMENTS
 
 TRAINED: Final = (*OTHERS, "bf16", "powersgd-4", "thc", "thc:bits=3", "thc:bits=2")
@@ -135,25 +135,20 @@ def show(document: dict[str, Any], console: Console) -> None:
         found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         for run in runs:
             found[run["scheme"], run["placement"]].append(run)
-        fp32_s = next((_mean(same, "step_s") for (name, _), same in found.items() if name == "fp32"), None)
+        fp32_s = next((mean_of(same, "step_s") for (name, _), same in found.items() if name == "fp32"), None)
         for (name, placement), same in found.items():
             step_s = [run["step_s"] for run in same]
             reach_s = interval(step_s).high - fmean(step_s) if len(step_s) >= LEAST else None
-            parts_s = (fmean(step_s), reach_s, _mean(same, "compute_s"), _mean(same, "encode_s"))
             sent = fmean(run["bytes_per_step"] for run in same)
+            compute_s, encode_s, decode_s = (mean_of(same, f"{part}_s") for part in ("compute", "encode", "decode"))
+            parts_s = (fmean(step_s), reach_s, compute_s, encode_s, 8 * sent / rate, decode_s)
             table.add_row(
                 f"{name}, {placement}" if is_ours(name) else name,
                 format_number(fp32_s and fp32_s / fmean(step_s)),
-                *(format_number(part and 1000 * part) for part in (*parts_s, 8 * sent / rate, _mean(same, "decode_s"))),
+                *(format_number(part and 1000 * part) for part in parts_s),
                 format_number(sent / 1e6),
             )
         console.print(table)
-
-
-def _mean(runs: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Average a figure over runs that have it."""
-    known = [run[name] for run in runs if run[name] is not None]
-    return fmean(known) if known else None
 
 
 def _rate(bits_per_s: float) -> str:
