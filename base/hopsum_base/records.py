@@ -2,7 +2,7 @@
 """Records: memory that Python and machine code both read and write by the names of its fields.
 
 A record is a C struct (ctypes). Python reads a field as an attribute; a kernel gets the record by its address
-(`jit.record_at`) and reads the same attribute. This file has no numba: who only fills records need not import it.
+(`record_kernels.record_at`) and reads the same attribute. This file imports no numba, which takes a second.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
 from hopsum.transport.shard import ShardContinuation
-from hopsum.transport.spread import part_chunks
+from hopsum.transport.sharded_allreduce import part_chunks
 from hopsum.transport.transport import Transport
 from hopsum_wire import Op
 from hopsum_wire.generations import Sealed

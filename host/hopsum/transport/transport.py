@@ -44,7 +44,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatist
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.shard import Shard, ShardContinuation, TransportStatistics
-from hopsum.transport.spread import CodecWork, ShardedAllReduce, ShardedAllReduces, next_work
+from hopsum.transport.sharded_allreduce import CodecWork, ShardedAllReduce, ShardedAllReduces, next_work
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
 from hopsum_base.spare_arrays import spare_array
@@ -83,7 +83,7 @@ class Transport:
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
         self._handles = 0
-        self._spreads = ShardedAllReduces({}, {})
+        self._all_sharded = ShardedAllReduces({}, {})
         self._poll = self._poll_of_all()
         self.is_sealed = False
         self._stepping = threading.Lock()
@@ -175,8 +175,8 @@ class Transport:
         ready = chunks if coder is None else coder.encoded
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
-        before = tuple([self._spreads.by_handle[handle] for handle in ranges]) if ranges else ()
-        spread = ShardedAllReduce(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
+        before = tuple([self._all_sharded.by_handle[handle] for handle in ranges]) if ranges else ()
+        sharded = ShardedAllReduce(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
         with self.lock:
             for number in range(used):
@@ -190,26 +190,26 @@ class Transport:
                     places=places.of_shard(number, shards),
                 )
                 last = worker.state.active[-1] if worker.state.active else None
-                spread.reduces.append(last if last is not None and last.handle == handle else None)
-                at_shards[number, handle] = spread
+                sharded.reduces.append(last if last is not None and last.handle == handle else None)
+                at_shards[number, handle] = sharded
         # Last: where a shard refuses, nobody has the handle, and what earlier shards took of the vector is nobody's.
-        self._spreads.by_handle[spread.handle] = spread
-        self._spreads.at_shards.update(at_shards)
-        return spread.handle
+        self._all_sharded.by_handle[sharded.handle] = sharded
+        self._all_sharded.at_shards.update(at_shards)
+        return sharded.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
         """Take all payloads of an all-reduce that has none, in the place of its coder. Ignore one that is over."""
-        spread = self._spreads.by_handle.get(handle)
-        if spread is None:
+        sharded = self._all_sharded.by_handle.get(handle)
+        if sharded is None:
             return
         with self.lock:
-            self._fill(spread, 0, payloads)
-        spread.coder = None
+            self._fill(sharded, 0, payloads)
+        sharded.coder = None
 
-    def _fill(self, spread: ShardedAllReduce, first: int, payloads: NDArray[np.uint8]) -> None:
+    def _fill(self, sharded: ShardedAllReduce, first: int, payloads: NDArray[np.uint8]) -> None:
         """Give the shards the payloads of chunks from `first` on; with the lock."""
         shards = len(self.shards)
-        for number, reduce in enumerate(spread.reduces):
+        for number, reduce in enumerate(sharded.reduces):
             if reduce is not None:
                 self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
 
@@ -231,8 +231,8 @@ class Transport:
         # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.
         # All shards have one channel.
         shards[0].require_open()
-        for spread in self._spreads.by_handle.values():
-            spread.read_again()
+        for sharded in self._all_sharded.by_handle.values():
+            sharded.read_again()
         batches: list[list[NDArray[np.uint8]]] = []
         due: list[float] = []
         with self.lock:
@@ -241,13 +241,13 @@ class Transport:
                 if (timer := shard.begin_step()) is not None:
                     due.append(timer)
             runs = can_run_compiled = self._can_run_compiled()
-            work = next_work(self._spreads.by_handle.values(), self._window, by_machine=runs)
+            work = next_work(self._all_sharded.by_handle.values(), self._window, by_machine=runs)
             for worker in workers:
                 # A vector may have ended in `submit`: its results came early, or it is void.
                 if work is not None or worker.state.events:
                     wait_s = 0.0
             if loop is not None and runs:
-                batches = loop.run(workers, self._spreads, min([*due, begun + wait_s]))
+                batches = loop.run(workers, self._all_sharded, min([*due, begun + wait_s]))
                 self.interrupt, loop.interrupt = loop.interrupt, None
                 has_ended = not any(batches)
                 if has_ended:
@@ -330,7 +330,7 @@ class Transport:
         """Say whether the compiled loop can have the workers now; with the lock."""
         # A thread that wants a worker gets it before the loop waits for the network with it.
         loop = self._loop
-        return loop is not None and not self.lock.waiting and loop.can_run_compiled(self._workers, self._spreads)
+        return loop is not None and not self.lock.waiting and loop.can_run_compiled(self._workers, self._all_sharded)
 
     def _exchange(
         self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, can_run_compiled: bool
@@ -374,46 +374,46 @@ class Transport:
 
     def _do(self, work: CodecWork) -> AllReduceFailed | None:
         """Make the next payloads of a vector, or read its next sums. Return its end where the coder fails."""
-        spread = work.spread
-        assert spread.coder is not None
+        sharded = work.sharded
+        assert sharded.coder is not None
         try:
             if work.what == "read":
-                spread.read(work.end)
+                sharded.read(work.end)
                 return None
-            first = spread.coder.encoded
-            payloads = spread.coder.encode_part()
+            first = sharded.coder.encoded
+            payloads = sharded.coder.encode_part()
         except BaseException as error:  # of a signal handler too: only the caller of `submit` can end the all-reduce
-            self._end(spread)
-            return AllReduceFailed(spread.handle, error)
+            self._end(sharded)
+            return AllReduceFailed(sharded.handle, error)
         with self.lock:
-            self._fill(spread, first, payloads)
+            self._fill(sharded, first, payloads)
         return None
 
     def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
         """Note the end of an all-reduce at one shard. Return its end at all of them."""
-        spread = self._spreads.at_shards.pop((number, event.handle), None)
-        if spread is None:  # it has failed at another shard, or its coder has
+        sharded = self._all_sharded.at_shards.pop((number, event.handle), None)
+        if sharded is None:  # it has failed at another shard, or its coder has
             return None
         # Each shard ends its own part. The all-reduce is over when the last of them is.
-        spread.left -= 1
+        sharded.left -= 1
         if isinstance(event, AllReduceFailed):
-            spread.error = event.error
-        if spread.left and (spread.error is None or isinstance(spread.error, WorkersReplacedError)):
+            sharded.error = event.error
+        if sharded.left and (sharded.error is None or isinstance(sharded.error, WorkersReplacedError)):
             return None
-        self._end(spread)
-        if spread.error is not None:
-            return AllReduceFailed(spread.handle, spread.error)
-        results, contributors = spread.places[:2]
+        self._end(sharded)
+        if sharded.error is not None:
+            return AllReduceFailed(sharded.handle, sharded.error)
+        results, contributors = sharded.places[:2]
         results.flags.writeable = contributors.flags.writeable = False
-        return AllReduceDone(spread.handle, results, contributors)
+        return AllReduceDone(sharded.handle, results, contributors)
 
-    def _end(self, spread: ShardedAllReduce) -> None:
+    def _end(self, sharded: ShardedAllReduce) -> None:
         """Forget an all-reduce. What shards still have in progress of it is nobody's."""
-        at_shards = self._spreads.at_shards
-        if spread.left:
-            for where in [where for where, each in at_shards.items() if each is spread]:
+        at_shards = self._all_sharded.at_shards
+        if sharded.left:
+            for where in [where for where, each in at_shards.items() if each is sharded]:
                 del at_shards[where]
-        del self._spreads.by_handle[spread.handle]
+        del self._all_sharded.by_handle[sharded.handle]
 
     def _poll_of_all(self) -> select.poll | None:
         """Return a poll of the sockets and wakers of all shards; None for one shard, and for other links."""

@@ -18,23 +18,7 @@ import errno
 import select
 from math import inf
 
-from hopsum.codec.backends.jit import (
-    Numbers,
-    bits_at,
-    call_at,
-    doubles_at,
-    i16,
-    i32,
-    i64,
-    inner,
-    integers_at,
-    kernel,
-    octets_at,
-    record_at,
-    record_in,
-    types,
-    u64,
-)
+from hopsum.codec.backends.jit import call_at, i16, i32, i64, inner, kernel, u64
 from hopsum.codec.backends.stream_kernels import ChunkRun
 from hopsum.transport.worker_layout import (
     FINGERPRINT,
@@ -58,6 +42,7 @@ from hopsum.transport.worker_layout import (
     VectorState,
 )
 from hopsum_base.kernel_structs import IoVector
+from hopsum_base.record_kernels import Numbers, bits_at, doubles_at, integers_at, octets_at, record_at, record_in, types
 
 _MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
 _EAGAIN, _EINTR = errno.EAGAIN, errno.EINTR

@@ -34,7 +34,7 @@ from hopsum.protocol.worker_state import AllReduce, Membership
 from hopsum.transport import worker_layout as at
 from hopsum.transport.link import BATCH_DATAGRAMS, DATAGRAM_BYTES_MAX
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
-from hopsum.transport.spread import ShardedAllReduce, ShardedAllReduces
+from hopsum.transport.sharded_allreduce import ShardedAllReduce, ShardedAllReduces
 from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_layout import LoopState, ReduceState, ShardPolls, ShardState, VectorState
 from hopsum_base.kernel_structs import IoVector
@@ -207,7 +207,7 @@ class WorkerLoop:
         loop.window_all = sum(slots for _, slots in ends)
         loop.batch_chunks = min(at.BATCH_CHUNKS * len(ends), at.BATCH_CHUNKS_MAX)
 
-    def can_run_compiled(self, workers: Sequence[Worker], spreads: ShardedAllReduces) -> bool:
+    def can_run_compiled(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces) -> bool:
         """Say whether the loop can have the workers now, one of each shard."""
         in_progress = 0
         for number, worker in enumerate(workers):
@@ -216,20 +216,20 @@ class WorkerLoop:
             for reduce in worker.state.active:
                 in_progress += 1
                 # The rest of an all-reduce that has failed at another shard is nobody's.
-                if (number, reduce.handle) not in spreads.at_shards:
+                if (number, reduce.handle) not in all_sharded.at_shards:
                     return False
-        return in_progress > 0 and len(spreads.by_handle) <= at.REDUCES_MAX
+        return in_progress > 0 and len(all_sharded.by_handle) <= at.REDUCES_MAX
 
-    def copy_in(self, workers: Sequence[Worker], spreads: ShardedAllReduces, limit_at: float) -> int:
+    def copy_in(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces, limit_at: float) -> int:
         """Fill the memory from plain workers. Return the address that a call of the kernel takes.
 
         Args:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
         """
-        in_progress = spreads.by_handle.values()
+        in_progress = all_sharded.by_handle.values()
         self.loop.vector_count, self._rows[:] = len(in_progress), at.NO_ROW
-        for row, spread in enumerate(in_progress):
-            spread.row = row
+        for row, sharded in enumerate(in_progress):
+            sharded.row = row
             vector = self.vectors[row]
             vector.is_ranges, vector.may_open = False, True
         for number, (memory, worker) in enumerate(zip(self.shards, workers, strict=True)):
@@ -237,19 +237,19 @@ class WorkerLoop:
             memory.state.limit_at = limit_at
             may_open = worker.state.may_open()
             for place, reduce in enumerate(worker.state.active):
-                row = spreads.at_shards[number, reduce.handle].row
+                row = all_sharded.at_shards[number, reduce.handle].row
                 memory.copy_in_reduce(place, reduce, worker.membership, may_open[place], row)
                 self._rows[row, number] = place
                 if not may_open[place]:
                     self.vectors[row].may_open = False
-        for spread in in_progress:
-            self._copy_in_vector(self.vectors[spread.row], spread)
+        for sharded in in_progress:
+            self._copy_in_vector(self.vectors[sharded.row], sharded)
         return record_address(self.loop)
 
-    def _copy_in_vector(self, vector: VectorState, spread: ShardedAllReduce) -> None:
+    def _copy_in_vector(self, vector: VectorState, sharded: ShardedAllReduce) -> None:
         """Fill the record of a vector, but for `may_open` and `is_ranges`."""
-        coder, chunks = spread.coder, spread.chunks
-        vector.missing, vector.chunks, vector.encoded = spread.missing, chunks, chunks
+        coder, chunks = sharded.coder, sharded.chunks
+        vector.missing, vector.chunks, vector.encoded = sharded.missing, chunks, chunks
         vector.codec = vector.encode = vector.decode = vector.begin = 0
         if coder is None:
             return
@@ -257,14 +257,14 @@ class WorkerLoop:
         if stream is None or stream.run is None or stream.encoder is None:
             return
         if not stream.begun:
-            ranges = spread.ranges
+            ranges = sharded.ranges
             if stream.beginner is None:
                 return
             for each in ranges:
                 # Sums that are delivered are the coder's: it begins before the next call.
                 if not each.missing:
                     return
-            vector.begin, vector.lanes_before = stream.beginner.address, spread.lanes_before
+            vector.begin, vector.lanes_before = stream.beginner.address, sharded.lanes_before
             vector.ranges_first, vector.ranges_end = ranges[0].row, ranges[-1].row + 1
             for row in range(vector.ranges_first, vector.ranges_end):
                 self.vectors[row].is_ranges = True
@@ -274,25 +274,25 @@ class WorkerLoop:
             vector.ranges_sent = sent.addresses[0] + at.HOPSUM_BYTES
         vector.codec, vector.encode = record_address(stream.run), stream.encoder.address
         # What the coder did not read, though it was asked to, it reads in the end.
-        if stream.decoder is not None and stream.taken == spread.taken:
+        if stream.decoder is not None and stream.taken == sharded.taken:
             vector.decode = stream.decoder.address
-        vector.payloads, vector.taken = address_of(stream.payloads), spread.taken
-        vector.results, vector.contributors, vector.held = spread.places.addresses
+        vector.payloads, vector.taken = address_of(stream.payloads), sharded.taken
+        vector.results, vector.contributors, vector.held = sharded.places.addresses
 
-    def copy_out(self, workers: Sequence[Worker], spreads: ShardedAllReduces) -> None:
+    def copy_out(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces) -> None:
         """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
         for memory, worker in zip(self.shards, workers, strict=True):
             # Without one nothing can have changed. A short vector is in progress at one shard of many.
             if worker.state.active:
                 memory.copy_out(worker)
-        for vector, spread in zip(self.vectors, spreads.by_handle.values(), strict=False):
-            if vector.codec and spread.coder is not None and (stream := spread.coder.stream) is not None:
+        for vector, sharded in zip(self.vectors, all_sharded.by_handle.values(), strict=False):
+            if vector.codec and sharded.coder is not None and (stream := sharded.coder.stream) is not None:
                 stream.encoded, stream.begun = vector.encoded, not vector.begin
-                if vector.taken != spread.taken:
-                    stream.taken = spread.taken = vector.taken
+                if vector.taken != sharded.taken:
+                    stream.taken = sharded.taken = vector.taken
 
     def run(
-        self, workers: Sequence[Worker], spreads: ShardedAllReduces, limit_at: float
+        self, workers: Sequence[Worker], all_sharded: ShardedAllReduces, limit_at: float
     ) -> list[list[NDArray[np.uint8]]]:
         """Call the compiled kernel until `limit_at`, a wake-up, a socket error, or an all-reduce with all its results.
 
@@ -300,7 +300,7 @@ class WorkerLoop:
         workers are plain again.
 
         Args:
-            spreads: all all-reduces in progress.
+            all_sharded: all all-reduces in progress.
 
         Returns:
             By shard, the datagrams that the caller sends next, uint8[n, bytes] each. They are counted as sent already.
@@ -311,12 +311,12 @@ class WorkerLoop:
         unsent: list[list[NDArray[np.uint8]]] = [[] for _ in workers]
         # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
         for _ in range(BATCH_DATAGRAMS):
-            self._serve(self.copy_in(workers, spreads, limit_at))
+            self._serve(self.copy_in(workers, all_sharded, limit_at))
             has_rest = False
             for number, memory in enumerate(self.shards):
                 if memory.state.pending_first < memory.state.pending_end:
                     unsent[number] += memory.unsent(workers[number])
-            self.copy_out(workers, spreads)
+            self.copy_out(workers, all_sharded)
             for memory, worker in zip(self.shards, workers, strict=True):
                 if memory.state.ended == at.STOP_REST:
                     memory.receive_rest(worker, memory.state.now, _REST_DATAGRAMS)
@@ -327,7 +327,7 @@ class WorkerLoop:
             for number, worker in enumerate(workers):
                 if unsent[number] or worker.state.events or self.interrupt is not None:
                     return unsent
-            if not self.can_run_compiled(workers, spreads):
+            if not self.can_run_compiled(workers, all_sharded):
                 break
             # What the kernel has sent meanwhile has timers of its own.
             limit_at = min([limit_at, *(due for worker in workers if (due := worker.get_timer()) is not None)])

@@ -80,7 +80,7 @@ def test_the_laws_hold_where_vectors_travel_in_parts(
     cluster: LocalCluster, stack: ExitStack, codec: str, quorum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each chunk is a part: it is encoded while others are on their way, and decoded before the last one is here."""
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 1)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 1)
     parts: list[int] = []
     on_part = RangeReduction.on_part
 

@@ -31,7 +31,7 @@ class Streaming(Stage):
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streaming]:
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 2)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 2)
     stage = Streaming("thc")
     yield stage
     stage.stop()

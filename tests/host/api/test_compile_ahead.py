@@ -81,7 +81,7 @@ def test_the_environment_says_whether_to_wait(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_kernel_that_is_in_no_cache_is_not_compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_kernel.py").write_text(
-        "from hopsum.codec.backends.jit import filled, kernel, types\n\n\n"
+        "from hopsum.codec.backends.jit import filled, kernel\nfrom hopsum_base.record_kernels import types\n\n\n"
         "@kernel(filled(types.int64, 1))\n"
         "def mark(out):\n    out[0] = 1\n"
     )

@@ -15,7 +15,8 @@ pytest.importorskip("numba", reason="numba is not installed")
 SCRIPT = """
 import logging, resource, sys
 import numpy as np
-from hopsum.codec.backends.jit import filled, kernel, types
+from hopsum.codec.backends.jit import filled, kernel
+from hopsum_base.record_kernels import types
 
 logging.basicConfig(format="%(message)s")
 if "full" in sys.argv:

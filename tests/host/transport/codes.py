@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.jit import bits_at, kernel, octets_at, record_at, types
+from hopsum.codec.backends.jit import kernel
 from hopsum.codec.interface import ChunkStream, address_of
 from hopsum.protocol.worker import AllReduceDone
+from hopsum_base.record_kernels import bits_at, octets_at, record_at, types
 from hopsum_base.records import Address, Bool, Int64, Record, record
 from hopsum_wire import Op, down_bytes
 

@@ -34,7 +34,7 @@ from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.shard import Shard
-from hopsum.transport.spread import ShardedAllReduce, ShardedAllReduces
+from hopsum.transport.sharded_allreduce import ShardedAllReduce, ShardedAllReduces
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import Kind, Op, split_datagram, up_bytes
@@ -69,7 +69,7 @@ def use_time(address: int) -> None:
         worker_kernel.decode_any(loop)
 
 
-def spread_of(worker: Worker, handle: int, codes: Codes | None = None) -> ShardedAllReduce:
+def sharded_of(worker: Worker, handle: int, codes: Codes | None = None) -> ShardedAllReduce:
     """Return an all-reduce that a worker has just got, as the transport of one shard has it."""
     reduce = worker.state.active[-1]
     assert reduce.handle == handle
@@ -87,7 +87,7 @@ class LoopTwins(Twins):
         )
         self.loop = worker_loop.WorkerLoop(worker_kernel, [(link, self.one.membership.slots)])  # type: ignore[list-item]
         self.memory = self.loop.shards[0]
-        self.spreads = ShardedAllReduces({}, {})
+        self.all_sharded = ShardedAllReduces({}, {})
         if rng.random() < 0.3:  # a window that a loss has halved
             for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
@@ -108,8 +108,8 @@ class LoopTwins(Twins):
                 self.codes[self.one._handles] = Codes(payloads, op)
         handle = self.fast._handles
         if handle > handles and self.fast.state.active and self.fast.state.active[-1].handle == handle:
-            spread = spread_of(self.fast, handle, self.codes.get(handle))
-            self.spreads.by_handle[handle] = self.spreads.at_shards[0, handle] = spread
+            sharded = sharded_of(self.fast, handle, self.codes.get(handle))
+            self.all_sharded.by_handle[handle] = self.all_sharded.at_shards[0, handle] = sharded
 
     def fill(self) -> None:
         """Let payloads come, sometimes those that the kernel could make."""
@@ -123,13 +123,13 @@ class LoopTwins(Twins):
 
     @property
     def can_run_compiled(self) -> bool:
-        return self.loop.can_run_compiled([self.fast], self.spreads)
+        return self.loop.can_run_compiled([self.fast], self.all_sharded)
 
     def copy_in(self) -> int:
         """Let the kernel have the second twin, at this time."""
-        for spread in self.spreads.by_handle.values():
-            spread.read_again()
-        address = self.loop.copy_in([self.fast], self.spreads, 0.0)
+        for sharded in self.all_sharded.by_handle.values():
+            sharded.read_again()
+        address = self.loop.copy_in([self.fast], self.all_sharded, 0.0)
         self.memory.state.now = self.now
         return address
 
@@ -140,7 +140,7 @@ class LoopTwins(Twins):
         read = sum(codes.stream.taken for codes in self.codes.values())
         use_time(self.copy_in())
         unsent = self.memory.unsent(self.fast)
-        self.loop.copy_out([self.fast], self.spreads)
+        self.loop.copy_out([self.fast], self.all_sharded)
         for mine, other in zip(self.one.state.active, self.fast.state.active, strict=True):
             if mine.ready < other.ready:
                 self.one.fill(mine.handle, self.codes[mine.handle].source[mine.ready : other.ready])
@@ -150,21 +150,21 @@ class LoopTwins(Twins):
 
     def read(self) -> None:
         """Read sums in Python, as the transport does where the loop does not run."""
-        for spread in self.spreads.by_handle.values():
-            spread.read_again()
-            end = min(spread.readable, spread.taken + self.rng.choice([1, 7, 32]))
-            if spread.coder is not None and end > spread.taken:
-                spread.read(end)
+        for sharded in self.all_sharded.by_handle.values():
+            sharded.read_again()
+            end = min(sharded.readable, sharded.taken + self.rng.choice([1, 7, 32]))
+            if sharded.coder is not None and end > sharded.taken:
+                sharded.read(end)
                 self.met["read in Python"] += 1
 
     def told(self, worker: Worker) -> list[AllReduceDone | AllReduceFailed]:
         ends = super().told(worker)
         if worker is self.fast:
             for event in ends:
-                self.spreads.at_shards.pop((0, event.handle), None)
-                spread = self.spreads.by_handle.pop(event.handle, None)
-                if spread is not None and spread.coder is not None and isinstance(event, AllReduceDone):
-                    spread.read_again()
+                self.all_sharded.at_shards.pop((0, event.handle), None)
+                sharded = self.all_sharded.by_handle.pop(event.handle, None)
+                if sharded is not None and sharded.coder is not None and isinstance(event, AllReduceDone):
+                    sharded.read_again()
                     self.codes[event.handle].check(event)
         return ends
 
@@ -217,7 +217,7 @@ class LoopTwins(Twins):
             state.rest, state.received, state.segment = 0, len(data), size
             handle_batch(address)
             unsent = self.memory.unsent(worker)
-            self.loop.copy_out([worker], self.spreads)
+            self.loop.copy_out([worker], self.all_sharded)
             self.memory.link.buffer[: len(data)] = 0xEE
             taken = state.rest // size
             if taken:
@@ -288,16 +288,16 @@ class Bench:
     def __init__(self, worker: Worker, link: Any, kernel: Any = worker_kernel) -> None:
         self.worker = worker
         self.loop = worker_loop.WorkerLoop(kernel, [(link, worker.membership.slots)])
-        self.spreads = ShardedAllReduces({}, {})
+        self.all_sharded = ShardedAllReduces({}, {})
 
     def submit(self, payloads: Any, codes: Codes | None = None) -> None:
         ready = len(payloads) if codes is None else 0
         handle = self.worker.submit(Op.ADD32, payloads, now=time.monotonic(), ready=ready)
-        spread = spread_of(self.worker, handle, codes)
-        self.spreads.by_handle[handle] = self.spreads.at_shards[0, handle] = spread
+        sharded = sharded_of(self.worker, handle, codes)
+        self.all_sharded.by_handle[handle] = self.all_sharded.at_shards[0, handle] = sharded
 
     def run(self, limit_at: float) -> list[Any]:
-        (unsent,) = self.loop.run([self.worker], self.spreads, limit_at)
+        (unsent,) = self.loop.run([self.worker], self.all_sharded, limit_at)
         return unsent
 
 

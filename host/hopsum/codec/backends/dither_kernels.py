@@ -17,7 +17,7 @@ import numpy as np
 from numba import extending
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import f32, filled, i16, i32, i64, inner, kernel, read, scratch, types, u8, u32, u64
+from hopsum.codec.backends.jit import f32, filled, i16, i32, i64, inner, kernel, read, scratch, u8, u32, u64
 from hopsum.codec.backends.thc_kernels import (
     TURNS,
     block_key,
@@ -57,6 +57,7 @@ from hopsum.codec.backends.vector_code import (
 )
 from hopsum.codec.hashing import LANE_STRIDE
 from hopsum.codec.interface import Bitmaps, Bytes, Floats, Ints
+from hopsum_base.record_kernels import types
 
 _U8, _I8, _I16, _I32, _I64 = types.uint8, types.int8, types.int16, types.int32, types.int64
 _U64, _F32, _BOOL = types.uint64, types.float32, types.boolean

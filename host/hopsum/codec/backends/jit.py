@@ -23,39 +23,7 @@ from numba.np import arrayobj
 
 from hopsum.codec.backends import NotCompiledError, is_only_cached
 from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value
-from hopsum_base.record_kernels import (
-    Numbers as Numbers,
-)
-from hopsum_base.record_kernels import (
-    bits_at as bits_at,
-)
-from hopsum_base.record_kernels import (
-    doubles_at as doubles_at,
-)
-from hopsum_base.record_kernels import (
-    floats_at as floats_at,
-)
-from hopsum_base.record_kernels import (
-    integers_at as integers_at,
-)
-from hopsum_base.record_kernels import (
-    octets_at as octets_at,
-)
-from hopsum_base.record_kernels import (
-    record_at as record_at,
-)
-from hopsum_base.record_kernels import (
-    record_in as record_in,
-)
-from hopsum_base.record_kernels import (
-    shifts_at as shifts_at,
-)
-from hopsum_base.record_kernels import (
-    types as types,
-)
-from hopsum_base.record_kernels import (
-    words_at as words_at,
-)
+from hopsum_base.record_kernels import types
 
 F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.factor_kernels import LEAST_SINE_SQUARED, FactorKernels
-from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch, types
+from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch
 from hopsum.codec.backends.vector_code import (
     Builder,
     Context,
@@ -31,6 +31,7 @@ from hopsum.codec.backends.vector_code import (
     vector,
 )
 from hopsum.codec.interface import Doubles, Floats
+from hopsum_base.record_kernels import types
 
 _I64, _F32, _F64 = types.int64, types.float32, types.float64
 _FLOATS, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import dither_kernels, range_kernels, stream_kernels, thc_kernels
-from hopsum.codec.backends.jit import LazyKernel, f32, f64, filled, i32, inner, kernel, read, types, u8, u32
+from hopsum.codec.backends.jit import LazyKernel, f32, f64, filled, i32, inner, kernel, read, u8, u32
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
 from hopsum.codec.backends.stream_kernels import ChunkRun
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.dither import Dither
 from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
+from hopsum_base.record_kernels import types
 from hopsum_base.records import record_copy
 
 _I64, _U8, _U32, _F32, _F64 = types.int64, types.uint8, types.uint32, types.float32, types.float64

@@ -10,10 +10,11 @@ from numba import extending
 from numba.core import cgutils
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch, types
+from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch
 from hopsum.codec.backends.thc_kernels import TURNS, take
 from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value, array_data, ir, load, shuffle, vector
 from hopsum.codec.interface import Floats
+from hopsum_base.record_kernels import types
 
 _I64, _F32 = types.int64, types.float32
 _SQUARED, _DOUBLES = vector(ir.FloatType(), 16), vector(ir.DoubleType(), 16)

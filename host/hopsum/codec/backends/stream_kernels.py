@@ -12,28 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import (
-    Numbers,
     array_at,
-    bits_at,
     call_at,
-    doubles_at,
     f32,
     f64,
-    floats_at,
     i8,
     i16,
     i32,
     i64,
     inner,
     kernel,
-    octets_at,
-    record_at,
     scratch,
-    shifts_at,
-    types,
     u8,
     u32,
     u64,
+)
+from hopsum_base.record_kernels import (
+    Numbers,
+    bits_at,
+    doubles_at,
+    floats_at,
+    octets_at,
+    record_at,
+    shifts_at,
+    types,
     words_at,
 )
 from hopsum_base.records import Address, Bool, Float64, Int64, Record, UInt64, record

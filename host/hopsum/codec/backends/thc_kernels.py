@@ -54,7 +54,6 @@ from hopsum.codec.backends.jit import (
     kernel,
     read,
     scratch,
-    types,
     u8,
     u32,
     u64,
@@ -83,6 +82,7 @@ from hopsum.codec.backends.vector_code import (
 )
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
 from hopsum.codec.interface import Bytes, Floats, Ints, Words
+from hopsum_base.record_kernels import types
 
 _E = TypeVar("_E", bound=np.generic)
 _U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, types.uint64, types.float32, types.boolean

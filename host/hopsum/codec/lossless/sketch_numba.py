@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import f32, f64, filled, i32, i64, inner, kernel, read, types, u8, u32, u64
+from hopsum.codec.backends.jit import f32, f64, filled, i32, i64, inner, kernel, read, u8, u32, u64
 from hopsum.codec.interface import Bytes, Doubles, Floats, Ints, Words
 from hopsum.codec.lossless.sketch_kernels import Bloom, SketchKernels, SketchLayout
+from hopsum_base.record_kernels import types
 
 _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
 _F32, _F64 = types.float32, types.float64

@@ -93,43 +93,43 @@ class ShardedAllReduces(NamedTuple):
 class CodecWork(NamedTuple):
     """The next piece of codec work for one vector."""
 
-    spread: ShardedAllReduce
+    sharded: ShardedAllReduce
     what: Literal["encode", "read"]
     end: int = 0
     """Of what is read."""
 
 
-def next_work(spreads: Iterable[ShardedAllReduce], window: int, *, by_machine: bool) -> CodecWork | None:
+def next_work(all_sharded: Iterable[ShardedAllReduce], window: int, *, by_machine: bool) -> CodecWork | None:
     """Return the codec work that Python does next, None: there is none.
 
     To encode comes first where the payloads that are made may soon all be sent, else to read, else to encode.
 
     Args:
-        spreads: in the order of the stream.
+        all_sharded: in the order of the stream.
         window: chunks that may be on the way.
         by_machine: leave out vectors that the compiled loop encodes and reads.
     """
     unfilled, readable = None, None
-    for spread in spreads:
-        coder = spread.coder
+    for sharded in all_sharded:
+        coder = sharded.coder
         if coder is None or coder.phase is None or (by_machine and coder.stream is not None):
             continue
         # With a quorum, sums may come before this rank's codes begin.
         if not coder.is_begun:
             continue
-        part = part_chunks(spread.chunks)
-        if unfilled is None and coder.encoded < spread.chunks:
-            unfilled = CodecWork(spread, "encode")
+        part = part_chunks(sharded.chunks)
+        if unfilled is None and coder.encoded < sharded.chunks:
+            unfilled = CodecWork(sharded, "encode")
             # The network may soon have sent all payloads that are made. An idle link costs most.
-            if coder.encoded + spread.missing - spread.chunks <= window + 2 * part:
+            if coder.encoded + sharded.missing - sharded.chunks <= window + 2 * part:
                 return unfilled
         # A part is due as soon as the results of so many chunks may be here without a gap.
-        if readable is None and spread.chunks - spread.missing >= spread.taken + part:
+        if readable is None and sharded.chunks - sharded.missing >= sharded.taken + part:
             # The mean may overwrite the vector, so a chunk is encoded before its sum is read.
-            held = min(spread.readable, coder.encoded)
-            end = held - (held - spread.taken) % part
-            if end > spread.taken:
-                readable = CodecWork(spread, "read", end)
+            held = min(sharded.readable, coder.encoded)
+            end = held - (held - sharded.taken) % part
+            if end > sharded.taken:
+                readable = CodecWork(sharded, "read", end)
     return readable or unfilled
 
 

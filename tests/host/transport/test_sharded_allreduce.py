@@ -23,7 +23,7 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, T
 from hopsum.protocol.worker_state import AllReduce, places_for
 from hopsum.transport import worker_loop
 from hopsum.transport.shard import Shard
-from hopsum.transport.spread import CodecWork, ShardedAllReduce, next_work
+from hopsum.transport.sharded_allreduce import CodecWork, ShardedAllReduce, next_work
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header, Op, up_bytes
@@ -104,7 +104,7 @@ def test_sums_come_to_their_places(
     stack: ExitStack, shards: int, storm: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some vectors have all payloads at once, others get codes made and read on the way; several are in progress."""
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 16)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 16)
     if not compiled:
         monkeypatch.setenv("HOPSUM_COMPILED", "0")
     transport = transport_of(stack, shards, f"{shards} {storm}", storm)
@@ -169,7 +169,7 @@ def test_a_vector_whose_coder_failed_has_one_end(
     stack: ExitStack, shards: int, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network may still have all payloads, and another vector behind them."""
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 16)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 16)
     monkeypatch.setenv("HOPSUM_COMPILED", "0")
     transport = transport_of(stack, shards, "fails", 0.0)
     codes: Any = codes_of(100, 1)
@@ -247,7 +247,7 @@ def test_sums_that_come_before_codes_begin_are_not_read(
 ) -> None:
     """A quorum has them without this rank, whose sum of ranges was lost."""
     monkeypatch.setenv("HOPSUM_COMPILED", compiled)
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 1)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 1)
     transport, (switch,) = played(stack)
     sums = np.zeros((1, RANGE_BYTES), np.uint8)
     codes: Any = Codes(codes_of(2, 1).source, Op.ADD32, sums)
@@ -346,7 +346,7 @@ def test_a_further_shard_costs_few_calls(stack: ExitStack) -> None:
     assert calls_of(stack, 8) - calls_of(stack, 2) <= 6 * 60
 
 
-def spread_of(chunks: int, codes: Codes | None) -> ShardedAllReduce:
+def sharded_of(chunks: int, codes: Codes | None) -> ShardedAllReduce:
     """Return a vector of one shard, which has no worker."""
     places = places_for(Op.ADD32, chunks)
     datagrams = np.zeros((chunks, HOPSUM_BYTES + up_bytes(Op.ADD32)), np.uint8)
@@ -354,47 +354,47 @@ def spread_of(chunks: int, codes: Codes | None) -> ShardedAllReduce:
     return ShardedAllReduce(1, places, codes, [reduce], 1)  # type: ignore[arg-type]
 
 
-def hold(spread: ShardedAllReduce, chunks: slice) -> None:
+def hold(sharded: ShardedAllReduce, chunks: slice) -> None:
     """Let results come."""
-    (reduce,) = spread.reduces
+    (reduce,) = sharded.reduces
     assert reduce is not None
-    spread.places.held[chunks] = True
-    reduce.missing = int(np.count_nonzero(~spread.places.held))
+    sharded.places.held[chunks] = True
+    reduce.missing = int(np.count_nonzero(~sharded.places.held))
 
 
 def test_python_makes_codes_for_an_idle_network_first_and_reads_what_is_here_without_a_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hopsum.transport.spread.PART_CHUNKS", 4)
-    monkeypatch.setattr("hopsum.transport.spread.PARTS_MAX", 100)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PART_CHUNKS", 4)
+    monkeypatch.setattr("hopsum.transport.sharded_allreduce.PARTS_MAX", 100)
     codes = codes_of(100, 1)
-    spread = spread_of(100, codes)
-    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "encode")
-    assert next_work([spread], 8, by_machine=True) is None, "there is machine code"
+    sharded = sharded_of(100, codes)
+    assert next_work([sharded], 8, by_machine=False) == CodecWork(sharded, "encode")
+    assert next_work([sharded], 8, by_machine=True) is None, "there is machine code"
     codes.stream.encoded = 40
-    hold(spread, slice(1, 12))
-    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "encode"), "the first sum is missing"
-    hold(spread, slice(0, 1))
-    assert next_work([spread], 8, by_machine=False) == CodecWork(spread, "read", 12)
-    assert next_work([spread], 20, by_machine=False) == CodecWork(spread, "encode"), "a window may be sent already"
-    spread.read(12)
-    hold(spread, slice(12, 15))
+    hold(sharded, slice(1, 12))
+    assert next_work([sharded], 8, by_machine=False) == CodecWork(sharded, "encode"), "the first sum is missing"
+    hold(sharded, slice(0, 1))
+    assert next_work([sharded], 8, by_machine=False) == CodecWork(sharded, "read", 12)
+    assert next_work([sharded], 20, by_machine=False) == CodecWork(sharded, "encode"), "a window may be sent already"
+    sharded.read(12)
+    hold(sharded, slice(12, 15))
     codes.stream.encoded = 100
-    assert next_work([spread], 8, by_machine=False) is None, "too few for a part"
+    assert next_work([sharded], 8, by_machine=False) is None, "too few for a part"
 
 
 def test_sums_that_a_change_of_generation_discards_are_read_again() -> None:
     codes = codes_of(100, 1)
-    spread = spread_of(100, codes)
-    (reduce,) = spread.reduces
+    sharded = sharded_of(100, codes)
+    (reduce,) = sharded.reduces
     assert reduce is not None
-    hold(spread, slice(0, 50))
-    spread.read(30)
+    hold(sharded, slice(0, 50))
+    sharded.read(30)
     reduce.discard(np.arange(100) >= 60)
-    spread.read_again()
-    assert spread.taken == codes.stream.taken == 30, "nothing that is here was discarded"
+    sharded.read_again()
+    assert sharded.taken == codes.stream.taken == 30, "nothing that is here was discarded"
     reduce.discard(np.arange(100) == 29)
-    spread.read_again()
-    assert spread.taken == codes.stream.taken == 0
-    assert spread.readable == 29
-    spread.read_again()
+    sharded.read_again()
+    assert sharded.taken == codes.stream.taken == 0
+    assert sharded.readable == 29
+    sharded.read_again()
