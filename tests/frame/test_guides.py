@@ -71,7 +71,7 @@ class Model:
 
 
 def test_the_first_sum_of_the_guide() -> None:
-    (code,) = blocks("docs/host", "python", "the ranks' own hosts sum")
+    (code,) = blocks("docs/host", "python", "a switch on every host sums")
     code = code.replace('"hosts://"', '"memory://guide-first?workers=2", rank=rank')
     gradient = np.linspace(-1, 1, 1000, dtype=np.float32)
     for names in on_two_ranks(lambda rank: run(code, {"rank": rank, "gradient": gradient, "other": -gradient})):
