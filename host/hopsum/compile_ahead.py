@@ -72,6 +72,12 @@ def compile_ahead(function: str, arguments: dict[str, Any], then: Callable[[], N
     threading.Thread(target=_work, name="hopsum-compile", daemon=True).start()
 
 
+def is_compiling() -> bool:
+    """Say whether a child of this program compiles what the program will take over."""
+    with _lock:
+        return _is_working
+
+
 def _work() -> None:
     global _is_working
     while True:

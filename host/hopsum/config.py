@@ -42,7 +42,7 @@ CodecOn = Literal["auto", "device", "host"]
 host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
 CODEC_ON: Final = ("auto", "device", "host")
 Method = Literal["hopsum", "auto"]
-"""Through hopsum in any case, or whatever is faster here."""
+"""Through hopsum in any case, or by the fastest of its methods and torch's process group, after a trial."""
 OnSwitchLost = Literal["raise", "fall_back"]
 """The reaction of DDP's hook to a switch that is lost for good."""
 # Ranks of hosts:// end together, as those of torch's gloo: nobody can send another process, a rank may compute for as
@@ -235,7 +235,7 @@ class HookSettings:
     small_tensor_bytes: int = _setting(0, _COUNT, "parameters of fewer bytes are not compressed")
     uncompressed: Sequence[str] = _setting((), _NAMES, "names or patterns of parameters that are not compressed")
     start_iter: int = _setting(0, _COUNT, "so many steps at the start are not compressed")
-    method: Method = _setting("hopsum", _text("hopsum", "auto"), "auto: the faster way, after a trial of both")
+    method: Method = _setting("hopsum", _text("hopsum", "auto"), "auto: the fastest, after a trial of each method")
     on_switch_lost: OnSwitchLost = _setting(
         "raise", _text("raise", "fall_back"), "fall_back: torch's process group averages where the switch is lost"
     )

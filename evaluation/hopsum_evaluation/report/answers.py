@@ -31,7 +31,7 @@ from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
-from hopsum_evaluation.training.accuracy_plan import MODELS, UNSHAPED, diloco_of, low_rank_of
+from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED, diloco_of, low_rank_of
 from hopsum_evaluation.training.time_to_target import (
     Ratio,
     is_ours,
@@ -195,7 +195,7 @@ def answers_of(result: Result) -> list[LinkAnswer]:
         counted, timed = steps.get(name, {}), document["benchmark"] == "training"
         said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
         for run in document["runs"]:
-            if run["rate"] == UNSHAPED:
+            if run["rate"] == UNSHAPED or run["scheme"] == AUTO:
                 continue
             bits_per_s = rate_bits_per_s(run["rate"])
             # A training over the links themselves is better evidence than its steps.
@@ -237,7 +237,8 @@ def _safe_schemes(result: Result) -> frozenset[str]:
             names.add(run["scheme"])
             if document["benchmark"] == "accuracy":
                 reached[_family(run["scheme"])] &= steps_to_target(MODELS[document["model"]], run) < inf
-    return frozenset(name for name in names if is_ours(name) and reached[_family(name)] and not diloco_of(name).every)
+    kept = (name for name in names if is_ours(name) and name != AUTO and not diloco_of(name).every)
+    return frozenset(name for name in kept if reached[_family(name)])
 
 
 def _family(scheme: str) -> str:
@@ -387,6 +388,32 @@ def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
     names = list(dict.fromkeys(name for _, means in rows for name in means))
     cells = [[links, *(_or_missed(means[name]) if name in means else "-" for name in names)] for links, means in rows]
     return ShownTable("rare", ("links", *(f"`{name}`" for name in names)), cells)
+
+
+def auto_table(result: Result) -> ShownTable:
+    """Tabulate what method="auto" chose, and its step beside that of the fastest of fp32 and hopsum's safe schemes.
+
+    A row for each model, rate and place where it was timed.
+    """
+    safe = _safe_schemes(result)
+    found: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for document in _documents(result, "training"):
+        for run in document["runs"]:
+            places = PLACES if run["scheme"] == "fp32" else (run["placement"],)
+            for place in places:
+                found[document["model"], run["rate"], place][run["scheme"]].append(run)
+    rows = []
+    for (model, rate, place), by_scheme in found.items():
+        means = {name: fmean(run["step_s"] for run in runs) for name, runs in by_scheme.items()}
+        fixed = {name: s for name, s in means.items() if name == "fp32" or name in safe}
+        if AUTO in means and fixed:
+            best = min(fixed, key=fixed.__getitem__)
+            chosen = " or ".join(dict.fromkeys(run["method"] for run in by_scheme[AUTO]))
+            cells = (format_number(1000 * each) for each in (means[AUTO], fixed[best]))
+            where = f"`{model}`, {format_rate(rate_bits_per_s(rate))}, {PLACES[place]}"
+            rows.append([where, chosen, *cells, f"`{best}`", f"{means[AUTO] / fixed[best]:.2f}"])
+    heads = ("ms a step", "auto chose", "auto", "best fixed", "which", "auto over best")
+    return ShownTable("auto", heads, rows)
 
 
 def accuracy_words(result: Result) -> str:
@@ -566,6 +593,6 @@ def show(result: Result) -> Shown:
             continue
         samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place)
     reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
-    makers = (figure_table, accuracy_table, parts_table, plan_table, check_table)
+    makers = (figure_table, accuracy_table, auto_table, parts_table, plan_table, check_table)
     tables = [rare_table(list(found.values())), *(make(result) for make in makers)]
     return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

@@ -25,7 +25,7 @@ from hopsum_evaluation.report.answers import show as show
 from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import unavailable
-from hopsum_evaluation.training.accuracy_plan import UNSHAPED
+from hopsum_evaluation.training.accuracy_plan import AUTO, UNSHAPED
 from hopsum_topologies.local_cluster import switches_of
 
 WORKERS: Final = 4
@@ -38,7 +38,7 @@ LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8,
 """Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
 # On slow links a step of the largest would take fp32 minutes.
 TIMED: Final = {
-    "resnet50": RATES, "cnn-10m": RATES, "transformer-10m": ("50mbit", *RATES), "gpt2-small": ("1gbit", "10gbit"),
+    "cnn-10m": RATES, "transformer-10m": (*RATES, "50mbit"), "resnet50": RATES, "gpt2-small": ("1gbit", "10gbit"),
     "vgg16": ("10gbit",),
 }  # fmt: skip
 """Rates at which steps of a model are timed."""
@@ -85,14 +85,13 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     )
     plan = LinkCase("plan", "plan", ("--elements", "1M", "--compute", "1ms", *_CODECS), trains=False)
     cases = [plan, *(_reduce(place, rate, short) for place in places for rate in rates)]
-    cases += [_train(place, rate, lengths) for place in places for rate in rates]
-    cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
-    for model, listed in settings.pick({}, {}, TIMED).items():
-        cases += [_count(model)] if model in COUNTED else []
-        cases += [_time(place, rate, model) for place in places for rate in listed]
     if settings.dilate:
         cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
-    return cases
+    cases += [_train(place, rate, lengths) for place in places for rate in rates]
+    timed = settings.pick({}, {}, TIMED)
+    cases += [_time(place, rate, model) for model, listed in timed.items() for place in places for rate in listed]
+    cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
+    return [*cases, *(_count(model) for model in timed if model in COUNTED)]
 
 
 def _spare(rate: str) -> float:
@@ -131,11 +130,12 @@ def _count(model: str) -> LinkCase:
 
 
 def _time(placement: str, rate: str, model: str) -> LinkCase:
-    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else _ours(model)
-    schemes = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
+    # The one line of a training script is over the ranks' own hosts, and decides by itself.
+    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else (*_ours(model), AUTO)
+    kept = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
     # Two counted steps are the least, and most of these take longer than the time.
     length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
-    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), *length)
+    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(kept), *length)
     return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
 
 

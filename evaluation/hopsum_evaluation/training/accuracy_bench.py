@@ -31,6 +31,7 @@ from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.training.accuracy_plan import (
+    AUTO,
     FULL,
     MODELS,
     THC_PS,
@@ -50,7 +51,7 @@ DILOCO_SCHEMES: Final = ("diloco-H", "diloco-fp32-H")
 """The spellings of DiLoCo by codec thc and in fp32, for the help text: H is the number of steps, as in diloco-10."""
 NO_CODECS: Final = ("fp32", "fp16", "bf16", "powersgd", "powersgd-4", THC_PS)
 """Schemes that no codec's name is."""
-SCHEMES: Final = f"of {', '.join((*NO_CODECS, LOW_RANK_SCHEME, *DILOCO_SCHEMES))}, and codecs, as in thc:bits=2"
+SCHEMES: Final = f"of {', '.join((*NO_CODECS, AUTO, LOW_RANK_SCHEME, *DILOCO_SCHEMES))}, and codecs, as in thc:bits=2"
 """What schemes there are, for the help text."""
 
 
@@ -275,7 +276,7 @@ def scheme(text: str) -> str:
         return text
     codec = codec_of(text)
     if not is_codec(codec.partition(":")[0]):
-        names = ", ".join((*NO_CODECS, LOW_RANK_SCHEME, *DILOCO_SCHEMES, *codec_names()))
+        names = ", ".join((*NO_CODECS, AUTO, LOW_RANK_SCHEME, *DILOCO_SCHEMES, *codec_names()))
         raise argparse.ArgumentTypeError(f"{text!r:.80}: one of {names}")
     codec_argument(codec)
     return text

@@ -52,6 +52,8 @@ MODELS: Final = {
 
 THC_PS: Final = "thc-ps"
 """Codec thc over gloo. THC's authors call it colocated: every worker is also the server of its share of the chunks."""
+AUTO: Final = "auto"
+"""DDP's hook with method="auto": codec thc, low rank by it or torch's process group, as its trial decides."""
 UNSHAPED: Final = "unshaped"
 """The rate of links that are not shaped."""
 TIMED: Final = {"vgg16": (4, 32), "resnet50": (8, 64), "bert-base": (4, 64), "gpt2-small": (4, 64)}
@@ -88,7 +90,7 @@ def diloco_of(scheme: str) -> RareSync:
 
 def codec_of(scheme: str) -> str:
     """Return the spelling of the codec of a scheme that switches sum."""
-    return _DILOCO.sub("thc", _LOW_RANK.sub("thc", scheme))
+    return "thc" if scheme == AUTO else _DILOCO.sub("thc", _LOW_RANK.sub("thc", scheme))
 
 
 def ranks_codec_of(scheme: str) -> str | None:
@@ -208,6 +210,8 @@ class TrainingRun(NamedTuple):
     """The same for decoding."""
     retransmits: float = 0.0
     """The datagrams that rank 0 sent again in a step, mean of all steps."""
+    method: str | None = None
+    """The name of the method that the trial of scheme `auto` chose."""
 
     def undilated(self, factor: float) -> TrainingRun:
         """Divide the times by a factor of time dilation. Processor time is the same."""

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.codec.interface import feeds_back
+from hopsum.config import Method
 from hopsum.connection.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.diloco import DiLoCo
@@ -34,6 +35,7 @@ from hopsum_evaluation.bench.allreduce_worker import join
 from hopsum_evaluation.torch.gloo_bench import join_gloo
 from hopsum_evaluation.training.accuracy_models import Batch, Learning, load_learning, loss, paced
 from hopsum_evaluation.training.accuracy_plan import (
+    AUTO,
     MODELS,
     AccuracyPlan,
     TrainingOrder,
@@ -147,6 +149,8 @@ def _train(
     steps = order.steps
     if not steps:
         settled = [_step(ddp, optimiser, draw(), replica) for _ in range(settling)]
+        while state is not None and state.choice is not None and state.choice.is_trying:
+            settled.append(_step(ddp, optimiser, draw(), replica))
         steps = _settle(settled[-1], order.seconds)
         steps += -steps % max(sync.every, 1)
     began_bytes, began_again = _interface_bytes(), _retransmits(order, reducers)
@@ -170,7 +174,9 @@ def _train(
     compute_s = _compute(ddp, optimiser, batch)
     reduce_s = _reduce(order, network, plan, reducers) if order.steps else None
     encode_s = decode_s = None
-    if state is not None and order.scheme in reducers.apart:
+    method = None if state is None or state.choice is None else state.method_in_use
+    # What scheme auto has encoded depends on its choice: the parts of each method are in rows of their own.
+    if state is not None and method is None and order.scheme in reducers.apart:
         state.attach(reducers.apart[order.scheme], ddp)
         # The spans of the second step: the first one finds cold caches.
         for _ in range(2):
@@ -179,7 +185,9 @@ def _train(
         encode_s, decode_s = (_seconds_in(reducers.spans, *stages) for stages in (("prepare", "encode"), ("decode",)))
     first = int(order.steps > 0)
     step_s, step_cpu_s = float(np.mean(took[first:])), float(np.mean(used[first:]))
-    return TrainingRun(points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s, again)
+    return TrainingRun(
+        points, step_s, compute_s, reduce_s, step_cpu_s, moved / steps, encode_s, decode_s, again, method
+    )
 
 
 def _retransmits(order: TrainingOrder, reducers: Reducers) -> int:
@@ -241,7 +249,8 @@ def _register(ddp: DistributedDataParallel, order: TrainingOrder, reducers: Redu
     elif scheme in reducers.sums:
         # As with PowerSGD, all steps that are counted by their time compress.
         start = LOW_RANK_START if order.steps else 0
-        own = HopsumState(reducers.sums[scheme], ddp, low_rank=low_rank_of(scheme), low_rank_start=start)
+        method: Method = "auto" if scheme == AUTO else "hopsum"
+        own = HopsumState(reducers.sums[scheme], ddp, low_rank=low_rank_of(scheme), low_rank_start=start, method=method)
         ddp.register_comm_hook(own, hopsum_hook)
         return own
     return None

@@ -315,7 +315,7 @@ class DiLoCo:
         self._residuals = Residuals()
         self._sent: _Sent | None = None
         self._counts = _Counts(sum(fragment.elements for fragment in self.fragments), comm.rank)
-        self._factors = Factors(low_rank)
+        self._factors = Factors()
         names, matrices = self._names, None
         if low_rank is not None:
             pairs = frozenset(name for fragment in self.fragments for name in fragment.complex_names)

@@ -94,14 +94,14 @@ class ReplicaState:
         names = {each: name for found in self._shards.values() for name, each in found.items()}
         self._sizes = {name: each.numel() for each, name in names.items()}
         codecs = DeviceCodecs(comm, codec_on)
-        self._factors = Factors(low_rank)
+        self._factors = Factors()
         matrices = None
         # Here and not in a backward pass: kernels are compiled and checked.
         on_device = codecs.at(device) is not None
         if low_rank is not None:
+            matrices = matrices_of(names, frozenset(), low_rank, comm.codec, self._factors)
             if on_device:
                 require_device_bytes(self._factors.kernels, device)
-            matrices = matrices_of(names, frozenset(), low_rank, comm.codec, self._factors)
         self._sender = Sender(
             communicator=comm,
             names=names,

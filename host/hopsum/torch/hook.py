@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
 
 from hopsum.agent import Communicator
-from hopsum.config import ConfigError, resolve
+from hopsum.config import ConfigError, hook_environment, resolve
 from hopsum.connection import Hooks, open_resolved
 from hopsum.meeting import Arrival
 from hopsum.meeting.rank_store import meet_ranks
@@ -48,7 +48,7 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
         comm: of this rank. It stays the caller's to close. Without one, `hopsum.connect` makes one from the settings in
             the environment, by `hosts://` where these have no URL, for the ranks of the DistributedDataParallel's
             process group. It is closed when the program ends.
-        options: of `HopsumState`.
+        options: of `HopsumState`. Without a communicator `method` is "auto" over hosts://, unless it is set.
 
     Raises:
         ConfigError: no communicator can be made of the settings, on all ranks alike.
@@ -69,11 +69,15 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     # torch refuses a second hook too: after a communicator, and maybe a switch on every host, was started for it.
     if getattr(module, "_comm_hooks", ()):
         raise RuntimeError("register_comm_hook: this DistributedDataParallel has a communication hook already")
+    over_hosts = False
     if comm is None:
-        comm = _connect(module.process_group)
+        comm, over_hosts = _connect(module.process_group)
     meeting = meet_ranks("register_comm_hook", None, module.process_group)
     assert meeting is not None, "a DistributedDataParallel has a process group"
     try:
+        # Whoever wrote neither a URL nor a method has not said that hopsum is faster here.
+        if over_hosts and "method" not in {*options, *hook_environment()}:
+            options["method"] = "auto"
         state = HopsumState(comm, module, **options)
         shared = state.shared_options
     except Exception as error:
@@ -84,8 +88,8 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     return state
 
 
-def _connect(group: dist.ProcessGroup) -> Communicator:
-    """Return a communicator of a group's ranks as the environment says, over the ranks' own hosts without a URL."""
+def _connect(group: dist.ProcessGroup) -> tuple[Communicator, bool]:
+    """Return a communicator of a group's ranks as the environment says, and whether that is hosts://, the default."""
     url, some = "hosts://", len(dist.get_process_group_ranks(group)) < dist.get_world_size()
     with suppress(ConfigError):  # raised below, where the other ranks hear of it
         url = resolve(url=url).url
@@ -96,4 +100,6 @@ def _connect(group: dist.ProcessGroup) -> Communicator:
             "torch.distributed.new_group on all ranks, and register_comm_hook(ddp, hopsum.connect(url, group=group))"
         )
     # In jobs of other URLs, rank and number of workers are those of the job.
-    return open_resolved(lambda: resolve(url="hosts://"), Hooks(group if some and url.startswith("hosts:") else None))
+    over_hosts = url.startswith("hosts:")
+    comm = open_resolved(lambda: resolve(url="hosts://"), Hooks(group if some and over_hosts else None))
+    return comm, over_hosts

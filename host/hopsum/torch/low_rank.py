@@ -25,7 +25,7 @@ One thread makes Q_i and means, one after the other. The communicator's thread s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -75,6 +75,16 @@ def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool
         )
 
 
+def usual_rank(parameters: Iterable[torch.Tensor]) -> int:
+    """Return the rank with which such a model trains as it does in fp32, as far as trainings have shown.
+
+    Filters of a convolution move in fewer directions than the matrices of a transformer (docs/performance.md).
+    """
+    shapes = [each.shape for each in parameters if each.dim() >= 2]
+    filters = sum(shape.numel() for shape in shapes if len(shape) > 2)
+    return 8 if 2 * filters > sum(shape.numel() for shape in shapes) else 32
+
+
 class Matrices(NamedTuple):
     """The matrices of one state."""
 
@@ -106,6 +116,7 @@ def matrices_of(
     shapes = {name: shape for each, name in names.items() if name not in plain and (shape := shape_of(each))}
     found = {name: shape for name, shape in shapes.items() if low_rank <= largest_rank(shape)}
     if found:
+        factors.prepare()
         return Matrices(low_rank, found, factors)
     if not shapes:
         raise ValueError(
@@ -189,12 +200,15 @@ class LowRank:
         self._on_nonfinite, self._keeps_gradients, self._times = on_nonfinite, keeps_gradients, times
         self.spared_elements = 0
         """Elements of gradients less those of their factors, over all sums so far."""
+        self.measures_delivered = False
+        self._energy = [0.0, 0.0]
+        """Of the step in progress: of gradient and residual, and of what its sums leave to the next step."""
         self._thread = ThreadPoolExecutor(1, "hopsum-low-rank")
         self._sums: _StepSums | None = None
 
     def begin_step(self) -> None:
         """Begin a step. If the step before is not over, its residuals become what they were before it."""
-        before, self._sums = self._sums, _StepSums()
+        before, self._sums, self._energy = self._sums, _StepSums(), [0.0, 0.0]
         if before is not None and not all(each.step.over.done() for each in before.entries):
             # In the thread that uses the residuals: they are free when this returns.
             self._thread.submit(self._abandon, before).result()
@@ -326,7 +340,7 @@ class LowRank:
             skipped = sums.abandoned or done.result().skipped
             if not skipped:
                 with torch.no_grad():
-                    entry.portion.finish()
+                    self._finish_portion(entry.portion)
         except BaseException as error:
             self._end(sums, entry, failure=self._in_words(entry, error))
             return
@@ -334,6 +348,23 @@ class LowRank:
             layout = entry.portion.layout
             self.spared_elements += sum(layout.sizes) - sum(layout.left) - sum(layout.right)
         self._end(sums, entry, dropped=skipped)
+
+    def _finish_portion(self, portion: LowRankPortion) -> None:
+        if not self.measures_delivered:
+            portion.finish()
+            return
+        self._energy[0] += portion.energy
+        portion.finish()
+        self._energy[1] += portion.energy
+
+    @property
+    def delivered(self) -> float:
+        """Return the share of the energy of gradients and residuals that the last step delivered, 1 if not measured.
+
+        1 - |residual after|^2 / |gradient + residual before|^2: the delta of a contraction.
+        """
+        all_of_it, left = self._energy
+        return 1.0 - left / all_of_it if all_of_it else 1.0
 
     def _end(
         self, sums: _StepSums, entry: _Entry, *, failure: BaseException | None = None, dropped: bool = False

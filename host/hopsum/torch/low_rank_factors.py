@@ -119,18 +119,19 @@ class Factors:
     A matrix without one, or with one of another shape, begins with random columns that follow from its name.
     """
 
-    def __init__(self, low_rank: int | None) -> None:
-        """Begin without any.
-
-        Args:
-            low_rank: of the factors; None: there are none, and no kernel is compiled.
-        """
+    def __init__(self) -> None:
+        """Begin without any. `prepare` comes before a sum."""
         self._decoded: dict[str, Floats] = {}
         self._starts: dict[str, Start] = {}
         self.kernels = FactorKernels()
         """numpy's where numba's cache lacks the others, until another process has compiled them. Bytes are equal."""
-        if low_rank is None:
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Load the compiled kernels, or let a child process compile them. Returns at once in the second case."""
+        if self._is_prepared:
             return
+        self._is_prepared = True
         if not may_come_later():
             self._load()
             return
@@ -254,6 +255,11 @@ class LowRankPortion(BucketSlice):
         """Hand P_i, or after `turn` Q_i, to the communicator. See `Communicator.submit`."""
 
     @property
+    def energy(self) -> float:
+        """Return the sum of the squares of gradient and residual after `start`, of the new residual after `finish`."""
+        return sum(float(torch.linalg.vector_norm(each)) ** 2 for each in self._moments)
+
+    @property
     def left_tensors(self) -> list[tuple[str, int]]:
         """Return the names and elements of what P consists of, after a word that has none."""
         # Ranks compare names before they sum: those with other bases, as after other checkpoints, hear of it.
@@ -357,6 +363,8 @@ class LowRankPortion(BucketSlice):
 
     _sent: Any
     """The vector in progress, P_i or Q_i: an array or a tensor."""
+    _moments: Sequence[torch.Tensor]
+    """Gradient + residual of each matrix, float32[rows, columns], then its new residual."""
     _left: Sequence[Any] = ()
     """P of each matrix, orthonormal, [rank, rows], after `turn`."""
 
@@ -473,6 +481,11 @@ class DevicePortion(LowRankPortion):
             self._kept: DeviceFeedback | None = None
             room = self.feedback.compensate_by(self._project)
             self._moments = self._matrices(room, layout.own_places)
+
+    @property
+    def energy(self) -> float:
+        with self._staging.on_kernels():
+            return super().energy
 
     def _project(self, residual: torch.Tensor, room: torch.Tensor) -> None:
         layout = self.layout

@@ -17,7 +17,8 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Unpack
+from contextlib import suppress
+from typing import Any, Final, Unpack, get_args
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Communicator
 from hopsum.codec.interface import CollectiveError, feeds_back, require_on_nonfinite
-from hopsum.config import CodecOn
+from hopsum.config import CodecOn, Method
 from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import (
     Bucket,
@@ -40,8 +41,9 @@ from hopsum.torch.buckets import (
     sparse_parameters,
 )
 from hopsum.torch.device_codec import DeviceCodecs
-from hopsum.torch.low_rank import matrices_of, require_low_rank
+from hopsum.torch.low_rank import Matrices, matrices_of, require_low_rank, usual_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
+from hopsum.torch.method_choice import COUNTED_STEPS, LEAST_DELIVERED, PROCESS_GROUP, AveragingMethod, MethodChoice
 from hopsum.torch.options import HookOptions, Scaler, settings_from
 from hopsum.torch.residuals import (
     RankStateDict,
@@ -55,9 +57,6 @@ from hopsum.torch.residuals import (
 from hopsum.torch.step import ON_SWITCH_LOST, BucketSlice, FallBack, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
-    COUNTED_STEPS,
-    METHODS,
-    MethodTrial,
     StepTimes,
     steps_to_compare,
     tell,
@@ -71,6 +70,7 @@ _OPTIONS: Final = (
     "error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter", "method", "on_switch_lost",
     "log_every", "codec_on", "low_rank", "low_rank_start",
 )  # fmt: skip
+_METHODS: Final = get_args(Method)
 _OF_ONE_RANK: Final = ("error_feedback", "log_every", "codec_on")
 """Options in which ranks may differ."""
 _log: Final = logging.getLogger(__name__)
@@ -126,8 +126,9 @@ class HopsumState:
         uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed. Nor are those
             that tensor parallelism replicates beside shards (`tensor_parallel.py`).
         start_iter: how many steps at the start are not compressed.
-        method: "hopsum"; or "auto": the first steps go both ways, and then all go through hopsum or through the
-            process group, whichever took less time (`method.py`). Not for a worker that joins a job later.
+        method: "hopsum"; or "auto": the first steps try the codec, low rank and the process group, and the fastest
+            stays (`method_choice.py`). Without `low_rank` its rank follows from the model, and it stays only where it
+            delivers enough of a gradient. Not for a worker that joins a job later.
         on_switch_lost: "raise"; or "fall_back": from the step on in which some rank lost the switch for good, the
             process group averages, on all ranks alike. Costs a copy of the gradients and a vote of the ranks each step.
         log_every: after so many steps, rank 0 writes a line with their times; 0: never.
@@ -167,8 +168,8 @@ class HopsumState:
         if min(small_tensor_bytes, start_iter, log_every) < 0:
             numbers = f"small_tensor_bytes={small_tensor_bytes}, log_every={log_every}, start_iter={start_iter}"
             raise ValueError(f"{numbers}: 0 is the least")
-        if method not in METHODS:
-            raise ValueError(f"method={method!r}: one of {', '.join(METHODS)}")
+        if method not in _METHODS:
+            raise ValueError(f"method={method!r}: one of {', '.join(_METHODS)}")
         if on_switch_lost not in ON_SWITCH_LOST:
             raise ValueError(f"on_switch_lost={on_switch_lost!r}: one of {', '.join(ON_SWITCH_LOST)}")
         self.error_feedback = error_feedback
@@ -188,7 +189,7 @@ class HopsumState:
         self.rank, self.workers = comm.rank, comm.workers
         self._scale = 1.0
         self._calls = _Calls(comm.rank)
-        self._factors = Factors(low_rank)
+        self._factors = Factors()
         self._start(Residuals())
         self.attach(comm, module, process_group=process_group, scaler=scaler)
         # At the state's end, also that of the program: by then a hook that was registered has been called.
@@ -203,8 +204,8 @@ class HopsumState:
         """Where the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
-        self.trial: MethodTrial | None = None
-        """The trial of both ways, with method="auto" or HOPSUM_COMPARE. It begins anew with `attach`."""
+        self.choice: MethodChoice | None = None
+        """The trial of methods, with method="auto" or HOPSUM_COMPARE. It begins anew with `attach`."""
         self._fall_back: FallBack | None = None
         self._times = StepTimes()
 
@@ -255,13 +256,11 @@ class HopsumState:
                 f"and there is none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group "
                 "first, or pass process_group"
             )
-        matrices = None
-        if self.low_rank is not None:
-            matrices = matrices_of(names, plain, self.low_rank, comm.codec, self._factors)
+        matrices = self._matrices(names, plain, comm.codec)
         codecs = DeviceCodecs(comm, self.codec_on)
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
         for device in {parameter.device for parameter in names}:
-            if codecs.at(device) is not None and self.low_rank:
+            if codecs.at(device) is not None and matrices is not None:
                 require_device_bytes(self._factors.kernels, device)
         if kept.keys() != held.keys():
             self._residuals.load(kept)
@@ -291,12 +290,32 @@ class HopsumState:
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
         if group is not None and (self.method == "auto" or compared):
-            self.trial = MethodTrial(
+            self.choice = MethodChoice(
+                self._methods(comm.codec, matrices),
                 GroupSums(group).means,
                 counted_steps=compared or COUNTED_STEPS,
                 decides=self.method == "auto",
                 tells=self.rank == 0,
             )
+
+    def _matrices(self, names: dict[torch.Tensor, str], plain: frozenset[str], codec: Any) -> Matrices | None:
+        """Return the matrices that travel, or may travel, as factors. Raises ValueError as `matrices_of` does."""
+        if self.low_rank is not None:
+            return matrices_of(names, plain, self.low_rank, codec, self._factors)
+        if self.method == "auto" and self.error_feedback:
+            with suppress(ValueError):  # this model has none, or this codec cannot carry factors: it is not tried
+                return matrices_of(names, plain, usual_rank(names), codec, self._factors)
+        return None
+
+    def _methods(self, codec: Any, matrices: Matrices | None) -> list[AveragingMethod]:
+        """Return the methods to try: those of the options first, then the process group, then low rank."""
+        # Last, as the residual of a codec is in place then, and the first gradients are not of low rank.
+        methods = [AveragingMethod(codec.name, compresses=True), AveragingMethod(PROCESS_GROUP, compresses=False)]
+        if matrices is not None:
+            given = self.low_rank is not None
+            low_rank = AveragingMethod(f"low rank {matrices.rank}", True, True, 0.0 if given else LEAST_DELIVERED)
+            methods = [low_rank, methods[1]] if given else [*methods, low_rank]
+        return methods
 
     def _names_of_hidden(
         self, ddp: DistributedDataParallel, found: Mapping[torch.Tensor, str]
@@ -328,15 +347,26 @@ class HopsumState:
         return {**shared, COMPARE_VARIABLE: str(steps_to_compare())}
 
     @property
+    def method_in_use(self) -> str:
+        """Return the name of the method of the step in progress, or the last one, such as "low rank 8"."""
+        if not self.compresses:
+            return PROCESS_GROUP
+        if self.factors_matrices and self._sender is not None and self._sender.low_rank is not None:
+            return f"low rank {self._sender.low_rank.matrices.rank}"
+        return self.communicator.codec.name
+
+    @property
     def compresses(self) -> bool:
         """Return whether the step in progress, or the last one, goes through the communicator."""
         if self._fall_back is not None and self._fall_back.active:
             return False
-        return self.steps >= self.start_iter and (self.trial is None or self.trial.compresses)
+        return self.steps >= self.start_iter and (self.choice is None or self.choice.method.compresses)
 
     @property
     def factors_matrices(self) -> bool:
         """Return whether matrices of low rank travel as factors in the step in progress, or the last one."""
+        if self.choice is not None:
+            return self.choice.method.factors and self.steps >= self._first_factored and self.compresses
         return self.low_rank is not None and self.steps >= self._first_factored and self.compresses
 
     @property
@@ -407,7 +437,8 @@ class HopsumState:
         self._times.end_step()
         asked = self.log_every and self.rank == 0 and self.steps % self.log_every == 0
         if asked and over.exception() is None and self._sender is not None:
-            measured = None if self.trial is None else self.trial.step_s
+            times = () if self.choice is None else self.choice.times
+            measured = {each.method.name: each.step_s for each in times}
             tell(_log, self._times.line(self.steps, self._sender.communicator.workers, measured))
 
     def _require_sender(self) -> Sender:
@@ -418,8 +449,10 @@ class HopsumState:
     def _begin_step(self) -> Step:
         """Begin a step and its group. One still open was given up, as its backward pass was."""
         self._end_group()
-        if self._sender is not None and self._sender.low_rank is not None:
-            self._sender.low_rank.begin_step()
+        low_rank = None if self._sender is None else self._sender.low_rank
+        delivered = 1.0 if low_rank is None else low_rank.delivered
+        if low_rank is not None:
+            low_rank.begin_step()
         # Where the end of a step may still change the means, no bucket gets one before.
         drops_unused = self._sender is not None and self._sender.drops_unused
         together = drops_unused or self._fall_back is not None or self.on_nonfinite == "skip"
@@ -430,10 +463,12 @@ class HopsumState:
             self._sender.communicator.note_step(before.step_s, before.wait_s)
         has_switch = self._fall_back is None or not self._fall_back.active
         if not has_switch:
-            self._step, self.trial = Step(self._residuals.clear), None
+            self._step, self.choice = Step(self._residuals.clear), None
         # Steps in which matrices travel whole say nothing of those that follow.
-        if self.trial is not None and self.steps >= self._first_factored:
-            self.trial.begin_step()
+        if self.choice is not None and self.steps >= self._first_factored:
+            self.choice.begin_step(0.0 if before is None else before.wait_s, delivered)
+            if low_rank is not None:
+                low_rank.measures_delivered = self.choice.measures_delivered
         if self._sender is not None and has_switch:
             # Kept, as `attach` may put another communicator in its place before the group ends.
             self._grouping = self._sender.order
@@ -485,7 +520,7 @@ class HopsumState:
             "retransmits": traffic.retransmits,
             "local_ranks": statistics.local_ranks,
             "compresses": float(self.compresses),
-            "low_rank": float(self.low_rank or 0) if self.factors_matrices else 0.0,
+            "low_rank": float(sender.low_rank.matrices.rank) if self.factors_matrices and sender.low_rank else 0.0,
             "uncompressed_elements": plain.elements if plain else 0,
             "uncompressed_bytes": plain.bytes if plain else 0,
             "bytes_from_device": codecs.bytes_to_host if codecs else 0,
@@ -542,7 +577,7 @@ class HopsumState:
         self.workers, self.steps, self.allreduces = state["workers"], state["steps"], state["allreduces"]
         self._scale = state["scale"]
         self._calls = _Calls(self.rank)
-        self._factors = Factors(self.low_rank)
+        self._factors = Factors()
         self._factors.load(state["factors"])
         self._start(Residuals())
         self._residuals.load(state["residuals"][self.owner])

@@ -8,25 +8,23 @@ rate         bytes of the busier direction by the busy time. A straggler, encodi
 ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks. Its time at this rate
              is an estimate: too long where processors bind, not links, since a ring encodes nothing
 
-The choice of a method. On links that do not bind, compressing costs more time than it saves. So the first steps of a
-job go both ways, first through hopsum and then through the process group, and the faster one stays. All ranks decide
-alike, by the mean of their measurements. HOPSUM_COMPARE=N measures N steps each way on any job, prints both times and
-leaves the method as it is.
+HOPSUM_COMPARE=N measures N steps of each method on any job, prints the times and leaves the method as it is
+(`method_choice.py`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import INFO, Logger
-from statistics import median
-from typing import Final, NamedTuple, Protocol, get_args
+from typing import Final, NamedTuple, Protocol
 
 from hopsum.agent import AllReduceResult
-from hopsum.config import ConfigError, Method
+from hopsum.config import ConfigError
+
+COMPARE_VARIABLE: Final = "HOPSUM_COMPARE"
 
 
 class StepTime(NamedTuple):
@@ -128,12 +126,11 @@ class StepTimes:
             "ring_bf16_s": ring_fp32_s / 2,
         }
 
-    def line(self, steps: int, workers: int, trial: tuple[float, float] | None = None) -> str:
+    def line(self, steps: int, workers: int, measured: Mapping[str, float] | None = None) -> str:
         """Return the figures of `scalars` as one line of text, after so many steps: measured ones, then the estimate.
 
         Args:
-            trial: the seconds of a step through hopsum and through the process group, where both were measured. They
-                take the place of the estimate.
+            measured: seconds of a step by methods that were tried, by name. They take the place of the estimate.
         """
         now = self.scalars(workers)
         fp32_ms, bf16_ms = 1e3 * now["ring_fp32_s"], 1e3 * now["ring_bf16_s"]
@@ -141,8 +138,9 @@ class StepTimes:
             f"estimate: at this rate ({now['rate_bits_per_s'] / 1e6:.0f} Mbit/s) a ring takes {fp32_ms:.1f} ms in fp32 "
             f"and {bf16_ms:.1f} in bf16, less where processors bind; {COMPARE_VARIABLE}=20 measures"
         )
-        if trial is not None:
-            beside = f"measured: {1e3 * trial[0]:.1f} ms through hopsum, {1e3 * trial[1]:.1f} through the process group"
+        if measured:
+            told = (f"{1e3 * step_s:.1f} ms by {name}" for name, step_s in measured.items())
+            beside = f"measured: {', '.join(told)}"
         share = (
             f"{now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, {now['bytes_by_ring_bf16']:.2f} in bf16"
         )
@@ -167,80 +165,6 @@ def tell(log: Logger, text: str) -> None:
         log.info("%s", text)
     else:
         print(f"hopsum: {text}", file=sys.stderr, flush=True)
-
-
-# ---- the choice between hopsum and torch's process group ---------------------------------------------------
-
-COMPARE_VARIABLE: Final = "HOPSUM_COMPARE"
-METHODS: Final = get_args(Method)
-SETTLING_STEPS: Final = 3
-"""Steps each way that are not counted: DDP builds its buckets, memory is touched for the first time."""
-COUNTED_STEPS: Final = 5
-_log: Final = logging.getLogger(__name__)
-
-
-class MethodTrial:
-    """The trial of one job, with the same calls on all ranks.
-
-    Args:
-        agree: returns the mean of each number over all ranks. It is called once, at the beginning of the same step on
-            all.
-        counted_steps: how many steps each way are counted.
-        decides: the faster way stays. With False hopsum stays in any case, and the times are told.
-        tells: this rank writes the verdict.
-        clock: in seconds.
-    """
-
-    def __init__(
-        self,
-        agree: Callable[[list[float]], list[float]],
-        *,
-        counted_steps: int = COUNTED_STEPS,
-        decides: bool = True,
-        tells: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._agree, self._clock = agree, clock
-        self._each, self._decides, self._tells = SETTLING_STEPS + counted_steps, decides, tells
-        self._begun_at: list[float] = []
-        self.compresses = True
-        """True while the step in progress goes through hopsum."""
-        self.is_over = False
-        self.step_s: tuple[float, float] | None = None
-        """Seconds of a step through hopsum and through the process group, once the trial is over."""
-
-    def begin_step(self) -> None:
-        """Take the time of a step that begins, and decide whether the step goes through hopsum."""
-        if self.is_over:
-            return
-        self._begun_at.append(self._clock())
-        each, steps = self._each, len(self._begun_at) - 1
-        if steps < 2 * each:
-            self.compresses = steps < each
-            return
-        # Times of whole steps, from beginning to beginning: computing that one way hides is counted for it.
-        took_s = [after - before for before, after in zip(self._begun_at, self._begun_at[1:], strict=False)]
-        # The median, as one checkpoint or data stall would decide the mean.
-        own = [median(took_s[SETTLING_STEPS:each]), median(took_s[each + SETTLING_STEPS :])]
-        # The mean over the ranks, so that all of them take the same way.
-        hopsum_s, group_s = self._agree(own)
-        self.is_over, self.step_s = True, (hopsum_s, group_s)
-        self.compresses = hopsum_s < group_s or not self._decides
-        self._tell(hopsum_s, group_s)
-
-    def _tell(self, hopsum_s: float, group_s: float) -> None:
-        way = f"From here on gradients go through {'hopsum' if self.compresses else 'the process group'}"
-        if not self._decides:
-            way = f'Gradients go through hopsum: {COMPARE_VARIABLE} only measures, method="auto" keeps the faster way'
-        verdict = (
-            f"a step takes {1e3 * hopsum_s:.1f} ms through hopsum and {1e3 * group_s:.1f} ms through torch's process "
-            f"group (median of {self._each - SETTLING_STEPS} steps each way): hopsum is {group_s / hopsum_s:.2f} times "
-            f"as fast. {way}"
-        )
-        if self._tells:
-            tell(_log, verdict)
-        else:
-            _log.info("%s", verdict)
 
 
 def steps_to_compare() -> int:

@@ -33,11 +33,12 @@ from hopsum.codec.interface import NonFiniteError
 from hopsum.config import ConfigError
 from hopsum.connection import connect
 from hopsum.errors import AllReduceError, WorkersReplacedError
-from hopsum.torch import DiLoCo, HopsumState, load_checkpoint
+from hopsum.torch import DiLoCo, HopsumState, hopsum_hook, load_checkpoint
 from hopsum.torch.low_rank_factors import Factors, MatrixShape, largest_rank, shape_of
 
 from ..agent.cluster import EAGER, Cluster
 from .low_rank_world import WHOLE, Books, ScriptedNetwork, World, require_same
+from .test_hook import Bucket
 from .test_residuals import InstantGroup
 
 torch.set_num_threads(1)
@@ -602,6 +603,25 @@ def test_models_and_codecs_that_are_refused(stack: ExitStack) -> None:
         HopsumState(without, nn.Linear(64, 64), low_rank=2)
 
 
+def test_the_share_of_the_energy_that_a_step_delivers(stack: ExitStack) -> None:
+    comm = stack.enter_context(connect("memory://low-rank-delivered?workers=1", rank=0, codec="thc"))
+    module = nn.Linear(96, 64, bias=False)
+    state = HopsumState(comm, module, low_rank=2, low_rank_start=0)
+    assert state._sender is not None
+    low_rank = state._sender.low_rank
+    assert low_rank is not None
+    before = np.zeros(96 * 64, np.float32)
+    for step in range(3):
+        gradient = torch.from_numpy(np.random.default_rng(step).standard_normal(96 * 64, dtype=np.float32))
+        low_rank.measures_delivered = step > 0
+        hopsum_hook(state, Bucket(module, ["weight"], gradient.clone())).wait()  # type: ignore[arg-type]
+        after = state.state_dict()["residuals"]["0"]["weight"].numpy().ravel().copy()
+        expected = 1 - float(np.sum(after**2)) / float(np.sum((gradient.numpy() + before) ** 2))
+        assert low_rank.delivered == pytest.approx(expected if step else 1.0, abs=1e-4)
+        before = after
+    assert 0 < low_rank.delivered < 0.5
+
+
 def test_the_setting_in_the_environment(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     comm = stack.enter_context(connect("memory://low-rank-setting?workers=1", rank=0, codec="thc"))
     monkeypatch.setenv("HOPSUM_LOW_RANK", "4")
@@ -618,14 +638,15 @@ KERNELS = """
 import sys, time
 from hopsum.torch.low_rank_factors import Factors
 
-factors = Factors(8)
+factors = Factors()
+factors.prepare()
 assert factors.kernels.name == sys.argv[1], factors.kernels.name
 start = factors.start("weight", 8, 300)
 until = time.monotonic() + 1500
 while factors.kernels.name == "numpy" and time.monotonic() < until:
     time.sleep(0.05)
 assert factors.kernels.name == "numba"
-assert Factors(8).start("weight", 8, 300).digest == start.digest
+assert Factors().start("weight", 8, 300).digest == start.digest
 """
 
 
@@ -671,7 +692,7 @@ def test_what_is_not_compressed_is_no_matrix(stack: ExitStack) -> None:
 
 def test_a_norm_that_float32_has_not_is_no_infinite_divisor() -> None:
     """Elements of 1e38 are finite. The norm of 1,000 of them is not."""
-    factors = Factors(2)
+    factors = Factors()
     factors.put("w", np.stack((np.full(1000, 1e38), np.ones(1000))).astype(np.float32))
     start = factors.start("w", 2, 1000)
     assert np.isfinite(start.scale).all()

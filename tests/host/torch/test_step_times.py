@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import ExitStack
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from hopsum.config import ConfigError
 from hopsum.errors import RankLeftError
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.step import is_loss
-from hopsum.torch.step_times import SETTLING_STEPS, MethodTrial, StepTimes, steps_to_compare
+from hopsum.torch.step_times import StepTimes, steps_to_compare
 from hopsum_wire.membership import MembershipError
 from hopsum_wire.watch.heartbeat import wait_share
 
@@ -67,8 +66,8 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
     assert estimate.startswith(
         "at this rate (0 Mbit/s) a ring takes 21000.0 ms in fp32 and 10500.0 in bf16, less where"
     )
-    line = times.line(2, 4, (6.0, 4.5))
-    assert line == f"{measured}; measured: 6000.0 ms through hopsum, 4500.0 through the process group"
+    line = times.line(2, 4, {"thc": 6.0, "process group": 4.5})
+    assert line == f"{measured}; measured: 6000.0 ms by thc, 4500.0 ms by process group"
 
 
 def test_steps_through_the_process_group_change_no_figure_of_hopsum() -> None:
@@ -87,20 +86,6 @@ def test_steps_through_the_process_group_change_no_figure_of_hopsum() -> None:
         found.append(times.scalars(2)["ring_fp32_s"])
     assert found == [found[0]] * 4
     assert "; 2 of the steps went through hopsum, with " in times.line(4, 2)
-
-
-def test_the_choice_of_a_method_is_told_without_any_logging(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[bool] = []
-
-    def trial(*_: object, tells: bool, **__: object) -> None:
-        made.append(tells)
-
-    monkeypatch.setattr("hopsum.torch.state.MethodTrial", trial)
-    monkeypatch.setattr("hopsum.torch.state.group_of", lambda *_: SimpleNamespace(size=lambda: 2))
-    with ExitStack() as stack:
-        for agent in Cluster(stack, 2).agents("thc", PATIENT):
-            HopsumState(agent, nn.Linear(40, 30), method="auto")
-    assert made == [True, False]
 
 
 def test_a_step_that_was_given_up_is_not_told() -> None:
@@ -150,24 +135,6 @@ def test_rank_0_alone_tells_the_times_now_and_then(
 
 def test_before_there_is_anything_to_tell() -> None:
     assert all(np.isnan(value) for value in StepTimes().scalars(2).values())
-
-
-def test_a_comparison_tells_both_times_and_leaves_the_method(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    # An earlier test may have set the level of all of hopsum.
-    caplog.set_level(logging.WARNING, "hopsum.torch.step_times")
-    clock = FakeClock()
-    trial = MethodTrial(lambda own: own, counted_steps=2, decides=False, tells=True, clock=clock)
-    ways = []
-    for _ in range(2 * (SETTLING_STEPS + 2) + 3):
-        trial.begin_step()
-        ways.append(trial.compresses)
-        clock.now_s += 3.0 if trial.compresses else 1.5
-    assert ways == [True] * 5 + [False] * 5 + [True] * 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "3000.0 ms through hopsum and 1500.0 ms through torch's process group (median of 2 steps each way)" in line
-    assert "hopsum is 0.50 times as fast. Gradients go through hopsum: HOPSUM_COMPARE only measures" in line
 
 
 def test_the_variable_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

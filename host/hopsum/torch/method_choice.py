@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of the method that averages gradients: the first steps of a job try each of them, the fastest stays.
+
+    codec           gradients travel whole, as the communicator's codec encodes them
+    low rank R      matrices travel as factors of rank R, the rest as by the codec
+    process group   torch's process group averages, in the gradients' own type
+
+Times of whole steps decide, from the beginning of one to that of the next: computing that a method hides counts for
+it. No link is modelled, so that what binds (a wire, a processor, a slow rank) counts as it does in this job.
+
+    state       event                                                           then
+    WAITING     a step begins, and some rank compiles its codec still           WAITING, by the first method
+    WAITING     a step begins, and no rank compiles                             TRYING the first method
+    TRYING      a step begins, and the method has all its steps, or is slow     TRYING the next method
+    TRYING      the same for the last method                                    CHOSEN
+    CHOSEN      steps wait for the network twice as long as then, or half       TRYING the first method
+
+Slow: two steps in succession took more than twice as long as a step of the best method so far.
+
+Error. What a codec loses is known before (docs/codecs.md), and the user has chosen the codec. What factors of low rank
+lose depends on the gradients: so low rank stays only where it delivers at least LEAST_DELIVERED of the energy of
+gradient and residual in a step. All numbers are means over the ranks, so that all ranks decide alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from hopsum.compile_ahead import is_compiling
+from hopsum.torch.step_times import COMPARE_VARIABLE, tell
+
+PROCESS_GROUP: Final = "process group"
+"""The name of the method without hopsum."""
+SETTLING_STEPS: Final = 3
+"""Steps of each method that are not counted: DDP builds its buckets, memory is touched for the first time."""
+COUNTED_STEPS: Final = 5
+WATCHED_STEPS: Final = 100
+"""Steps between two looks at how long steps wait. Doubled with every new trial, which costs steps."""
+LEAST_DELIVERED: Final = 0.25
+"""The least share of the energy of gradient and residual that low rank delivers in a step, or is left out."""
+_SLOW: Final = 2.0
+_CHANGED: Final = 2.0
+_LEAST_CHANGE: Final = 0.1
+"""Of a step: a change of the time that a step waits is not looked at where it is shorter than this part."""
+_log: Final = logging.getLogger(__name__)
+
+
+class AveragingMethod(NamedTuple):
+    """A method to average gradients."""
+
+    name: str
+    compresses: bool
+    """False: the process group averages."""
+    factors: bool = False
+    """Matrices travel as factors of low rank."""
+    least_delivered: float = 0.0
+    """The least share of the energy of gradient and residual that a step delivers, else the method is left out."""
+
+
+class MethodTime(NamedTuple):
+    """The time of a method, the same on all ranks."""
+
+    method: AveragingMethod
+    step_s: float
+    wait_s: float
+    delivered: float
+    """Share of the energy of gradient and residual that low rank delivers in a step. 1 for other methods."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the method delivers as much of a gradient as it has to."""
+        return self.delivered >= self.method.least_delivered
+
+
+class MethodChoice:
+    """The trials of one job, with the same calls on all ranks.
+
+    Args:
+        methods: the first is that of the steps before a trial.
+        agree: returns the mean of each number over all ranks. Called at the beginning of the same steps on all.
+        counted_steps: how many steps of each method are counted.
+        decides: the fastest method stays. With False the first one stays in any case, and the times are told.
+        tells: this rank writes the verdict.
+        is_ready: whether this rank's codecs are compiled as far as they will be.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[AveragingMethod],
+        agree: Callable[[list[float]], list[float]],
+        *,
+        counted_steps: int = COUNTED_STEPS,
+        decides: bool = True,
+        tells: bool = False,
+        is_ready: Callable[[], bool] = lambda: not is_compiling(),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._methods, self._agree, self._is_ready, self._clock = tuple(methods), agree, is_ready, clock
+        self._counted, self._decides, self._tells = counted_steps, decides, tells
+        self.method = self._methods[0]
+        """The method of the step in progress."""
+        self.times: tuple[MethodTime, ...] = ()
+        """Of the last trial, in the order of the methods."""
+        self.is_trying = True
+        self._found: list[MethodTime] = []
+        self._tried: list[tuple[float, float, float]] = []
+        """Seconds of each step of the method on trial, seconds that it waited, and the share that it delivered."""
+        self._begun_s: float | None = None
+        """When the step in progress began, None before the first one of a trial."""
+        self._waits_s: list[float] = []
+        self._watched_steps = WATCHED_STEPS
+
+    @property
+    def measures_delivered(self) -> bool:
+        """Whether low rank says after the step in progress how much of the energy it delivered."""
+        # One step of several: their median hides the time that this takes.
+        return self.method.factors and self.is_trying and len(self._tried) == SETTLING_STEPS + self._counted - 1
+
+    def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
+        """Hear that a step begins, and decide its method.
+
+        Args:
+            last_wait_s: seconds that the step before waited for the network.
+            delivered: share of the energy that low rank delivered in the step before.
+        """
+        if not self.is_trying:
+            self._watch(last_wait_s)
+            return
+        now, before_s = self._clock(), self._begun_s
+        took_s = 0.0 if before_s is None else now - before_s
+        took_s, wait_s, delivered, ready = self._agree([took_s, last_wait_s, delivered, float(self._is_ready())])
+        if before_s is not None:
+            self._tried.append((took_s, wait_s, delivered))
+            self._advance()
+        if before_s is not None or ready == 1.0:
+            self._begun_s = now
+
+    def _advance(self) -> None:
+        """Go to the next method where the one on trial has all its steps."""
+        best_s = min((each.step_s for each in self._found), default=float("inf"))
+        # One slow step may be a pause of the program.
+        slow = self._decides and len(self._tried) > 2 and min(self._tried[-2:])[0] > _SLOW * best_s
+        if len(self._tried) < SETTLING_STEPS + self._counted and not slow:
+            return
+        counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:]
+        # The median, as one checkpoint or data stall would decide the mean.
+        steps_s, waits_s = [each[0] for each in counted], [each[1] for each in counted]
+        delivered = counted[-1][2] if self.method.factors and not slow else 1.0
+        self._found.append(MethodTime(self.method, median(steps_s), median(waits_s), delivered))
+        self._tried = []
+        if len(self._found) < len(self._methods):
+            self.method = self._methods[len(self._found)]
+        else:
+            self._choose()
+
+    def _choose(self) -> None:
+        self.times, self._found, self.is_trying = tuple(self._found), [], False
+        safe = [each for each in self.times if each.is_safe] if self._decides else self.times[:1]
+        self.method = min(safe, key=lambda each: each.step_s).method
+        self._say(self.verdict)
+
+    def _watch(self, wait_s: float) -> None:
+        """Look now and then whether steps wait as long as they did."""
+        self._waits_s.append(wait_s)
+        if len(self._waits_s) < self._watched_steps or not self._decides or len(self._methods) < 2:
+            return
+        (wait_s,) = self._agree([median(self._waits_s[self._watched_steps // 2 :])])
+        self._waits_s = []
+        then = next(each for each in self.times if each.method is self.method)
+        less_s, more_s = sorted((wait_s, then.wait_s))
+        if more_s > _CHANGED * less_s and more_s - less_s > _LEAST_CHANGE * then.step_s:
+            self._watched_steps *= 2
+            self.method, self.is_trying, self._begun_s = self._methods[0], True, None
+            self._say(
+                f"a step waits {1e3 * wait_s:.1f} ms for the network, and waited {1e3 * then.wait_s:.1f} ms when "
+                f"{then.method.name} was chosen: all methods are tried again"
+            )
+
+    def _say(self, text: str) -> None:
+        if self._tells:
+            tell(_log, text)
+        else:
+            _log.info("%s", text)
+
+    @property
+    def verdict(self) -> str:
+        """Return the times of the last trial and the choice, in words."""
+        told = ", ".join(f"{1e3 * each.step_s:.1f} ms by {each.method.name}" for each in self.times)
+        lost = "".join(
+            f"{each.method.name} delivers {each.delivered:.2f} of a gradient's energy in a step, and "
+            f"{each.method.least_delivered:g} is the least. "
+            for each in self.times
+            if not each.is_safe
+        )
+        end = f"From here on gradients are averaged by {self.method.name}"
+        if not self._decides:
+            end = f'{end}: {COMPARE_VARIABLE} only measures, method="auto" takes the fastest'
+        return f"a step takes {told} (medians of {self._counted} steps, of two where they are slow). {lost}{end}"
