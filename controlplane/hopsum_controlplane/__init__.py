@@ -24,7 +24,7 @@ from hopsum_controlplane.job_spec import Job, JobSpec, LeafEndpoint, ParentEndpo
 from hopsum_controlplane.membership_file import job_membership, write_membership
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, GenerationAllocator
 from hopsum_controlplane.switch_controller import DropStats, SwitchController
-from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec, create_tree, delete_tree
+from hopsum_controlplane.trees import LeafGroup, TreeJob, create_tree, delete_tree
 
 __all__ = [
     "Adoption",
@@ -43,7 +43,6 @@ __all__ = [
     "SwitchController",
     "SwitchEndpoint",
     "TreeJob",
-    "TreeSpec",
     "WorkerEndpoint",
     "WriteError",
     "create_tree",

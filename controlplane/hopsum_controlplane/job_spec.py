@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -24,11 +25,6 @@ MAX_RANK = 65535
 ALL_OPS = tuple(Op)
 _PARTIAL_GROWTH: Final = 512
 """Bytes by which a PARTIAL may be longer than the UPDATE that completes it: bmv2 has room for so many."""
-
-
-def tables_by_name(asked: Any) -> dict[str, Any]:
-    """Return the lookup tables of what has fields of these names, by name, each None where it has none."""
-    return {name: getattr(asked, name) for name in TABLE_NAMES.values()}
 
 
 def no_tree_for(op: Op) -> str:
@@ -101,60 +97,77 @@ class ParentEndpoint:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job on one switch as its user asks for it.
+    """A job as its user asks for it: of a cluster, or of one switch with the places of its workers.
 
-    name: of the job. workers: its workers, with the ranks 0 .. n - 1.
-    slots: number of slots, which bounds the packets that a worker has in flight.
-    table, table16: lookup tables of LOOKUP_ADD8 and LOOKUP_ADD16, 16 values each (see lanes.check_table).
-    table4, table3, table2: lookup tables of LOOKUP_ADD_LOOKUP4, 3 and 2, values and thresholds (see
-        lanes.check_result_table). A table is None for a job without its operation.
+    name: of the job, unique in the cluster and on the switch.
+    workers: the workers of a generation on one switch, with the ranks 0 .. n - 1. Empty before they have joined.
+    slots: number of slots on each switch, which bounds the packets that a worker has in flight.
+    tables: lookup tables by name (`TABLE_NAMES`), for the operations that the workers send. `table` and `table16` have
+        16 values (see lanes.check_table), `table4`, `table3` and `table2` values and thresholds (see
+        lanes.check_result_table).
     quorum: workers that complete a round, None for all.
     min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
         which send no FLUSH unless they have a deadline.
-    ranks: number of the job's ranks, of which some have no worker now; 0: as many ranks as workers.
+    ranks: number of the job's ranks, of which some may have no worker now; 0: as many ranks as workers.
     leaves, parent: the switch's relatives in a tree (see trees.py). Quorums count its children, workers and leaves.
+
+    Only a cluster uses the others.
+
+    switch: name of the job's switch, or of its spine; None for the one with most room.
+    lease_s: seconds that a member may be silent, None for the cluster's.
+    tree: over a spine and all leaves below it, though one switch would reach all workers.
+    codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
+    shards: number of switches side by side. shard_switches: their names, empty for those with most room.
+    min_workers: workers with which a generation may begin, None for all. replace_s: seconds for which it waits for one
+        that is gone as long as so many are there, None for a lease.
     """
 
     name: str
-    workers: tuple[WorkerEndpoint, ...]
-    slots: int
-    table: tuple[int, ...] | None = None
+    workers: tuple[WorkerEndpoint, ...] = ()
+    slots: int = 0
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     quorum: int | None = None
     min_quorum: int = 1
-    table16: tuple[int, ...] | None = None
+    ranks: int = 0
     leaves: tuple[LeafEndpoint, ...] = ()
     parent: ParentEndpoint | None = None
-    ranks: int = 0
-    table4: tuple[int, ...] | None = None
-    table3: tuple[int, ...] | None = None
-    table2: tuple[int, ...] | None = None
+    switch: str | None = None
+    lease_s: float | None = None
+    tree: bool = False
+    codec: str = ""
+    codec_options: str = ""
+    shards: int = 1
+    shard_switches: tuple[str, ...] = ()
+    min_workers: int | None = None
+    replace_s: float | None = None
 
     @property
-    def ops(self) -> tuple[Op, ...]:
-        """Return the operations that the job cannot do without, as far as its specification says."""
-        return tuple(self.tables)
-
-    @property
-    def tables(self) -> dict[Op, tuple[int, ...]]:
-        """Return the lookup tables that the job has, by the operation that looks them up."""
-        return {op: table for op, name in TABLE_NAMES.items() if (table := getattr(self, name)) is not None}
+    def lookups(self) -> dict[Op, tuple[int, ...]]:
+        """Return the lookup tables by the operation that looks them up: the job cannot do without these operations."""
+        return {op: self.tables[name] for op, name in TABLE_NAMES.items() if name in self.tables}
 
     @property
     def children(self) -> int:
-        """The number of workers and leaf switches to which this switch sends each RESULT."""
+        """The number of workers and leaf switches to which this switch sends each RESULT, 0 before workers joined."""
         return len(self.workers) + len(self.leaves)
 
     @property
     def effective_quorum(self) -> int:
         """Return how many children complete a round."""
-        return self.children if self.quorum is None else self.quorum
+        return (self.children or self.ranks) if self.quorum is None else self.quorum
+
+    @property
+    def fewest(self) -> int:
+        """Return the number of workers with which a generation may begin."""
+        return self.ranks if self.min_workers is None else self.min_workers
 
     def check(self) -> None:
-        """Raise ControlPlaneError naming the first thing that is wrong with the specification."""
+        """Raise ControlPlaneError naming the first thing that is wrong with what one switch has of the job."""
         if not self.name:
             raise ControlPlaneError("a job without a name", hint="give it one")
-        if not 1 <= self.children <= MAX_WORKERS:
-            raise self._wrong(f"{self.children} workers", f"a job has 1 .. {MAX_WORKERS}")
+        children = self.children or self.ranks
+        if not 1 <= children <= MAX_WORKERS:
+            raise self._wrong(f"{children} workers", f"a job has 1 .. {MAX_WORKERS}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise self._wrong(f"{self.slots} slots", f"a job has 1 .. {MAX_SLOTS}")
         if self.leaves or self.parent is not None:
@@ -162,8 +175,8 @@ class JobSpec:
         else:
             self._check_ranks()
         quorum = self.effective_quorum
-        if not 1 <= quorum <= self.children:
-            raise self._wrong(f"quorum {quorum}", f"of {self.children} workers it is 1 .. {self.children}")
+        if not 1 <= quorum <= children:
+            raise self._wrong(f"quorum {quorum}", f"of {children} workers it is 1 .. {children}")
         if not 1 <= self.min_quorum <= quorum:
             raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
         for worker in self.workers:
@@ -174,7 +187,9 @@ class JobSpec:
         counted = Counter(f"{worker.ip}:{worker.udp_port}" for worker in self.workers)
         if shared := [place for place, times in counted.items() if times > 1]:
             raise self._wrong(f"several workers at {shared[0]}", "give each a UDP port of its own")
-        for op, table in self.tables.items():
+        if unknown := [name for name in self.tables if name not in TABLE_NAMES.values()]:
+            raise self._wrong(f"a table {unknown[0]!r:.80}", f"tables are {', '.join(TABLE_NAMES.values())}")
+        for op, table in self.lookups.items():
             # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
             if (code_bits := lanes.RESULT_CODE_BITS.get(op)) is None:
                 lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].lane_bits)
@@ -187,12 +202,11 @@ class JobSpec:
         """Return how many workers' values meet in a lane: those of the whole tree."""
         if self.parent is not None:
             return self.parent.workers
-        return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves)
+        return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves) or self.ranks
 
     def _check_ranks(self) -> None:
         found, count = sorted(worker.rank for worker in self.workers), len(self.workers)
-        wanted = range(count) if not self.ranks else [rank for rank in range(self.ranks) if rank in found]
-        if found != list(wanted):
+        if found != [rank for rank in range(self.ranks or count) if rank in found]:
             ranks, last = ", ".join(str(worker.rank) for worker in self.workers), (self.ranks or count) - 1
             raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {last}, each once")
 
@@ -207,7 +221,7 @@ class JobSpec:
         for leaf in self.leaves:
             if not leaf.members:
                 raise self._wrong(f"leaf {leaf.number} without workers", "leave it out, or name the ranks below it")
-        for op in self.tables:
+        for op in self.lookups:
             if why := no_tree_for(op):
                 raise self._wrong(f"{TABLE_NAMES[op]} in a tree of switches: {why}", NO_TREE_HINT)
         relatives = (*self.leaves, *(() if self.parent is None else (self.parent,)))

@@ -22,7 +22,7 @@ from typing import Literal
 
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.job_spec import MAX_UDP_PORT, Job, tables_by_name
+from hopsum_controlplane.job_spec import MAX_UDP_PORT, Job
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint, format_membership
 
@@ -73,7 +73,7 @@ def job_membership(
         slots=job.slots,
         window=job.window,
         quorum=job.quorum,
-        **tables_by_name(job.spec),
+        tables=job.spec.tables,
         switch=Endpoint(*service),
         workers=tuple(workers),
         resume=resume,

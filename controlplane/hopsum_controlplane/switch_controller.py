@@ -189,9 +189,11 @@ class SwitchController:
         job found in `ending` tries again.
         """
         self.check(spec)
+        if not spec.children:
+            raise _wrong(self._device, spec, "no workers", "name the places of its workers")
         room = self._device.program.lookups
-        having = sum(installed.job.spec.table is not None for installed in self._installed.values())
-        if spec.table is not None and having >= room:
+        having = sum(Op.LOOKUP_ADD8 in installed.job.spec.lookups for installed in self._installed.values())
+        if Op.LOOKUP_ADD8 in spec.lookups and having >= room:
             what = f"{having} jobs have lookup tables, and the program has room for {room}"
             raise _wrong(self._device, spec, what, "end one of them, or use a codec without a lookup table")
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
@@ -487,7 +489,7 @@ def _instead(op: Op) -> str:
 def validate_capabilities(device: Device, spec: JobSpec) -> None:
     """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
     target = device.capabilities.target
-    for op in spec.ops:
+    for op in spec.lookups:
         if op not in device.capabilities.ops:
             raise _wrong(device, spec, f"the program of {target} has no {op.name}", _instead(op))
     if (spec.leaves or spec.parent is not None) and not device.program.trees:
@@ -495,7 +497,7 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
         raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)
     # LOOKUP_ADD16 sends 4-bit codes up and 16-bit sums down: its results are the longest compared with their packets.
     limit, growth = device.capabilities.max_growth_bytes, down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
-    if spec.table16 is not None and limit is not None and growth > limit:
+    if Op.LOOKUP_ADD16 in spec.lookups and limit is not None and growth > limit:
         what = (
             f"LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, {target} has room for {limit} more and "
             "would write over its own memory"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job over a tree of switches: a spine, and a leaf for each rack of workers.
 
-TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
+tree_parts       one specification -> the jobs of the spine and of each leaf: pure
 create_tree      the same generation on all switches without a cluster, in the order of rule T7; delete_tree ends it
 
 A cluster makes the same parts, one switch after the other as its database says (`cluster.membership_builder`). A leaf's
@@ -23,7 +23,6 @@ from hopsum_controlplane.job_spec import (
     ParentEndpoint,
     SwitchEndpoint,
     WorkerEndpoint,
-    tables_by_name,
 )
 from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
@@ -42,60 +41,41 @@ class LeafGroup:
     downlink: int
 
 
-@dataclass(frozen=True)
-class TreeSpec:
-    """A job over a tree as its user asks for it. Tables and slots are as for JobSpec. All workers complete a round.
+def tree_parts(
+    spec: JobSpec, racks: Sequence[LeafGroup], spine: SwitchEndpoint, leaves: Sequence[SwitchEndpoint]
+) -> tuple[JobSpec, tuple[JobSpec, ...]]:
+    """Return the jobs of the spine and of each leaf. All workers complete a round.
 
-    racks: the workers of each leaf.
+    Raises ControlPlaneError: another number of leaves than of racks, a rack without workers, ranks that are not
+    0 .. n - 1.
     """
+    who = f"tree job {spec.name!r}"
+    if len(leaves) != len(racks):
+        raise ControlPlaneError(f"{who}: {len(racks)} racks on {len(leaves)} leaves", hint="a rack is below a leaf")
+    if not all(rack.workers for rack in racks):
+        raise ControlPlaneError(f"{who}: a rack without workers", hint="leave it out")
+    ranks = sorted(worker.rank for rack in racks for worker in rack.workers)
+    if ranks != list(range(len(ranks))):
+        shown = ", ".join(map(str, ranks))
+        raise ControlPlaneError(f"{who}: ranks {shown}", hint=f"they are 0 .. {len(ranks) - 1}, each once")
+    below = tuple(
+        LeafEndpoint(_lowest(rack.workers), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers))
+        for rack, leaf in zip(racks, leaves, strict=True)
+    )
+    everywhere = replace(spec, quorum=None)
+    top = replace(everywhere, tables=result_tables(spec), leaves=below)
+    above = [ParentEndpoint(_lowest(rack.workers), rack.uplink, spine.mac, spine.ip, len(ranks)) for rack in racks]
+    return top, tuple(
+        replace(everywhere, workers=rack.workers, parent=parent) for rack, parent in zip(racks, above, strict=True)
+    )
 
-    name: str
-    racks: tuple[LeafGroup, ...]
-    slots: int
-    table: tuple[int, ...] | None = None
-    table16: tuple[int, ...] | None = None
-    table4: tuple[int, ...] | None = None
-    table3: tuple[int, ...] | None = None
-    table2: tuple[int, ...] | None = None
 
-    @property
-    def workers(self) -> tuple[WorkerEndpoint, ...]:
-        """Return the workers of all racks, by rank."""
-        return tuple(sorted((one for rack in self.racks for one in rack.workers), key=lambda one: one.rank))
+def result_tables(spec: JobSpec) -> dict[str, tuple[int, ...]]:
+    """Return the tables that a spine has: those with which it looks finished sums up.
 
-    def parts(self, spine: SwitchEndpoint, leaves: Sequence[SwitchEndpoint]) -> tuple[JobSpec, tuple[JobSpec, ...]]:
-        """Return the jobs of the spine and of each leaf.
-
-        Raises ControlPlaneError: another number of leaves than of racks, a rack without workers, ranks that are not
-        0 .. n - 1.
-        """
-        self._check(len(leaves))
-        below = tuple(
-            LeafEndpoint(
-                _lowest(rack.workers), rack.downlink, leaf.mac, leaf.ip, tuple(one.rank for one in rack.workers)
-            )
-            for rack, leaf in zip(self.racks, leaves, strict=True)
-        )
-        # Codes were looked up at the leaves, and sums come up in PARTIAL packets: of the tables the spine has those
-        # with which it looks finished sums up.
-        again = {TABLE_NAMES[op]: getattr(self, TABLE_NAMES[op]) for op in RESULT_CODE_BITS}
-        top = JobSpec(self.name, (), self.slots, leaves=below, **again)
-        return top, tuple(self._leaf(rack, spine) for rack in self.racks)
-
-    def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
-        above = ParentEndpoint(_lowest(rack.workers), rack.uplink, spine.mac, spine.ip, len(self.workers))
-        return JobSpec(self.name, rack.workers, self.slots, parent=above, **tables_by_name(self))
-
-    def _check(self, leaves: int) -> None:
-        who = f"tree job {self.name!r}"
-        if leaves != len(self.racks):
-            raise ControlPlaneError(f"{who}: {len(self.racks)} racks on {leaves} leaves", hint="a rack is below a leaf")
-        if not all(rack.workers for rack in self.racks):
-            raise ControlPlaneError(f"{who}: a rack without workers", hint="leave it out")
-        ranks = [worker.rank for worker in self.workers]
-        if ranks != list(range(len(ranks))):
-            shown = ", ".join(map(str, ranks))
-            raise ControlPlaneError(f"{who}: ranks {shown}", hint=f"they are 0 .. {len(ranks) - 1}, each once")
+    Codes were looked up at the leaves, and sums come up in PARTIAL packets.
+    """
+    return {TABLE_NAMES[op]: table for op, table in spec.lookups.items() if op in RESULT_CODE_BITS}
 
 
 @dataclass(frozen=True)
@@ -136,17 +116,19 @@ class TreeJob:
         return job_membership(made, services, side_channels, resume=resume, leaves=below)
 
 
-def create_tree(spec: TreeSpec, controllers: Sequence[SwitchController]) -> TreeJob:
+def create_tree(spec: JobSpec, racks: Sequence[LeafGroup], controllers: Sequence[SwitchController]) -> TreeJob:
     """Make a job over a tree without a cluster: when this returns, all switches serve it.
 
     Args:
-        controllers: the spine's, then those of the leaves in the order of `spec.racks`.
+        spec: the job without workers.
+        racks: the workers of each leaf.
+        controllers: the spine's, then those of the leaves in the order of `racks`.
 
     Raises ControlPlaneError when the description is wrong, with nothing written, when a switch has no room, or when one
     fails. Then what was made of it on other switches is ended, and stays in their `ending` where even that fails.
     """
     spine, *leaves = controllers
-    top, below = spec.parts(spine.switch, [leaf.switch for leaf in leaves])
+    top, below = tree_parts(spec, racks, spine.switch, [leaf.switch for leaf in leaves])
     for controller, part in zip(controllers, (top, *below), strict=True):
         controller.check(part)
     with ExitStack() as undo:

@@ -19,6 +19,8 @@ from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import FakeDevice
 
+from ..support.jobs import spec_options
+
 NOW = 1_700_000_000
 MakeSpec = Callable[..., JobSpec]
 Connect = Callable[..., SwitchController]
@@ -44,7 +46,7 @@ def make_spec() -> MakeSpec:
             WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
             for rank in range(workers)
         )
-        return JobSpec(name, endpoints, slots, table, **options)
+        return JobSpec(name, endpoints, slots, **spec_options(table=table, **options))
 
     return make
 

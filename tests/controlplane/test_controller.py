@@ -215,6 +215,13 @@ def test_wrong_requests_write_nothing(make_spec: MakeSpec, connect: Connect) -> 
         controller.job_counters(job)
 
 
+def test_a_job_without_workers_is_for_a_cluster(make_spec: MakeSpec, connect: Connect) -> None:
+    controller, asked = connect(FakeDevice()), replace(make_spec(), workers=(), ranks=3)
+    controller.check(asked)
+    with pytest.raises(ControlPlaneError, match="no workers; name the places"):
+        controller.create_job(asked)
+
+
 def test_all_job_indices_taken(make_spec: MakeSpec, connect: Connect) -> None:
     controller = connect(FakeDevice())
     for index in range(64):

@@ -189,7 +189,7 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
         "slots": 16,
         "window": 8,
         "quorum": 2,
-        "table": list(job.spec.table or ()),
+        "table": list(job.spec.tables["table"]),
         "table16": None,
         "wire_version": 1,
         "switch": {"ip": "10.0.0.254", "udp_port": 24677},
@@ -207,9 +207,9 @@ def test_a_code_group_of_its_own_is_told(job: Job) -> None:
 
 
 def test_tables_of_other_lanes_are_told(job: Job) -> None:
-    tables = {"table": None, "table16": TABLE16, "table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
-    more = replace(job, spec=replace(job.spec, **tables))  # type: ignore[arg-type]
-    told = {name: None if table is None else list(table) for name, table in tables.items()}
+    tables = {"table16": TABLE16, "table4": TABLE4, "table3": TABLE3, "table2": TABLE2}
+    more = replace(job, spec=replace(job.spec, tables=tables))
+    told = {"table": None, **{name: list(table) for name, table in tables.items()}}
     assert document_of(more) == {**document_of(job), **told}
 
 

@@ -33,7 +33,6 @@ from hopsum_wire import MAX_WORKERS
 from .conftest import TABLE2, TABLE3, TABLE4, TABLE16
 
 GENERATION = 0x66554433
-NO_TABLES = dict.fromkeys(("table", "table16", "table4", "table3", "table2"))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_reply(job: Job) -> None:
 )
 def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str, lane_bytes: int) -> None:
     entry = lookup.lookup(job)[index]
-    values = (job.spec.table or (), TABLE16, TABLE4[:16], TABLE3[:8], TABLE2[:4])[index]
+    values = (job.spec.tables["table"], TABLE16, TABLE4[:16], TABLE3[:8], TABLE2[:4])[index]
     table = [value % (1 << 8 * lane_bytes) for value in values]
     assert (entry.table, entry.match, entry.action) == ("lookup", {"generation": GENERATION, "op": op}, action)
     assert list(entry.params) == [f"c{number}" for number in range(len(table))]
@@ -140,8 +139,8 @@ def test_requantize_finds_the_code_of_every_sum(
 
 @pytest.mark.parametrize("thresholds", [(1, 1, 1), (127, 127, 127), (1, 64, 127), (64, 64, 65), (1, 2, 3)])
 def test_thresholds_may_be_equal_and_at_either_end(job: Job, thresholds: tuple[int, ...]) -> None:
-    tables = {**NO_TABLES, "table2": (*TABLE2[:4], *thresholds)}
-    (entry,) = requantize.requantize(replace(job, spec=replace(job.spec, **tables)))
+    tables = {"table2": (*TABLE2[:4], *thresholds)}
+    (entry,) = requantize.requantize(replace(job, spec=replace(job.spec, tables=tables)))
     assert codes_of(entry) == [sum(each <= sum_ for each in thresholds) for sum_ in range(128)]
 
 
@@ -152,13 +151,13 @@ def test_thresholds_may_be_equal_and_at_either_end(job: Job, thresholds: tuple[i
 def test_a_job_has_the_lookups_of_its_table_alone(
     job: Job, tables: dict[str, tuple[int, ...]], ops: list[int], again: list[int]
 ) -> None:
-    alone = replace(job, spec=replace(job.spec, **{**NO_TABLES, **tables}))
+    alone = replace(job, spec=replace(job.spec, tables=tables))
     assert [entry.match["op"] for entry in lookup.lookup(alone)] == ops
     assert [entry.match["op"] for entry in requantize.requantize(alone)] == again
 
 
 def test_only_a_root_looks_sums_up_and_only_switches_with_workers_look_codes_up(job: Job) -> None:
-    tables = {**NO_TABLES, "table4": TABLE4}
+    tables = {"table4": TABLE4}
     leaf = LeafEndpoint(3, 9, "02:00:00:00:03:03", "10.0.3.254", (3,))
     above = ParentEndpoint(0, 1, "02:00:00:00:00:01", "10.0.9.1", 4)
     for changes, tables_of_entries in (
@@ -167,7 +166,7 @@ def test_only_a_root_looks_sums_up_and_only_switches_with_workers_look_codes_up(
         ({"parent": above}, ["lookup"]),
         ({"leaves": (leaf,), "workers": (), "parent": above}, []),
     ):
-        spec = replace(job.spec, quorum=None, **{**tables, **changes})
+        spec = replace(job.spec, quorum=None, tables=tables, **changes)
         spec.check()
         entries = plan(replace(job, spec=spec)).support
         found = [each.table for each in entries if isinstance(each, TableEntry)]

@@ -20,7 +20,6 @@ from hopsum_controlplane import (
     ParentEndpoint,
     SwitchController,
     SwitchEndpoint,
-    TreeSpec,
     WorkerEndpoint,
     create_tree,
     delete_tree,
@@ -29,7 +28,7 @@ from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.fake_device import Failure, FakeDevice
 from hopsum_wire.membership import membership_document
 
-from ..support.jobs import TABLE, TABLE16
+from ..support.jobs import TABLE, TABLE16, spec_options
 from .conftest import TABLE2, TABLE3, TABLE4
 
 CLOCK_S = 1_000_000.0
@@ -52,9 +51,9 @@ def racks(*sizes: int) -> tuple[LeafGroup, ...]:
     )
 
 
-def spec(*sizes: int, **options: Any) -> TreeSpec:
+def tree_of(*sizes: int, **options: Any) -> tuple[JobSpec, tuple[LeafGroup, ...]]:
     tables = {"table": TABLE, "table16": TABLE16, "table4": TABLE4 if sum(sizes) <= 4 else None}
-    return TreeSpec("tree", racks(*sizes), 4, **{**tables, **options})
+    return JobSpec(**{"name": "tree", "slots": 4, **spec_options(**{**tables, **options})}), racks(*sizes)
 
 
 @pytest.fixture
@@ -77,15 +76,15 @@ def installed_entries(devices: list[FakeDevice]) -> list[int]:
 
 def test_one_generation_on_all_switches(controllers: list[SwitchController], devices: list[FakeDevice]) -> None:
     before = installed_entries(devices)
-    tree = create_tree(spec(2, 2), controllers)
+    tree = create_tree(*tree_of(2, 2), controllers)
     assert {job.generation for job in (tree.spine, *tree.leaves)} == {tree.generation}
     with pytest.raises(ControlPlaneError, match="a job 'tree' exists"):
-        create_tree(spec(2, 2), controllers)
+        create_tree(*tree_of(2, 2), controllers)
     delete_tree(tree, controllers)
     assert installed_entries(devices) == before
     with pytest.raises(ControlPlaneError, match="no tree job 'tree' with generation"):
         delete_tree(tree, controllers)
-    assert create_tree(spec(2, 2), controllers).generation > tree.generation
+    assert create_tree(*tree_of(2, 2), controllers).generation > tree.generation
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
@@ -96,17 +95,17 @@ def test_a_failure_on_any_switch_leaves_nothing(
     before = installed_entries(devices)
     devices[node].fail(at=devices[node].updates + write, failure=Failure.REFUSED)
     with pytest.raises(ControlPlaneError):
-        create_tree(spec(2, 2), controllers)
+        create_tree(*tree_of(2, 2), controllers)
     assert installed_entries(devices) == before
     devices[node].repair()
-    create_tree(spec(2, 2), controllers)
+    create_tree(*tree_of(2, 2), controllers)
 
 
 def test_an_end_that_fails_on_one_switch_goes_on(
     controllers: list[SwitchController], devices: list[FakeDevice]
 ) -> None:
     before = installed_entries(devices)
-    tree = create_tree(spec(2, 2), controllers)
+    tree = create_tree(*tree_of(2, 2), controllers)
     devices[1].fail(at=devices[1].updates, failure=Failure.UNREACHABLE)
     with pytest.raises(ControlPlaneError):
         delete_tree(tree, controllers)
@@ -120,40 +119,43 @@ def test_an_end_that_fails_on_one_switch_goes_on(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: spec(2), "1 racks on 2 leaves"),
-        (lambda: spec(2, 0), "a rack without workers"),
-        (lambda: replace(spec(2, 2), racks=(racks(2)[0], racks(2)[0])), "ranks 0, 0, 1, 1"),
-        (lambda: spec(8, 9, table=(*range(15), 16)), "n \\* g = 17 workers \\* granularity 16 = 272 may overflow"),
-        (lambda: replace(spec(1, 1), racks=tuple(replace(one, uplink=511) for one in racks(1, 1))), "switch port 511"),
+        (tree_of(2), "1 racks on 2 leaves"),
+        (tree_of(2, 0), "a rack without workers"),
+        ((tree_of(2)[0], (racks(2)[0], racks(2)[0])), "ranks 0, 0, 1, 1"),
+        (tree_of(8, 9, table=(*range(15), 16)), "n \\* g = 17 workers \\* granularity 16 = 272 may overflow"),
+        ((tree_of(1, 1)[0], tuple(replace(one, uplink=511) for one in racks(1, 1))), "switch port 511"),
     ],
 )
 def test_what_is_refused_writes_nothing(
-    controllers: list[SwitchController], devices: list[FakeDevice], wrong: Callable[[], TreeSpec], message: str
+    controllers: list[SwitchController],
+    devices: list[FakeDevice],
+    wrong: tuple[JobSpec, tuple[LeafGroup, ...]],
+    message: str,
 ) -> None:
     before = [len(device.batches) for device in devices]
     with pytest.raises(ControlPlaneError, match=message):
-        create_tree(wrong(), controllers)
+        create_tree(*wrong, controllers)
     assert [len(device.batches) for device in devices] == before
 
 
 def test_lanes_are_proved_for_all_workers_of_the_tree(controllers: list[SwitchController]) -> None:
     """Each rack alone would fit, both do not; 16 of granularity 15 do."""
-    create_tree(spec(8, 8, table=(*range(16),), table16=None), controllers)
+    create_tree(*tree_of(8, 8, table=(*range(16),), table16=None), controllers)
     with pytest.raises(ControlPlaneError, match="n \\* g = 18 workers"):
-        create_tree(replace(spec(9, 9, table=(*range(16),), table16=None), name="other"), controllers)
+        create_tree(*tree_of(9, 9, table=(*range(16),), table16=None, name="other"), controllers)
     with pytest.raises(ControlPlaneError, match=r"n \* v = 5 workers \* values of -31 \.\. 31 = 155"):
-        create_tree(spec(2, 3, table4=TABLE4), controllers)
+        create_tree(*tree_of(2, 3, table4=TABLE4), controllers)
 
 
 def test_finished_sums_are_looked_up_at_the_spine_and_codes_at_the_leaves(
     controllers: list[SwitchController], devices: list[FakeDevice]
 ) -> None:
-    tree = create_tree(spec(2, 2), controllers)
+    tree = create_tree(*tree_of(2, 2), controllers)
     for device, ops in zip(devices, ([], [1, 2, 9], [1, 2, 9]), strict=True):
         assert sorted(entry.match["op"] for entry in device.read_table("lookup")) == ops
     found = [[entry.match for entry in device.read_table("requantize")] for device in devices]
     assert found == [[{"generation": tree.generation, "op": 9}], [], []]
-    assert {tree.membership(rack).table4 for rack in (0, 1)} == {TABLE4}
+    assert {tree.membership(rack).tables["table4"] for rack in (0, 1)} == {TABLE4}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_a_tree_has_no_shorter_codes(
     before = [len(device.batches) for device in devices]
     (name,) = tables
     with pytest.raises(ControlPlaneError) as refused:
-        create_tree(spec(2, 2, **tables), controllers)
+        create_tree(*tree_of(2, 2, **tables), controllers)
     assert f"{name} in a tree of switches: a leaf makes a PARTIAL of 1024 bytes" in str(refused.value)
     assert f"from an UPDATE of {numbers.split()[0]} bytes for {numbers.split()[2]}" in str(refused.value)
     assert "take the codec with bits=4, or use one switch" in str(refused.value)
@@ -175,7 +177,7 @@ def test_a_tree_has_no_shorter_codes(
 
 
 def test_memberships_name_everybody_and_the_own_leaf(controllers: list[SwitchController]) -> None:
-    tree = create_tree(spec(2, 1), controllers)
+    tree = create_tree(*tree_of(2, 1), controllers)
     one, other = (membership_document(tree.membership(rack)) for rack in (0, 1))
     assert [worker["rank"] for worker in one["workers"]] == [0, 1, 2]
     assert (one["switch"]["ip"], other["switch"]["ip"]) == (endpoint(1).ip, endpoint(2).ip)
@@ -208,6 +210,6 @@ def test_parts_that_are_wrong(make_spec: Callable[..., JobSpec], changes: dict[s
 
 
 def test_parts_of_a_tree_survive_their_books(controllers: list[SwitchController]) -> None:
-    tree = create_tree(spec(2, 2), controllers)
+    tree = create_tree(*tree_of(2, 2), controllers)
     for job in (tree.spine, *tree.leaves):
         assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Worker
 from hopsum_oracle.aggregator import JobConfig, WorkerConfig
 from hopsum_wire import Event, Header, Kind, Op, up_bytes
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 Error = TypeVar("Error", bound=BaseException)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
@@ -33,6 +33,12 @@ TABLES: dict[int, tuple[int, ...]] = {
 
 OF_TREES = {Event.CLOSED, Event.RESENT, Event.TAKEN, Event.KNOWN, Event.RELAYED}
 """What a switch without parent never counts."""
+
+
+def spec_options(**options: Any) -> dict[str, Any]:
+    """Return fields of a JobSpec for options among which lookup tables have their own names, None for no table."""
+    tables = {name: options.pop(name) for name in TABLE_NAMES.values() if name in options}
+    return {**options, "tables": {name: table for name, table in tables.items() if table is not None}}
 
 
 def worker(rank: int) -> WorkerConfig:

@@ -153,6 +153,15 @@ def tables(bits: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(values, thresholds).map(lambda both: (*both[0], *sorted(both[1])))
 
 
+TABLES = {
+    "table": st.tuples(*[st.integers(0, 255)] * 16),
+    "table16": st.tuples(*[st.integers(0, 65535)] * 16),
+    "table4": tables(4),
+    "table3": tables(3),
+    "table2": tables(2),
+}
+
+
 @st.composite
 def memberships(draw: st.DrawFn) -> JobMembership:
     """Any membership that a control plane can make."""
@@ -176,11 +185,7 @@ def memberships(draw: st.DrawFn) -> JobMembership:
         slots=slots,
         window=window,
         quorum=draw(st.integers(1, count)),
-        table=draw(st.none() | st.tuples(*[st.integers(0, 255)] * 16)),
-        table16=draw(st.none() | st.tuples(*[st.integers(0, 65535)] * 16)),
-        table4=draw(st.none() | tables(4)),
-        table3=draw(st.none() | tables(3)),
-        table2=draw(st.none() | tables(2)),
+        tables=draw(st.fixed_dictionaries({}, optional=TABLES)),
         switch=draw(ENDPOINTS),
         workers=workers,
         resume=draw(st.none() | resumes(count, window)),

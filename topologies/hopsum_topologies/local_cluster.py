@@ -208,7 +208,7 @@ class LocalCluster:
         with ExitStack() as undo:
             for number, switch in enumerate(self.switches):
                 own = (seat.endpoint(sockets[seat.rank][number]) for seat in self.seats)
-                spec = JobSpec(name, tuple(own), slots, quorum=quorum, min_quorum=min_quorum, **tables)
+                spec = JobSpec(name, tuple(own), slots, tables, quorum, min_quorum)
                 part = parts[switch.controller] = switch.controller.create_job(spec, generation=generation)
                 undo.callback(switch.controller.delete_job, part)
                 shards.append(job_membership(part, {seat.rank: switch.service for seat in self.seats}, sides))

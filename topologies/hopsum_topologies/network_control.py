@@ -13,7 +13,6 @@ from hopsum_controlplane import (
     LeafGroup,
     SwitchController,
     SwitchEndpoint,
-    TreeSpec,
     WorkerEndpoint,
     create_tree,
     delete_tree,
@@ -69,7 +68,7 @@ class NetworkControl:
         """Create a job at the one switch of its workers, else at `flat`, else as a tree below a spine.
 
         Args:
-            tables: JobSpec's table, table16, table4, table3 and table2.
+            tables: of the codec (`hopsum.codec.job_tables`).
             quorum: of a job at one switch. A tree waits for all workers.
             places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
             sides: side channels, as in `job_membership`.
@@ -83,7 +82,7 @@ class NetworkControl:
                 where = around[0] if len(around) == 1 else str(flat)
                 workers = self._workers(plan, where, plan.workers, places)
                 one = self.controllers[where]
-                job = one.create_job(JobSpec(plan.name, workers, slots, quorum=quorum, **tables))
+                job = one.create_job(JobSpec(plan.name, workers, slots, tables=tables, quorum=quorum))
                 undo.callback(one.delete_job, job)
                 same = job_membership(job, None, sides)
                 return LocalJob({one: job}, (same,) * len(workers), f"at {where}", undo.pop_all())
@@ -91,7 +90,7 @@ class NetworkControl:
                 return None
             racks = tuple(self._rack(plan, leaf, spine, places) for leaf in around)
             controllers = tuple(self.controllers[switch] for switch in (spine, *around))
-            tree = create_tree(TreeSpec(plan.name, racks, slots, **tables), controllers)
+            tree = create_tree(JobSpec(plan.name, slots=slots, tables=tables), racks, controllers)
             undo.callback(delete_tree, tree, controllers)
             made = {leaf: tree.membership(number, sides) for number, leaf in enumerate(around)}
             memberships = tuple(made[self.topology.switch_of(host)] for host in plan.workers)

@@ -19,8 +19,10 @@
 A job may have several switches side by side. Each switch (or tree) is a shard, which sums every k-th chunk of a vector.
 The document is that of shard 0, and `further_shards` has the same for shards 1 .. k - 1.
 
-A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has 2^b values of -128..127, then
-2^b - 1 thresholds of 1..127 that do not fall.
+`table` has 16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, and `table16` 16 values of
+0..65535 for LOOKUP_ADD16. A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has
+2^b values of -128..127, then 2^b - 1 thresholds of 1..127 that do not fall. The code of a sum is the number of
+thresholds that are at most (sum + 128) >> 1.
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
 writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
@@ -34,16 +36,15 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from hopsum_base.errors import HopsumError
 from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
-from hopsum_wire._layout import TABLE_ENTRIES
 from hopsum_wire.generations import MAX_SHARDS, Decided, Resume
-from hopsum_wire.payload import SHAPES, TABLE_NAMES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES, Shape
 
 SIDE_KEY_BYTES: Final = 32
 _POLL_S: Final = 0.05
@@ -53,9 +54,8 @@ _LIMITS: Final = {
     "generation": (1, (1 << 32) - 1),
     "slots": (1, MAX_SLOTS),
 }
-_CODE_BITS: Final = {name: SHAPES[op].code_bits for op, name in TABLE_NAMES.items() if SHAPES[op].down_codes}
-"""Bits of a code, by the tables with which the switch looks sums up again."""
-_TABLES: Final = tuple(TABLE_NAMES.values())
+_ALWAYS: Final = ("table", "table16")
+"""The tables that a document has always, null where there is none."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _RUNS_MAX: Final = 1 << 20
 
@@ -112,24 +112,12 @@ class JobMembership:
     """Packets that a worker has in flight at most, 1..slots, the same on all ranks."""
     quorum: int
     """Workers that complete a sum."""
-    table: tuple[int, ...] | None
-    """16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, or none."""
+    tables: Mapping[str, tuple[int, ...]] = field(hash=False)
+    """Lookup tables by name (`TABLE_NAMES`), see the module's format."""
     switch: Endpoint
     """The source of results."""
     workers: tuple[RankEndpoint, ...]
     """The workers of this generation, in the order of their ranks."""
-    table16: tuple[int, ...] | None = None
-    """16 values of 0..65535 that the switch puts in place of 4-bit codes of LOOKUP_ADD16, or none."""
-    table4: tuple[int, ...] | None = None
-    """The table of LOOKUP_ADD_LOOKUP4, or none: 16 values of -128..127 that the switch puts in place of 4-bit codes,
-    then the 15 thresholds by which it puts codes in place of sums.
-
-    The code of a sum is the number of thresholds that are at most (sum + 128) >> 1.
-    """
-    table3: tuple[int, ...] | None = None
-    """The same of LOOKUP_ADD_LOOKUP3, or none: 8 values and 7 thresholds."""
-    table2: tuple[int, ...] | None = None
-    """The same of LOOKUP_ADD_LOOKUP2, or none: 4 values and 3 thresholds."""
     resume: Resume | None = None
     """The continuation of the stream of the generations before, or None where the stream begins."""
     code_group: int = LANE_GROUP_CODES
@@ -198,7 +186,6 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         del resume["further_shards"]
     # Keys of later versions are written only where they differ from the default: an older worker reads the rest.
     optional = {
-        **{name: _listed(getattr(membership, name)) for name in _CODE_BITS},
         "ranks": membership.ranks if membership.absent else None,
         "code_group": None if membership.code_group == LANE_GROUP_CODES else membership.code_group,
         "ops": None if membership.ops == frozenset(Op) else [op.name for op in sorted(membership.ops)],
@@ -212,8 +199,8 @@ def membership_document(membership: JobMembership) -> dict[str, Any]:
         "slots": membership.slots,
         "window": membership.window,
         "quorum": membership.quorum,
-        "table": _listed(membership.table),
-        "table16": _listed(membership.table16),
+        **dict.fromkeys(_ALWAYS),
+        **{name: list(table) for name, table in membership.tables.items()},
         "wire_version": WIRE_VERSION,
         "switch": asdict(membership.switch),
         "workers": [_worker_document(worker) for worker in membership.workers],
@@ -230,10 +217,6 @@ def _worker_document(worker: RankEndpoint) -> dict[str, Any]:
     optional = {"leaf": worker.leaf, "side_port": worker.side_port, "side_ip": worker.side_ip}
     present = {key: value for key, value in optional.items() if value is not None}
     return {"rank": worker.rank, **asdict(worker.endpoint), "send_to": asdict(worker.send_to), **present}
-
-
-def _listed(table: tuple[int, ...] | None) -> list[int] | None:
-    return None if table is None else list(table)
 
 
 def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
@@ -297,16 +280,13 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
         raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {size - 1}, {each}")
     slots = root.integer("slots", *_LIMITS["slots"])
     shards = root.objects("further_shards", MAX_SHARDS - 1) if sharded and "further_shards" in root.value else []
-    of_codes: dict[str, Any] = {name: _table_of_codes(root, name) for name in _CODE_BITS}
     made = JobMembership(
         job=root.text("job"),
         generation=root.integer("generation", *_LIMITS["generation"]),
         slots=slots,
         window=root.integer("window", 1, slots),
         quorum=root.integer("quorum", 1, len(workers)),
-        table=_table(root, "table", 8),
-        table16=_table(root, "table16", 16, None),
-        **of_codes,
+        tables=_tables(root),
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, size),
@@ -326,7 +306,7 @@ def _membership(root: _Object, *, sharded: bool) -> JobMembership:
 
 def _require_same_job(root: _Object, first: JobMembership, shard: JobMembership, number: int) -> None:
     """Raise MembershipError unless a further shard is of the same job, and nothing of it is another shard's place."""
-    for name in ("job", "generation", "quorum", *_TABLES, "code_group"):
+    for name in ("job", "generation", "quorum", "tables", "code_group"):
         here, there = getattr(first, name), getattr(shard, name)
         if here != there:
             raise root.wrong("further_shards", f"has {name} {there} at shard {number} and {here} at shard 0")
@@ -433,33 +413,31 @@ def _ip(entry: _Object, key: str) -> str:
     return ip
 
 
-def _table(root: _Object, key: str, lane_bits: int, *default: None) -> tuple[int, ...] | None:
-    value = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null", *default)
-    if value is None:
-        return None
-    most = (1 << lane_bits) - 1
-    if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= most for entry in value):
-        raise root.wrong(key, f"is {value}, not {TABLE_ENTRIES} integers of 0..{most}")
-    return tuple(value)
+def _tables(root: _Object) -> dict[str, tuple[int, ...]]:
+    """Return the lookup tables by name, without those that are null or left out."""
+    found = {}
+    for op, name in TABLE_NAMES.items():
+        # No controller leaves `table` out.
+        default = () if name == "table" else (None,)
+        table = root.get(name, lambda value: value is None or isinstance(value, list), "a list or null", *default)
+        if table is not None:
+            found[name] = _table(root, name, table, SHAPES[op])
+    return found
 
 
-def _table_of_codes(root: _Object, key: str) -> tuple[int, ...] | None:
-    """Return a table of an operation whose results are codes, None where it is left out."""
-    count = 1 << _CODE_BITS[key]
-    table = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null", None)
-    if table is None:
-        return None
-    values, thresholds = table[:count], table[count:]
+def _table(root: _Object, name: str, table: list[Any], shape: Shape) -> tuple[int, ...]:
+    count = 1 << shape.code_bits
+    low, high, thresholds = (-128, 127, table[count:]) if shape.down_codes else (0, (1 << shape.lane_bits) - 1, [])
     fits = (
-        len(table) == 2 * count - 1
+        len(table) == (2 * count - 1 if shape.down_codes else count)
         and all(type(each) is int for each in table)
-        and all(-128 <= value <= 127 for value in values)
+        and all(low <= value <= high for value in table[:count])
         and all(1 <= threshold <= 127 for threshold in thresholds)
         and thresholds == sorted(thresholds)
     )
     if not fits:
-        wanted = f"not {count} integers of -128..127, then {count - 1} thresholds of 1..127 that do not fall"
-        raise root.wrong(key, f"is {table}, {wanted}")
+        then = f", then {count - 1} thresholds of 1..127 that do not fall" if shape.down_codes else ""
+        raise root.wrong(name, f"is {table}, not {count} integers of {low}..{high}{then}")
     return tuple(table)
 
 

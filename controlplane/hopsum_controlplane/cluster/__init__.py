@@ -25,14 +25,13 @@ from hopsum_controlplane.cluster.answers import Pending
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.requests import JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines
 
 __all__ = [
     "ClusterConfig",
     "ClusterController",
-    "JobRequest",
     "JobState",
     "JoinRequest",
     "MemberPhase",

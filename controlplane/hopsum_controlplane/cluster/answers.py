@@ -48,7 +48,7 @@ def job_message(
         counters: packets by event, by switch; empty for switches that were not asked.
         events: whether the history's events are told.
     """
-    request = record.request
+    spec = record.spec
     changing = record.state in (JobState.FORMING, JobState.CHANGING)
     return pb.Job(
         name=record.name,
@@ -60,9 +60,9 @@ def job_message(
         job_index=record.job_index,
         slot_base=record.region.base,
         slots=record.region.size,
-        workers=request.workers,
+        workers=spec.ranks,
         quorum=record.quorum,
-        min_quorum=request.min_quorum,
+        min_quorum=spec.min_quorum,
         lease_s=lease_s,
         members=[_member(record.name, each, left_s[each.rank], leases, now_s, lease_s) for each in record.members],
         missing_ranks=record.missing_ranks if changing else (),
@@ -76,11 +76,11 @@ def job_message(
         last_refusal_age_s=_age_s(history.refused_at_s, now_s),
         ended_age_s=_age_s(history.ended_at_s, now_s),
         begun_age_s=_age_s(history.begun_at_s, now_s),
-        codec=request.codec,
-        codec_options=request.codec_options,
+        codec=spec.codec,
+        codec_options=spec.codec_options,
         events=_events(history, now_s) if events else (),
-        shards=request.shards,
-        min_workers=request.fewest,
+        shards=spec.shards,
+        min_workers=spec.fewest,
         absent_ranks=record.absent,
     )
 
@@ -156,15 +156,15 @@ def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
         switches=switches_of(record),
         slot_base=base,
         slots=size,
-        workers=record.request.workers,
+        workers=record.spec.ranks,
         parts=_parts(record, {}),
     )
 
 
 def located_message(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
     """Make the answer to a worker that asks where it sends to: a place, one for each leaf, or one for each shard."""
-    request = record.request
-    found = pb.LocateResponse(workers=request.workers, codec=request.codec, codec_options=request.codec_options)
+    spec = record.spec
+    found = pb.LocateResponse(workers=spec.ranks, codec=spec.codec, codec_options=spec.codec_options)
     if record.branches and not record.is_sharded:
         for leaf, link in leaves_of(record, config):
             found.leaves.add(send_to=_endpoint(leaf.service), networks=map(str, networks_of(leaf, link)))

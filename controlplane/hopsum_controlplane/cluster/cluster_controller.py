@@ -22,7 +22,7 @@ from hopsum_controlplane.cluster.liveness import Liveness
 from hopsum_controlplane.cluster.member_requests import MemberRequests
 from hopsum_controlplane.cluster.membership_builder import switches_of
 from hopsum_controlplane.cluster.records import JobRecord, JobState
-from hopsum_controlplane.cluster.requests import JobRequest, printable
+from hopsum_controlplane.cluster.requests import check_job, printable
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_inventory import DeviceSource, MayRemove
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
@@ -30,6 +30,7 @@ from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import RandomSource, check_token, digest, matches, new_token
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.errors import InvalidRequestError, SwitchUnavailableError
+from hopsum_controlplane.job_spec import JobSpec
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.watch.snapshots import switch_path
 
@@ -84,34 +85,34 @@ class ClusterController:
             reconciler.reconcile()
         self._follow_trees()
 
-    def create_job(self, request: JobRequest, token: str = "") -> pb.CreateJobResponse:
+    def create_job(self, spec: JobSpec, token: str = "") -> pb.CreateJobResponse:
         """Create a job: reserve its slots. Its members join with `token`, which is drawn where it is empty.
 
-        A repeated call, with the token and the request of a job that is there, has the same answer.
+        A repeated call, with the token and the specification of a job that is there, has the same answer.
 
         Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
         nothing is made.
         """
-        request.check()
+        check_job(spec)
         token = check_token(token) or new_token(self._random)
         with self._cache.changed:
-            made = self._cache.find(request.name)
+            made = self._cache.find(spec.name)
             is_ours = made is not None and made.state is not JobState.ENDING and matches(token, made.token_digest)
-            if made is not None and is_ours and made.request == request:
+            if made is not None and is_ours and made.spec == spec:
                 return answers.created_message(made, token)
             # Under one lock from the look at free places to the record on disk: two requests never get one place.
-            self._cache.check_new(request.name)
+            self._cache.check_new(spec.name)
             self._check_unused(token)
-            for name in (*request.shard_switches, request.switch):
+            for name in (*spec.shard_switches, spec.switch):
                 if name is not None and name not in self._reconcilers:
                     raise InvalidRequestError(
                         f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}"
                     )
             # Places are computed from the database, not from the switches: a record's slots are taken before anything
             # is on a switch.
-            switches = self._reconcilers.capacities(request)
-            switch, at, branches = placement.place(request, switches, self._config.links)
-            record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
+            switches = self._reconcilers.capacities(spec)
+            switch, at, branches = placement.place(spec, switches, self._config.links)
+            record = JobRecord(spec, digest(token), switch, at.job_index, at.region, branches=branches)
             # The database comes before the switch: what may be on a switch is on disk first.
             self._cache.add(record)
             self._histories.observe(record.name)
@@ -133,9 +134,9 @@ class ClusterController:
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
-            on = switch_path((*switches_of(record), *record.places[len(record.switches) :]), record.request.shards)
+            on = switch_path((*switches_of(record), *record.places[len(record.switches) :]), record.spec.shards)
             raise SwitchUnavailableError(
-                f"job {name!r} is ending, and {record.request.slots} slots of switch {on!r} stay taken: "
+                f"job {name!r} is ending, and {record.spec.slots} slots of switch {on!r} stay taken: "
                 f"{self._reconcilers.condition(record)}",
                 hint="the controller keeps trying; see to the switch",
             )

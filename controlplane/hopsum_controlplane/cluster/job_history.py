@@ -155,7 +155,7 @@ def events_of_step(before: JobRecord | None, after: JobRecord, lease_s: float) -
     """Derive the events of a step of a job's record, from None where the job is new. `lease_s` is a member's."""
     if before is None:
         where = "switches" if after.branches else "switch"
-        yield JobEvent(NORMAL, "Created", f"{after.request.workers} workers, {where} {', '.join(after.switches)}")
+        yield JobEvent(NORMAL, "Created", f"{after.spec.ranks} workers, {where} {', '.join(after.switches)}")
         return
     for rank in sorted({member.rank for member in (*before.members, *after.members)}):
         yield from _of_member(before.member(rank), after.member(rank), lease_s)

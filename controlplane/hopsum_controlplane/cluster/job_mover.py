@@ -40,12 +40,12 @@ class JobMover:
             away = self._movable(record, away)
             if to is not None and to not in self._reconcilers:
                 raise InvalidRequestError(f"no switch {to!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
-            switches = self._reconcilers.capacities(record.request)
+            switches = self._reconcilers.capacities(record.spec)
             found = placement.replacement(record, to, switches, self._reconcilers.config.links)
             target = found.config.name
             self._require_alike(record, away, target)
             seats = self._seats(record, away, target)
-            index, region = found.allocator.allocate(record.request.slots)
+            index, region = found.allocator.allocate(record.spec.slots)
             reason = f"it moves from switch {away} to switch {target}"
             at = BranchAssignment(target, index, region)
             self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))

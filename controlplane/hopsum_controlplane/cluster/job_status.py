@@ -106,7 +106,7 @@ def _forming(record: JobRecord, trouble: str) -> JobStatus:
     if trouble:
         return JobStatus(Health.STALLED if present else Health.DEGRADED, trouble)
     if present:
-        lack = f"waits for {ranks_in_words(record.missing_ranks)} of {record.request.workers} to join"
+        lack = f"waits for {ranks_in_words(record.missing_ranks)} of {record.spec.ranks} to join"
         return JobStatus(Health.WAITING, "; ".join(filter(None, (lack, ended))))
     if workers:
         return JobStatus(Health.FAILED, ended or "its workers were evicted before they were all there")

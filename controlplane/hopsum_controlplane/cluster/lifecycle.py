@@ -111,16 +111,16 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
             )
         return own.rank
     if wanted is not None:
-        if wanted not in record.request.worker_ranks:
+        if wanted not in range(record.spec.ranks):
             raise InvalidRequestError(
-                f"job {record.name!r} has no rank {wanted}", hint=f"its workers are 0 .. {record.request.workers - 1}"
+                f"job {record.name!r} has no rank {wanted}", hint=f"its workers are 0 .. {record.spec.ranks - 1}"
             )
         return wanted
     taken = {member.rank for member in record.members if member.phase in LEASED}
-    free = next((rank for rank in record.request.worker_ranks if rank not in taken), None)
+    free = next((rank for rank in range(record.spec.ranks) if rank not in taken), None)
     if free is None:
         raise ResourceExhaustedError(
-            f"all {record.request.workers} ranks of job {record.name!r} are taken",
+            f"all {record.spec.ranks} ranks of job {record.name!r} are taken",
             hint="say which rank this worker replaces, or make the job for more workers",
         )
     return free
@@ -292,7 +292,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     # The sums go on without the member: its entries stay, and the quorum completes each sum.
     if record.state is JobState.RUNNING and after.live >= record.quorum:
         return _end_if_all_gone(after)
-    workers = record.request.workers if record.job is None else record.job.spec.total
+    workers = record.spec.ranks if record.job is None else record.job.spec.total
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
     return end_generation(after, why + (left if record.quorum < workers else ""))
 
@@ -351,8 +351,8 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
     """Return whether these parts are made of the waiting workers, each at its switch."""
     waiting = {m.endpoint: m.leaf for m in record.members if m.phase is MemberPhase.WAITING}
     if not record.branches or record.is_sharded:
-        specs = {branch.switch: record.spec(shard) for shard, branch in enumerate(record.branches, 1)}
-        return job.spec == record.spec() and {name: part.spec for name, part in below.items()} == specs
+        specs = {branch.switch: record.next_spec(shard) for shard, branch in enumerate(record.branches, 1)}
+        return job.spec == record.next_spec() and {name: part.spec for name, part in below.items()} == specs
     placed = {worker: leaf for leaf, part in below.items() for worker in part.spec.workers}
     numbers = {leaf.number: leaf.members for leaf in job.spec.leaves}
     ranks = {p.spec.parent.number: tuple(w.rank for w in p.spec.workers) for p in below.values() if p.spec.parent}

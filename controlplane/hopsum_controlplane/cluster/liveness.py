@@ -50,7 +50,7 @@ class Liveness:
 
     def lease_s(self, record: JobRecord) -> float:
         """Return the seconds that a member of a job may be silent."""
-        return self._default_lease_s if record.request.lease_s is None else record.request.lease_s
+        return self._default_lease_s if record.spec.lease_s is None else record.spec.lease_s
 
     def renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
         """Begin a member's lease anew. `statistics` are those of a heartbeat."""
@@ -167,7 +167,7 @@ class Liveness:
             self._gone_since_s.pop(job, None)
             return
         since_s = self._gone_since_s[job] = {rank: before.get(rank, now_s) for rank in spared}
-        wait_s = record.request.replace_s
+        wait_s = record.spec.replace_s
         wait_s = self.lease_s(record) if wait_s is None else wait_s
         if over := [rank for rank in spared if now_s - since_s[rank] >= wait_s]:
             # The next `expire` tries again what cannot be written now.

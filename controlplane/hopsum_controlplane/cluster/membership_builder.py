@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contents of a generation, and its memberships for workers: pure functions of the database and the configuration.
 
-A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here. Leaves without workers are left out. A job
+A job over a tree is `hopsum_controlplane.trees`' TreeJob here. Leaves without workers are left out. A job
 over several shards is the same job at each of them, for the workers as each shard's switch sees them.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, MemberPhase
 from hopsum_controlplane.errors import ClusterConfigError, UnknownJobError
-from hopsum_controlplane.job_spec import ALL_OPS, Job, tables_by_name
+from hopsum_controlplane.job_spec import ALL_OPS, Job, JobSpec
 from hopsum_controlplane.membership_file import Address, SideChannels, job_membership
-from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
+from hopsum_controlplane.trees import LeafGroup, TreeJob, tree_parts
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.snapshots import switch_path
@@ -70,26 +70,25 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
 def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
     """Build the jobs of a new generation of the waiting members. `limits` are by switch."""
 
-    def at(name: str, spec: Any) -> Job:
+    def at(name: str, spec: JobSpec) -> Job:
         index, region = record.place(name)
         return Job.at(spec, config.switch(name).endpoint, generation, index, region, **limits[name]._asdict())
 
     if not record.branches:
-        return Parts(at(record.switch, record.spec()), {})
+        return Parts(at(record.switch, record.next_spec()), {})
     if record.is_sharded:
         further = {
-            branch.switch: at(branch.switch, record.spec(shard)) for shard, branch in enumerate(record.branches, 1)
+            branch.switch: at(branch.switch, record.next_spec(shard)) for shard, branch in enumerate(record.branches, 1)
         }
-        return Parts(at(record.switch, record.spec()), further)
+        return Parts(at(record.switch, record.next_spec()), further)
     waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is MemberPhase.WAITING]
     racks: dict[str, LeafGroup] = {}
     for leaf, link in leaves_of(record, config):
         workers = tuple(worker for name, worker in waiting if name == leaf.name)
         if workers:
             racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
-    request = record.request
-    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, **tables_by_name(request))
-    top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
+    spine, *leaves = (config.switch(name).endpoint for name in (record.switch, *racks))
+    top, below = tree_parts(record.spec, tuple(racks.values()), spine, leaves)
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
 
 

@@ -17,9 +17,9 @@ from hopsum_controlplane.audit import ForeignGeneration
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig, LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.membership_builder import leaves_of
 from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, ShardSeat
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, ShardEndpoint
+from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint, check_tree
 from hopsum_controlplane.errors import ControlPlaneError, InvalidRequestError, ResourceExhaustedError
-from hopsum_controlplane.job_spec import WorkerEndpoint
+from hopsum_controlplane.job_spec import JobSpec, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_wire import MAX_JOBS
 
@@ -44,14 +44,14 @@ class SwitchCapacity(NamedTuple):
         """Return the same switch for a spine's part: what hinders a spine is then its obstacle."""
         return self._replace(obstacle=self.spine_obstacle)
 
-    def why_not(self, request: JobRequest) -> str:
+    def why_not(self, spec: JobSpec) -> str:
         """Return why a part of the job cannot go there, an empty string when it can."""
         free = self.free_capacity
         if self.obstacle:
             return self.obstacle
         if free.jobs == 0:
             return f"all {MAX_JOBS} jobs are taken"
-        if free.largest_range < request.slots:
+        if free.largest_range < spec.slots:
             of = f"{free.largest_range} of {self.config.slots} slots"
             return f"the largest free range has {of}, {free.slots} are free in all"
         return ""
@@ -94,31 +94,31 @@ def allocator_from_records(
     return allocator
 
 
-def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
+def place(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
     """Choose the switches of a new job, and take its slots from the switches' allocators.
 
-    It is the switch that the request names, or of those that reach every network of the cluster the one with most free
+    It is the switch that `spec` names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals. Where there is none, or a tree is asked for, the same holds for spines, each with the
     leaves below it: of a tree the switch with the fewest free slots counts. With shards it is the named switches, or
     of those that reach every network the ones with most free slots, in the order of the configuration. Raises
     ResourceExhaustedError or InvalidRequestError saying for every switch why not, and what would fit.
     """
-    choices = [_shards(request, switches, links)] if request.shards > 1 else _choices(request, switches, links)
-    fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
+    choices = [_shards(spec, switches, links)] if spec.shards > 1 else _choices(spec, switches, links)
+    fitting = [candidates for candidates in choices if not any(candidate.why_not(spec) for candidate in candidates)]
     if not fitting:
-        raise _no_room(request, choices)
+        raise _no_room(spec, choices)
     # max() takes the first of equals.
     # A tree is as free as its fullest switch.
     best = max(fitting, key=lambda choice: min(each.free_capacity.slots for each in choice))
-    top, *below = [(each.config.name, each.allocator.allocate(request.slots)) for each in best]
+    top, *below = [(each.config.name, each.allocator.allocate(spec.slots)) for each in best]
     return Placement(*top, tuple(BranchAssignment(name, *allocation) for name, allocation in below))
 
 
-def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
+def _shards(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
     """Return the switches of a job over several shards. Raises InvalidRequestError and ResourceExhaustedError."""
     by_name = {each.config.name: each for each in switches}
-    if request.shard_switches:
-        chosen = [by_name[name] for name in request.shard_switches]
+    if spec.shard_switches:
+        chosen = [by_name[name] for name in spec.shard_switches]
         bare = [each.config.name for each in chosen if not each.config.ports]
         if bare:
             hint = "a shard is one switch, not the tree below a spine: name switches that have ports"
@@ -126,16 +126,16 @@ def _shards(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequ
         return tuple(chosen)
     flat, lacking = _reaching([(each,) for each in by_name.values()], switches, links)
     reaching = [candidate for (candidate,) in flat]
-    if len(reaching) < request.shards:
-        what = f"job {request.name!r}: {request.shards} shards, and {len(reaching)} of {len(switches)} switches reach "
+    if len(reaching) < spec.shards:
+        what = f"job {spec.name!r}: {spec.shards} shards, and {len(reaching)} of {len(switches)} switches reach "
         raise InvalidRequestError(
             f"{what}the workers of all networks{''.join(f'; {each}' for each in lacking)}",
             hint="ask for fewer shards, or name the switches that the job's workers are at",
         )
-    fitting = [each for each in reaching if not each.why_not(request)]
-    if len(fitting) < request.shards:
+    fitting = [each for each in reaching if not each.why_not(spec)]
+    if len(fitting) < spec.shards:
         return tuple(reaching)
-    most = sorted(fitting, key=lambda each: -each.free_capacity.slots)[: request.shards]
+    most = sorted(fitting, key=lambda each: -each.free_capacity.slots)[: spec.shards]
     return tuple(each for each in reaching if each in most)
 
 
@@ -157,12 +157,12 @@ def replacement(
     else:
         flat, _ = _reaching([(each,) for each in switches], switches, links)
         others = [each for (each,) in flat if each.config.name not in record.places]
-    fitting = [each for each in others if not each.why_not(record.request)]
+    fitting = [each for each in others if not each.why_not(record.spec)]
     if not fitting:
         if not others:
             what = f"job {record.name!r} is on {', '.join(record.places)}, and there is no other switch for it"
             raise ResourceExhaustedError(what, hint="start another switch, or name one (--to-switch)")
-        raise _no_room(record.request, [(each,) for each in others])
+        raise _no_room(record.spec, [(each,) for each in others])
     return max(fitting, key=lambda each: each.free_capacity.slots)
 
 
@@ -243,28 +243,28 @@ def networks_of(leaf: SwitchConfig, link: LinkConfig) -> list[IPv4Network]:
     return [rule.network for rule in leaf.ports if rule.port != link.leaf_port]
 
 
-def _choices(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> list[_Candidates]:
-    """Return where the request may go. Raises InvalidRequestError."""
-    named = [each for each in switches if each.config.name == request.switch]
+def _choices(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> list[_Candidates]:
+    """Return where the job may go. Raises InvalidRequestError."""
+    named = [each for each in switches if each.config.name == spec.switch]
     spines = list(dict.fromkeys(link.spine for link in links))
-    if request.switch is not None:
-        if not request.tree and named[0].config.ports:
+    if spec.switch is not None:
+        if not spec.tree and named[0].config.ports:
             return [(named[0],)]
-        if request.switch not in spines:
+        if spec.switch not in spines:
             hint = f"name a spine: {', '.join(spines)}" if spines else "configure links of leaves and a spine"
-            raise InvalidRequestError(f"switch {request.switch!r} has no leaves below it for a tree", hint=hint)
-        spines = [request.switch]
+            raise InvalidRequestError(f"switch {spec.switch!r} has no leaves below it for a tree", hint=hint)
+        spines = [spec.switch]
     lacking: list[str] = []
-    if not request.tree and request.switch is None:
+    if not spec.tree and spec.switch is None:
         flat, lacking = _reaching([(each,) for each in switches], switches, links)
         if flat or not spines:
             return _some(flat, lacking)
-    request.check_tree()
+    check_tree(spec)
     by_name = {each.config.name: each for each in switches}
     trees = [
         (by_name[spine].as_spine(), *(by_name[link.leaf] for link in links if link.spine == spine)) for spine in spines
     ]
-    if request.switch is not None:
+    if spec.switch is not None:
         return trees
     if not trees:
         raise InvalidRequestError(
@@ -318,8 +318,8 @@ def _some(reaching: list[_Candidates], lacking: Sequence[str]) -> list[_Candidat
     return reaching
 
 
-def _no_room(request: JobRequest, choices: Sequence[_Candidates]) -> ResourceExhaustedError:
-    named = {each.config.name: each.why_not(request) for candidates in choices for each in candidates}
+def _no_room(spec: JobSpec, choices: Sequence[_Candidates]) -> ResourceExhaustedError:
+    named = {each.config.name: each.why_not(spec) for candidates in choices for each in candidates}
     reasons = "; ".join(f"{name}: {why}" for name, why in named.items() if why)
     # A choice with an obstacle, or without a free job index, takes a job of no size.
     most = max(
@@ -333,7 +333,7 @@ def _no_room(request: JobRequest, choices: Sequence[_Candidates]) -> ResourceExh
     hint = f"ask for up to {most} slots, or delete a job" if most else "delete a job, or see to the switches"
     if all(any(each.obstacle for each in candidates) for candidates in choices):
         hint = "ask for a job that the switches can have, or see to the switches"
-    return ResourceExhaustedError(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
+    return ResourceExhaustedError(f"no place for job {spec.name!r} with {spec.slots} slots: {reasons}", hint=hint)
 
 
 def _made_up_mac(switch: SwitchConfig, port: int) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.job_spec import Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Resume
@@ -120,7 +119,7 @@ class BranchAssignment:
 class JobRecord:
     """A job in the database.
 
-    request: the job as its user asked for it.
+    spec: the job as its user asked for it, without workers.
     token_digest: of the token that members join with. earlier_token_digest: of the token before that one, while both
         are valid; else empty.
     switch, job_index, region: its place. Over a tree it is the spine's, over several shards that of shard 0.
@@ -136,7 +135,7 @@ class JobRecord:
     absent: ranks that the generation began without, and those that the next one does not wait for.
     """
 
-    request: JobRequest
+    spec: JobSpec
     token_digest: bytes = field(repr=False)
     switch: str
     job_index: int
@@ -157,7 +156,7 @@ class JobRecord:
     @property
     def name(self) -> str:
         """Return the job's name."""
-        return self.request.name
+        return self.spec.name
 
     @property
     def generation(self) -> int:
@@ -167,7 +166,7 @@ class JobRecord:
     @property
     def is_sharded(self) -> bool:
         """Return whether the job's switches are shards, side by side, and not a tree."""
-        return self.request.shards > 1
+        return self.spec.shards > 1
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -227,7 +226,7 @@ class JobRecord:
         if self.state is JobState.INSTALLING:
             return ()
         awaited = {member.rank for member in self.members if member.phase is MemberPhase.WAITING} | {*self.absent}
-        return tuple(rank for rank in self.request.worker_ranks if rank not in awaited)
+        return tuple(rank for rank in range(self.spec.ranks) if rank not in awaited)
 
     @property
     def gone_ranks(self) -> tuple[int, ...]:
@@ -240,8 +239,8 @@ class JobRecord:
         """Return `gone_ranks` where the next generation can begin without them (M3), else none."""
         there = [member for member in self.members if member.phase in LEASED]
         # In CHANGING too: a worker that asks then must not hear that somebody has to take a place.
-        enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.request.fewest
-        return self.gone_ranks if enough and self.request.min_workers is not None else ()
+        enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.spec.fewest
+        return self.gone_ranks if enough and self.spec.min_workers is not None else ()
 
     @property
     def finished(self) -> bool:
@@ -253,15 +252,15 @@ class JobRecord:
         """Whether all workers that it waits for have joined, so that the job's next generation can begin."""
         waiting = [member for member in self.members if member.phase is MemberPhase.WAITING]
         # M3: of those that are not waited for some may have come, and others gone.
-        return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.request.fewest
+        return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.spec.fewest
 
     @property
     def quorum(self) -> int:
         """Return how many workers complete a sum."""
-        if self.request.quorum is not None:
-            return self.request.quorum
+        if self.spec.quorum is not None:
+            return self.spec.quorum
         # M1: all workers of the generation.
-        return self.request.workers if self.job is None else self.job.spec.total
+        return self.spec.ranks if self.job is None else self.job.spec.total
 
     @property
     def live(self) -> int:
@@ -276,7 +275,7 @@ class JobRecord:
         """Return the member of a rank, None without one."""
         return next((member for member in self.members if member.rank == rank), None)
 
-    def spec(self, shard: int = 0) -> JobSpec:
+    def next_spec(self, shard: int = 0) -> JobSpec:
         """Build the specification of the next generation at a shard, of the members that wait."""
         waiting = (member for member in self.members if member.phase is MemberPhase.WAITING)
-        return self.request.spec({member.rank: member.endpoints[shard] for member in waiting})
+        return replace(self.spec, workers=tuple(member.endpoints[shard] for member in waiting))

@@ -7,9 +7,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 from typing import NamedTuple
 
 from hopsum_base.shown import shortened
@@ -23,9 +22,7 @@ from hopsum_controlplane.job_spec import (
     MAX_UDP_PORT,
     NO_TREE_HINT,
     JobSpec,
-    WorkerEndpoint,
     no_tree_for,
-    tables_by_name,
 )
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.generations import MAX_SHARDS
@@ -40,171 +37,112 @@ _MAX_CODEC_OPTIONS = 4096
 _SETTING = re.compile(r"[ -~]{0,256}")
 
 
-@dataclass(frozen=True)
-class JobRequest:
-    """A job as its user asks for it, before its members are known.
+def check_tree(spec: JobSpec) -> None:
+    """Raise InvalidRequestError when it asks for what a job over a tree of switches cannot have.
 
-    name: of the job, unique in the cluster. workers: number of workers, with the ranks 0 .. workers - 1.
-    slots: on each switch. table, table16, table4, table3, table2: lookup tables, see JobSpec.
-    quorum: workers that complete a sum, None for all. min_quorum: workers with which a FLUSH completes it.
-    switch: name of the job's switch, or of its spine; None for the one with most room.
-    lease_s: seconds that a member may be silent, None for the cluster's.
-    tree: over a spine and all leaves below it, though one switch would reach all workers.
-    codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
-    shards: number of switches side by side. shard_switches: their names, empty for those with most room.
-    min_workers: workers with which a generation may begin, None for all. replace_s: seconds for which it waits for one
-        that is gone as long as so many are there, None for a lease.
+    A leaf sends its sum up when all workers of its rack are in it, and no spine knows which workers a rack lacks:
+    so a quorum of the workers of all racks is no number that a switch could compare with.
     """
+    who = f"job {spec.name!r} over a tree of switches"
+    if spec.quorum not in (None, spec.ranks):
+        hint = f"all {spec.ranks} workers complete a sum there: leave the quorum out, or use one switch"
+        raise InvalidRequestError(f"{who}: quorum {spec.quorum} of {spec.ranks} workers", hint=hint)
+    if spec.min_quorum != 1:
+        hint = "one that asks closes the sum of its own rack there: leave it out, or use one switch"
+        raise InvalidRequestError(f"{who}: min_quorum {spec.min_quorum}", hint=hint)
+    if spec.min_workers is not None:
+        what = f"{who}: {spec.min_workers}:{spec.ranks} workers"
+        raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
+    for op in spec.lookups:
+        if why := no_tree_for(op):
+            raise InvalidRequestError(f"{who}: {TABLE_NAMES[op]}: {why}", hint=NO_TREE_HINT)
 
-    name: str
-    workers: int
-    slots: int
-    table: tuple[int, ...] | None = None
-    table16: tuple[int, ...] | None = None
-    quorum: int | None = None
-    min_quorum: int = 1
-    switch: str | None = None
-    lease_s: float | None = None
-    tree: bool = False
-    codec: str = ""
-    codec_options: str = ""
-    shards: int = 1
-    shard_switches: tuple[str, ...] = ()
-    min_workers: int | None = None
-    replace_s: float | None = None
-    table4: tuple[int, ...] | None = None
-    table3: tuple[int, ...] | None = None
-    table2: tuple[int, ...] | None = None
 
-    @property
-    def worker_ranks(self) -> range:
-        """Return the ranks of workers."""
-        return range(self.workers)
+def check_job(spec: JobSpec) -> None:
+    """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
+    if not NAME.fullmatch(spec.name):
+        hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
+        raise InvalidRequestError(f"job name {spec.name!r:.80}", hint=hint)
+    if spec.lease_s is not None and not MIN_LEASE_S <= spec.lease_s <= MAX_LEASE_S:
+        hint = f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds"
+        raise InvalidRequestError(f"job {spec.name!r}: lease_s {spec.lease_s:g}", hint=hint)
+    if spec.children:
+        hint = "give their number as `ranks`: a cluster places workers when they join"
+        raise InvalidRequestError(f"job {spec.name!r} with places of workers", hint=hint)
+    _check_codec(spec)
+    _check_fewest(spec)
+    _check_shards(spec)
+    # The same check as the switch's controller will make of the places too.
+    try:
+        spec.check()
+    except ControlPlaneError as error:
+        raise InvalidRequestError(error.what, hint=error.hint) from error
 
-    @property
-    def fewest(self) -> int:
-        """Return the number of workers with which a generation may begin."""
-        return self.workers if self.min_workers is None else self.min_workers
 
-    def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
-        """Build the specification of the job with the given members. Ranks without a member are left out."""
-        workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
-        return JobSpec(
-            self.name,
-            workers,
-            self.slots,
-            quorum=self.quorum,
-            min_quorum=self.min_quorum,
-            **tables_by_name(self),
-            ranks=0 if self.min_workers is None else self.workers,
+def _check_fewest(spec: JobSpec) -> None:
+    who = f"job {spec.name!r}"
+    if spec.min_workers is None:
+        if spec.replace_s is not None:
+            what = f"{who}: replace_s {spec.replace_s:g} with a fixed number of workers, {spec.ranks}"
+            raise InvalidRequestError(what, hint="give MIN:MAX workers, or leave it out")
+        return
+    who = f"{who} of {spec.min_workers}:{spec.ranks} workers"
+    if not 1 <= spec.min_workers <= spec.ranks:
+        raise InvalidRequestError(who, hint=f"MIN is 1 .. MAX, and MAX at most {MAX_WORKERS}")
+    # A generation of MIN workers has to be able to complete a sum.
+    for what, count in (("quorum", spec.quorum), ("min_quorum", spec.min_quorum)):
+        if count is not None and count > spec.min_workers:
+            hint = f"it is at most {spec.min_workers}: so few workers may be there"
+            raise InvalidRequestError(f"{who}: {what} {count}", hint=hint)
+    if spec.replace_s is not None and not 0 <= spec.replace_s <= MAX_LEASE_S:
+        hint = f"it is 0 .. {MAX_LEASE_S:g} seconds"
+        raise InvalidRequestError(f"{who}: replace_s {spec.replace_s:g}", hint=hint)
+
+
+def _check_shards(spec: JobSpec) -> None:
+    who, names = f"job {spec.name!r}", ", ".join(spec.shard_switches)
+    if not 1 <= spec.shards <= MAX_SHARDS:
+        raise InvalidRequestError(f"{who}: {spec.shards} shards", hint=f"a job has 1 .. {MAX_SHARDS}")
+    if spec.shard_switches and len(spec.shard_switches) != spec.shards:
+        what = f"{who}: {spec.shards} shards at {len(spec.shard_switches)} switches ({names})"
+        raise InvalidRequestError(what, hint="name one switch for each shard")
+    if twice := [name for name, times in Counter(spec.shard_switches).items() if times > 1]:
+        what = f"{who}: switch {twice[0]!r:.80} twice in its {spec.shards} shards ({names:.400})"
+        raise InvalidRequestError(what, hint="name each switch once: a shard has a switch of its own")
+    if spec.shards == 1:
+        if spec.shard_switches:
+            hint = "a job on one switch names it with `switch`"
+            raise InvalidRequestError(f"{who}: one shard, at switch {names!r:.80}", hint=hint)
+        return
+    if spec.tree:
+        hint = (
+            "a shard is one switch: name switches that reach all workers. A tree gives its racks one place each, "
+            "and its switches are written one after the other, which several trees of one generation are not"
         )
+        raise InvalidRequestError(f"{who}: {spec.shards} shards, and a tree", hint=hint)
+    if spec.switch is not None:
+        what = f"{who}: {spec.shards} shards, and switch {spec.switch!r:.80}"
+        raise InvalidRequestError(what, hint="name the shards' switches, or leave the shards out")
 
-    def trial(self) -> JobSpec:
-        """Return the specification with all members, at addresses without a host: for checks of everything else."""
-        return self.spec(dict(_anybody(*self.worker_ranks)))
 
-    def check_tree(self) -> None:
-        """Raise InvalidRequestError when it asks for what a job over a tree of switches cannot have.
-
-        A leaf sends its sum up when all workers of its rack are in it, and no spine knows which workers a rack lacks:
-        so a quorum of the workers of all racks is no number that a switch could compare with.
-        """
-        who = f"job {self.name!r} over a tree of switches"
-        if self.quorum not in (None, self.workers):
-            hint = f"all {self.workers} workers complete a sum there: leave the quorum out, or use one switch"
-            raise InvalidRequestError(f"{who}: quorum {self.quorum} of {self.workers} workers", hint=hint)
-        if self.min_quorum != 1:
-            hint = "one that asks closes the sum of its own rack there: leave it out, or use one switch"
-            raise InvalidRequestError(f"{who}: min_quorum {self.min_quorum}", hint=hint)
-        if self.min_workers is not None:
-            what = f"{who}: {self.min_workers}:{self.workers} workers"
-            raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
-        for op in self.trial().tables:
-            if why := no_tree_for(op):
-                raise InvalidRequestError(f"{who}: {TABLE_NAMES[op]}: {why}", hint=NO_TREE_HINT)
-
-    def check(self) -> None:
-        """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
-        if not NAME.fullmatch(self.name):
-            hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
-            raise InvalidRequestError(f"job name {self.name!r:.80}", hint=hint)
-        if self.lease_s is not None and not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
-            hint = f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds"
-            raise InvalidRequestError(f"job {self.name!r}: lease_s {self.lease_s:g}", hint=hint)
-        if not 0 <= self.workers <= MAX_WORKERS:
-            hint = f"a job has at most {MAX_WORKERS}"
-            raise InvalidRequestError(f"job {self.name!r}: {self.workers} workers", hint=hint)
-        self._check_codec()
-        self._check_fewest()
-        self._check_shards()
-        # The same check as the switch's controller will make, with made-up members.
-        try:
-            self.trial().check()
-        except ControlPlaneError as error:
-            raise InvalidRequestError(error.what, hint=error.hint) from error
-
-    def _check_fewest(self) -> None:
-        who = f"job {self.name!r}"
-        if self.min_workers is None:
-            if self.replace_s is not None:
-                what = f"{who}: replace_s {self.replace_s:g} with a fixed number of workers, {self.workers}"
-                raise InvalidRequestError(what, hint="give MIN:MAX workers, or leave it out")
-            return
-        who = f"{who} of {self.min_workers}:{self.workers} workers"
-        if not 1 <= self.min_workers <= self.workers:
-            raise InvalidRequestError(who, hint=f"MIN is 1 .. MAX, and MAX at most {MAX_WORKERS}")
-        # A generation of MIN workers has to be able to complete a sum.
-        for what, count in (("quorum", self.quorum), ("min_quorum", self.min_quorum)):
-            if count is not None and count > self.min_workers:
-                hint = f"it is at most {self.min_workers}: so few workers may be there"
-                raise InvalidRequestError(f"{who}: {what} {count}", hint=hint)
-        if self.replace_s is not None and not 0 <= self.replace_s <= MAX_LEASE_S:
-            hint = f"it is 0 .. {MAX_LEASE_S:g} seconds"
-            raise InvalidRequestError(f"{who}: replace_s {self.replace_s:g}", hint=hint)
-
-    def _check_shards(self) -> None:
-        who, names = f"job {self.name!r}", ", ".join(self.shard_switches)
-        if not 1 <= self.shards <= MAX_SHARDS:
-            raise InvalidRequestError(f"{who}: {self.shards} shards", hint=f"a job has 1 .. {MAX_SHARDS}")
-        if self.shard_switches and len(self.shard_switches) != self.shards:
-            what = f"{who}: {self.shards} shards at {len(self.shard_switches)} switches ({names})"
-            raise InvalidRequestError(what, hint="name one switch for each shard")
-        if twice := [name for name, times in Counter(self.shard_switches).items() if times > 1]:
-            what = f"{who}: switch {twice[0]!r:.80} twice in its {self.shards} shards ({names:.400})"
-            raise InvalidRequestError(what, hint="name each switch once: a shard has a switch of its own")
-        if self.shards == 1:
-            if self.shard_switches:
-                hint = "a job on one switch names it with `switch`"
-                raise InvalidRequestError(f"{who}: one shard, at switch {names!r:.80}", hint=hint)
-            return
-        if self.tree:
-            hint = (
-                "a shard is one switch: name switches that reach all workers. A tree gives its racks one place each, "
-                "and its switches are written one after the other, which several trees of one generation are not"
-            )
-            raise InvalidRequestError(f"{who}: {self.shards} shards, and a tree", hint=hint)
-        if self.switch is not None:
-            what = f"{who}: {self.shards} shards, and switch {self.switch!r:.80}"
-            raise InvalidRequestError(what, hint="name the shards' switches, or leave the shards out")
-
-    def _check_codec(self) -> None:
-        if self.codec and not NAME.fullmatch(self.codec):
-            hint = "give the name by which the workers' hopsum knows it, such as thc"
-            raise InvalidRequestError(f"job {self.name!r}: codec {self.codec!r:.80}", hint=hint)
-        if not self.codec_options:
-            return
-        what = f"job {self.name!r}: codec_options {self.codec_options!r:.80}"
-        if not self.codec:
-            raise InvalidRequestError(f"{what} without a codec", hint="give the codec that they are for")
-        if len(self.codec_options) > _MAX_CODEC_OPTIONS:
-            hint = f"they have at most {_MAX_CODEC_OPTIONS} characters"
-            raise InvalidRequestError(f"{what}: {len(self.codec_options)} characters", hint=hint)
-        try:
-            fits = isinstance(json.loads(self.codec_options), dict) and self.codec_options.isascii()
-        except (ValueError, RecursionError):
-            fits = False
-        if not fits:
-            raise InvalidRequestError(what, hint='they are a JSON object in ASCII, such as {"bits": 8}')
+def _check_codec(spec: JobSpec) -> None:
+    if spec.codec and not NAME.fullmatch(spec.codec):
+        hint = "give the name by which the workers' hopsum knows it, such as thc"
+        raise InvalidRequestError(f"job {spec.name!r}: codec {spec.codec!r:.80}", hint=hint)
+    if not spec.codec_options:
+        return
+    what = f"job {spec.name!r}: codec_options {spec.codec_options!r:.80}"
+    if not spec.codec:
+        raise InvalidRequestError(f"{what} without a codec", hint="give the codec that they are for")
+    if len(spec.codec_options) > _MAX_CODEC_OPTIONS:
+        hint = f"they have at most {_MAX_CODEC_OPTIONS} characters"
+        raise InvalidRequestError(f"{what}: {len(spec.codec_options)} characters", hint=hint)
+    try:
+        fits = isinstance(json.loads(spec.codec_options), dict) and spec.codec_options.isascii()
+    except (ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise InvalidRequestError(what, hint='they are a JSON object in ASCII, such as {"bits": 8}')
 
 
 class ShardEndpoint(NamedTuple):
@@ -316,9 +254,3 @@ def printable(text: str, most: int = 300) -> str:
     """Return a worker's words as one line that a terminal shows and does not obey, `most` characters at most."""
     # One character more than fits: that there are more is all that the rest could say.
     return shortened("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)
-
-
-def _anybody(*ranks: int) -> Iterator[tuple[int, WorkerEndpoint]]:
-    for rank in ranks:
-        # Addresses of 10.0.0.0/8, one for each rank, so that the check for equal addresses passes.
-        yield rank, WorkerEndpoint(rank, 0, "02:00:00:00:00:01", str(IPv4Address((10 << 24) + 1 + rank)), 1)

@@ -35,7 +35,7 @@ from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
 from hopsum_controlplane.membership_file import write_atomically
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 # The four bytes "hops" in ASCII.
 _APPLICATION_ID = 0x686F7073
 _BUSY_S = 0.2

@@ -17,16 +17,15 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts, leaves_of, parts_of
 from hopsum_controlplane.cluster.placement import SwitchCapacity, allocator_from_records
 from hopsum_controlplane.cluster.records import JobRecord, JobState, MemberPhase
-from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.cluster.switch_inventory import DeviceSource
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError, UndecidedError
-from hopsum_controlplane.lanes import RESULT_CODE_BITS
+from hopsum_controlplane.job_spec import JobSpec
 from hopsum_controlplane.resource_allocator import Allocation
-from hopsum_wire.payload import TABLE_NAMES
+from hopsum_controlplane.trees import result_tables
 
 
 class SwitchReconcilers(Mapping[str, SwitchReconciler]):
@@ -71,17 +70,15 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
     def __len__(self) -> int:
         return len(self._reconcilers)
 
-    def capacities(self, request: JobRequest) -> list[SwitchCapacity]:
+    def capacities(self, spec: JobSpec) -> list[SwitchCapacity]:
         """Return the free part of every switch for a job. Under the cache's lock."""
-        trial = request.trial()
-        # A spine looks up finished sums alone: it need not have the operations that look up nothing but codes.
-        codes_alone: dict[str, Any] = {name: None for op, name in TABLE_NAMES.items() if op not in RESULT_CODE_BITS}
-        bare = replace(trial, **codes_alone)
+        # A spine need not have the operations that look up nothing but codes.
+        bare = replace(spec, tables=result_tables(spec))
         found = []
         for reconciler in self._reconcilers.values():
             config = reconciler.config
             allocator = allocator_from_records(config, self._cache.records(config.name), reconciler.inventory.foreign)
-            found.append(SwitchCapacity(config, allocator, reconciler.refusal(trial), reconciler.refusal(bare)))
+            found.append(SwitchCapacity(config, allocator, reconciler.refusal(spec), reconciler.refusal(bare)))
         return found
 
     def of(self, record: JobRecord) -> list[SwitchReconciler]:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
-from hopsum_controlplane.cluster.requests import JobRequest, printable
+from hopsum_controlplane.cluster.requests import printable
 from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
+from hopsum_controlplane.job_spec import JobSpec
 from hopsum_controlplane.service.access import Access
 from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
@@ -82,7 +83,7 @@ class Jobs:
 
     def _create_job(self, request: Any, call: Call) -> Any:
         with self._audited("CreateJob", request.name, call):
-            made = self._controller.create_job(job_request(request), request.token)
+            made = self._controller.create_job(job_spec(request), request.token)
         return made
 
     def _delete_job(self, request: Any, call: Call) -> Any:
@@ -162,23 +163,11 @@ def _from(call: Call, identity: str) -> dict[str, str]:
     return {"identity": identity, **certificate, "peer": call.peer}
 
 
-def job_request(message: Any) -> JobRequest:
+def job_spec(message: Any) -> JobSpec:
     """Make the value of an operator's request. Values out of range are for the cluster to refuse."""
-    tables: dict[str, Any] = {name: tuple(getattr(message, name)) or None for name in TABLE_NAMES.values()}
-    return JobRequest(
-        name=message.name,
-        workers=message.workers,
-        slots=message.slots,
-        **tables,
-        quorum=given(message, "quorum"),
-        min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
-        switch=given(message, "switch"),
-        lease_s=given(message, "lease_s"),
-        tree=message.tree,
-        codec=message.codec,
-        codec_options=message.codec_options,
-        shards=message.shards or len(message.shard_switches) or 1,
-        shard_switches=tuple(message.shard_switches),
-        min_workers=given(message, "min_workers"),
-        replace_s=given(message, "replace_s"),
-    )
+    # What is left out has the default of JobSpec. The token is none of the job's.
+    asked = {field.name: value for field, value in message.ListFields() if field.name != "token"}
+    switches = tuple(asked.pop("shard_switches", ()))
+    tables = {name: tuple(asked.pop(name)) for name in TABLE_NAMES.values() if name in asked}
+    ranks, shards = asked.pop("workers", 0), asked.pop("shards", len(switches) or 1)
+    return JobSpec(**{"name": "", **asked}, ranks=ranks, tables=tables, shards=shards, shard_switches=switches)

@@ -16,17 +16,18 @@ from hopsum_controlplane.job_spec import Job
 from hopsum_controlplane.lanes import RESULT_CODE_BITS
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_wire import Op
-from hopsum_wire.payload import SHAPES
+from hopsum_wire.payload import SHAPES, TABLE_NAMES
 
 LOOKUP = "lookup"
 
 VECTOR_BITS: Final = 2048
+_TABLE: Final = TABLE_NAMES[Op.LOOKUP_ADD8]
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
     """Build one entry for each table with values for the codes of the job's own workers, by operation."""
     if program.half_words:
-        if job.spec.table is None:
+        if _TABLE not in job.spec.tables:
             return []
         match = {"generation": job.generation, "op": Op.LOOKUP_ADD8}
         return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
@@ -35,7 +36,7 @@ def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
         return []
     return [
         TableEntry(LOOKUP, {"generation": job.generation, "op": op}, _action(op), _values(op, table))
-        for op, table in job.spec.tables.items()
+        for op, table in job.spec.lookups.items()
     ]
 
 
@@ -71,7 +72,7 @@ def half_words(job: Job, program: Program) -> list[TableEntry]:
 
     There are none in a program or for a job without them.
     """
-    table, number = job.spec.table or (), table_id(job)
+    table, number = job.spec.tables.get(_TABLE, ()), table_id(job)
     pairs = [
         (dict(zip(HALF_WORD_KEYS, (number, first, second), strict=True)), {"lanes": lanes[0] << 8 | lanes[1]})
         for (first, second), lanes in zip(product(range(len(table)), repeat=2), product(table, repeat=2), strict=True)

@@ -37,7 +37,7 @@ def requantize(job: Job) -> list[TableEntry]:
             f"load_thresholds{RESULT_CODE_BITS[op]}",
             _parameters(table[1 << RESULT_CODE_BITS[op] :]),
         )
-        for op, table in job.spec.tables.items()
+        for op, table in job.spec.lookups.items()
         if op in RESULT_CODE_BITS
     ]
 

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,8 +177,7 @@ def engine_runs(
         controller = SwitchController(device, SWITCH)
         runs: dict[Op, EngineRun] = {}
         for op, table in tables.items():
-            own: dict[str, Any] = {TABLE_NAMES[op]: table}
-            job = controller.create_job(JobSpec(f"pipeline {op.name}", seats, slots, **own))
+            job = controller.create_job(JobSpec(f"pipeline {op.name}", seats, slots, {TABLE_NAMES[op]: table}))
             stack.callback(controller.delete_job, job)
             pool = make_pool(job.generation, workers, slots, table, seed, op)
             engine = server.dataplane.engine

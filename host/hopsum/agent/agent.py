@@ -311,7 +311,7 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
             )
     for number, shard in enumerate(membership.shards):
         for name, table in job_tables(made).items():
-            if (found := getattr(shard, name)) == table:
+            if (found := shard.tables.get(name)) == table:
                 continue
             where = f" at shard {number}" if membership.further_shards else ""
             raise CodecError(

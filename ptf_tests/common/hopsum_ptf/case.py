@@ -119,17 +119,16 @@ class SwitchCase(ReportedTest):
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller. No other job has the addresses of its workers.
 
-        `options` are those of a JobSpec: table, table16, table4, table3, table2, quorum, min_quorum. On a
-        target without an operation the job has no table for it.
+        `options` are lookup tables by name, and those of a JobSpec: quorum, min_quorum, leaves, parent. On a target
+        without an operation the job has no table for it.
         """
-        for op, table in TABLE_NAMES.items():
-            if op not in self.operations:
-                options.pop(table, None)
+        asked = {op: options.pop(name) for op, name in TABLE_NAMES.items() if name in options}
+        tables = {TABLE_NAMES[op]: table for op, table in asked.items() if op in self.operations}
         if isinstance(workers, int):
             # Every job has addresses of its own: S1 separates jobs by generation, and a shared address would hide a
             # fault.
             workers = make_workers(workers, job=self._jobs_made)
-        spec = JobSpec(f"job {self._jobs_made}", tuple(workers), slots, **options)
+        spec = JobSpec(f"job {self._jobs_made}", tuple(workers), slots, tables, **options)
         self._jobs_made += 1
         job = self.controller.create_job(spec)
         self.oracle.add_job(control.oracle_job(job))

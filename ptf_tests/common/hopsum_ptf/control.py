@@ -13,7 +13,7 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import CounterValue, Modify, MulticastGroup, TableEntry, Update
-from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint, tables_by_name
+from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.tables import admit, lookup, reply, requantize
@@ -121,7 +121,7 @@ def oracle_counters(drops: dict[Any, int], job_events: dict[tuple[int, Event], i
 
 def oracle_job(job: Job) -> JobConfig:
     """Return a job as the oracle takes it."""
-    above = job.spec.parent
+    above, tables = job.spec.parent, dict[str, Any](job.spec.tables)
     return JobConfig(
         generation=job.generation,
         job_index=job.job_index,
@@ -130,7 +130,7 @@ def oracle_job(job: Job) -> JobConfig:
         workers=tuple(map(oracle_member, job.spec.workers)),
         quorum=job.quorum,
         min_quorum=job.spec.min_quorum,
-        **tables_by_name(job.spec),
+        **tables,
         leaves=tuple(
             LeafConfig(leaf.number, leaf.port, mac_to_int(leaf.mac), ipv4_to_int(leaf.ip), members=leaf.bitmap)
             for leaf in job.spec.leaves
@@ -165,6 +165,5 @@ def quorum_update(job: Job, quorum: int) -> Update:
 
 def table_updates(job: Job, tables: Mapping[str, tuple[int, ...]]) -> list[Update]:
     """Return the updates that give a job with tables of these names other ones."""
-    all_tables: dict[str, Any] = {**dict.fromkeys(tables_by_name(job.spec)), **tables}
-    changed = replace(job, spec=replace(job.spec, **all_tables))
+    changed = replace(job, spec=replace(job.spec, tables=tables))
     return [Modify(entry) for entry in (*lookup.lookup(changed), *requantize.requantize(changed))]

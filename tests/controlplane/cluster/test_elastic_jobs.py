@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import JobRequest, JobState, MemberPhase, lifecycle
+from hopsum_controlplane import JobSpec
+from hopsum_controlplane.cluster import JobState, MemberPhase, lifecycle
 from hopsum_controlplane.cluster.requests import ShardEndpoint
 from hopsum_controlplane.errors import InvalidRequestError, UnauthenticatedError
 from hopsum_wire.control import control_pb2 as pb
@@ -269,26 +270,26 @@ def test_over_shards(make_cluster: MakeCluster) -> None:
     [
         ({"min_workers": 5}, "job 'job' of 5:4 workers; MIN is 1 .. MAX, and MAX at most 64"),
         ({"min_workers": 0}, "job 'job' of 0:4 workers; MIN is 1 .. MAX"),
-        ({"min_workers": 2, "workers": 65}, "job 'job': 65 workers; a job has at most 64"),
+        ({"min_workers": 2, "ranks": 65}, "job 'job': 65 workers; a job has 1 .. 64"),
         ({"min_workers": 2, "quorum": 3}, "job 'job' of 2:4 workers: quorum 3; it is at most 2"),
         ({"min_workers": 2, "min_quorum": 3}, "job 'job' of 2:4 workers: min_quorum 3; it is at most 2"),
         ({"min_workers": 2, "replace_s": -1.0}, "job 'job' of 2:4 workers: replace_s -1; it is 0 .."),
         ({"replace_s": 5.0}, "job 'job': replace_s 5 with a fixed number of workers, 4; give MIN:MAX"),
         # Two workers would fit, the eight that may come do not.
-        ({"min_workers": 2, "workers": 8, "table": tuple(range(0, 128, 8))}, "8 workers"),
-        ({"min_workers": 2, "workers": 8, "table2": TABLE2}, "n * v = 8 workers * values of -31"),
+        ({"min_workers": 2, "ranks": 8, "tables": {"table": tuple(range(0, 128, 8))}}, "8 workers"),
+        ({"min_workers": 2, "ranks": 8, "tables": {"table2": TABLE2}}, "n * v = 8 workers * values of -31"),
     ],
 )
 def test_what_is_refused(cluster: Cluster, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        cluster.controller.create_job(replace(JobRequest("job", 4, 16), **changes))
+        cluster.controller.create_job(replace(JobSpec("job", ranks=4, slots=16), **changes))
     assert message in str(refused.value)
     assert cluster.controller.jobs() == []
 
 
 def test_over_a_tree_it_is_refused(tree: Cluster) -> None:
     with pytest.raises(InvalidRequestError, match=r"over a tree of switches: 2:4 workers; a tree has a fixed number"):
-        tree.controller.create_job(JobRequest("job", 4, 16, min_workers=2, tree=True))
+        tree.controller.create_job(JobSpec("job", ranks=4, slots=16, min_workers=2, tree=True))
 
 
 def test_a_fixed_job_says_so(cluster: Cluster) -> None:

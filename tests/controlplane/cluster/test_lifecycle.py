@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.cluster import JobRequest, JobState, MemberPhase, lifecycle
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.cluster import JobState, MemberPhase, lifecycle
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
@@ -23,7 +23,7 @@ SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 
 
 def record(workers: int = 2, quorum: int | None = None) -> JobRecord:
-    request = JobRequest("job", workers, 16, quorum=quorum)
+    request = JobSpec("job", ranks=workers, slots=16, quorum=quorum)
     return JobRecord(request, b"digest", "s1", 3, SlotRange(32, 16))
 
 
@@ -33,7 +33,7 @@ def member(rank: int, life: int = 0, udp_port: int | None = None) -> Member:
 
 
 def job_of(now: JobRecord, generation: int) -> Job:
-    return Job.at(now.spec(), SWITCH, generation, now.job_index, now.region)
+    return Job.at(now.next_spec(), SWITCH, generation, now.job_index, now.region)
 
 
 def forming(workers: int = 2, quorum: int | None = None) -> JobRecord:
@@ -91,7 +91,7 @@ def test_the_first_generation() -> None:
     assert (now.state, now.missing_ranks, now.ready, now.generation) == (JobState.FORMING, (0,), False, 0)
     now = lifecycle.join(now, member(0))
     assert now.ready
-    assert [worker.rank for worker in now.spec().workers] == [0, 1]
+    assert [worker.rank for worker in now.next_spec().workers] == [0, 1]
     now = lifecycle.start_generation(now, job_of(now, 7))
     assert (now.state, now.generation, phases(now)) == (JobState.INSTALLING, 7, {0: MemberPhase.IN, 1: MemberPhase.IN})
     assert running(now).state is JobState.RUNNING
@@ -266,7 +266,7 @@ def check(now: JobRecord) -> None:
         )
         assert each.notified_generation <= max(each.joined_generation, now.generation)
     if now.state is JobState.INSTALLING:
-        assert {each.rank for each in inside} >= set(now.request.worker_ranks)
+        assert {each.rank for each in inside} >= set(range(now.spec.ranks))
     if now.state is JobState.RUNNING:
         assert inside
     assert not any(each.phase is MemberPhase.LEFT for each in now.members) or now.state in (

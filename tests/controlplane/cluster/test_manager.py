@@ -54,7 +54,7 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     assert isinstance(document, dict)
     assert second.membership() == document
     found = parse_membership(json.dumps(document))
-    assert (found.job, found.slots, found.quorum, found.table) == ("job", 16, 1, TABLE)
+    assert (found.job, found.slots, found.quorum, found.tables) == ("job", 16, 1, {"table": TABLE})
     assert [(each.endpoint.address, each.side_port) for each in found.workers] == [
         (("10.0.1.1", 4000), 5000),
         (("10.0.1.2", 4001), 5001),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import JobRequest, JobState, Pending
+from hopsum_controlplane import ControlPlaneError, JobSpec, WorkerEndpoint
+from hopsum_controlplane.cluster import JobState, Pending
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import ShardEndpoint
 from hopsum_controlplane.devices.device import Capabilities
@@ -108,20 +108,20 @@ def test_named_switches_are_the_shards_in_that_order(three: Cluster) -> None:
 )
 def test_what_makes_no_sense_is_refused_with_the_values(three: Cluster, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        three.controller.create_job(JobRequest("train", 2, 16, **options))
+        three.controller.create_job(JobSpec("train", ranks=2, slots=16, **options))
     assert not three.controller.jobs()
 
 
 def test_a_spine_is_no_shard(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), links=TREE_LINKS)
     with pytest.raises(InvalidRequestError, match="no worker stands at switch 's3'; a shard is one switch, not"):
-        cluster.controller.create_job(JobRequest("train", 4, 16, shards=2, shard_switches=("s1", "s3")))
+        cluster.controller.create_job(JobSpec("train", ranks=4, slots=16, shards=2, shard_switches=("s1", "s3")))
     assert not cluster.controller.jobs()
 
 
 def test_a_switch_without_room_is_named_with_what_would_fit(three: Cluster) -> None:
     with pytest.raises(ResourceExhaustedError, match="largest free range has 64 of 64 slots") as refused:
-        three.controller.create_job(JobRequest("train", 2, 100, shards=3))
+        three.controller.create_job(JobSpec("train", ranks=2, slots=100, shards=3))
     assert "up to 64 slots" in str(refused.value)
     assert {each.slots_used for each in three.controller.switches()} == {0}
 
@@ -131,7 +131,7 @@ def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out
     device_of(three, "s2").capabilities = Capabilities("fake", ops=others)
     for asked in ({"shards": 2, "shard_switches": ("s1", "s2")}, {"shards": 3}):
         with pytest.raises(ResourceExhaustedError) as refused:
-            three.controller.create_job(JobRequest("train", 2, 16, table2=TABLE2, **asked))
+            three.controller.create_job(JobSpec("train", ranks=2, slots=16, tables={"table2": TABLE2}, **asked))
         assert (
             "s2: job 'train': the program of fake has no LOOKUP_ADD_LOOKUP2 (leave table2 out: take the codec with "
             "bits=4 and result_bits=8); ask for a job that the switches can have, or see to the switches"
@@ -140,7 +140,7 @@ def test_a_shard_whose_switch_lacks_the_operation_is_refused_by_name_or_left_out
     assert {each.slots_used for each in three.controller.switches()} == {0}
     crew = run(three, 2, table2=TABLE2)
     assert three.controller.job("train").switches == ["s1", "s3"]
-    assert [shard.table2 for shard in membership(three, crew[0]).shards] == [TABLE2, TABLE2]
+    assert [shard.tables for shard in membership(three, crew[0]).shards] == [{"table2": TABLE2}] * 2
 
 
 def test_a_worker_joins_all_shards_or_none(three: Cluster) -> None:
@@ -230,7 +230,7 @@ EVERYWHERE = {1: "10.0.0.0/16"}
 
 
 def switch_of(cluster: Cluster, name: str, slots: int, **options: object) -> str:
-    (switch,) = cluster.controller.create_job(JobRequest(name, 2, slots, **options)).switches  # type: ignore[arg-type]
+    (switch,) = cluster.controller.create_job(JobSpec(name, ranks=2, slots=slots, **options)).switches  # type: ignore[arg-type]
     return switch
 
 
@@ -291,16 +291,21 @@ def test_64_jobs(cluster: Cluster) -> None:
     [
         ({"name": ""}, "job name ''; a name has 1 .. 64 letters"),
         ({"name": "a/b"}, "job name 'a/b'"),
-        ({"workers": 65}, "65 workers; a job has at most 64"),
-        ({"workers": -1}, "-1 workers"),
+        ({"ranks": 65}, "65 workers; a job has 1 .. 64"),
+        ({"ranks": -1}, "-1 workers"),
+        ({"workers": (WorkerEndpoint(0, 1, "02:00:00:00:01:00", "10.0.0.1", 4000),)}, "give their number as `ranks`"),
+        ({"tables": {"table6": TABLE}}, "a table 'table6'; tables are table, table16, table4, table3, table2"),
         ({"slots": 2049}, r"2049 slots; a job has 1 \.\. 2048"),
-        ({"workers": 13, "table": TABLE}, "granularity 20 allows 12 workers, 13 workers allow granularity 19"),
+        (
+            {"ranks": 13, "tables": {"table": TABLE}},
+            "granularity 20 allows 12 workers, 13 workers allow granularity 19",
+        ),
         ({"lease_s": 0.1}, r"lease_s 0\.1; it is 1 \.\. 86400 seconds"),
         ({"lease_s": float("nan")}, "lease_s nan"),
     ],
 )
 def test_requests_that_can_never_be_granted(cluster: Cluster, changes: dict[str, object], message: str) -> None:
-    request = replace(JobRequest("job", 2, 16), **changes)  # type: ignore[arg-type]
+    request = replace(JobSpec("job", ranks=2, slots=16), **changes)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=message):
         cluster.controller.create_job(request)
     assert cluster.controller.jobs() == []
@@ -377,7 +382,7 @@ def test_a_job_that_is_none_has_no_token(cluster: Cluster) -> None:
 
 
 def test_a_creation_whose_answer_was_lost_is_repeated(cluster: Cluster) -> None:
-    request, token = JobRequest("train", 2, 16), "t" * 43
+    request, token = JobSpec("train", ranks=2, slots=16), "t" * 43
     made = cluster.controller.create_job(request, token)
     assert cluster.controller.create_job(request, token) == made
     assert cluster.controller.rotate_token("train", token) == token

@@ -36,8 +36,8 @@ from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import Op
 from hopsum_wire.control import control_pb2 as pb
 
+from .older_versions import make_old
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
-from .version_14 import make_old
 from .world import LEASE_S, TABLE, Cluster, Worker, enter, state_of, switch_config
 
 
@@ -55,10 +55,10 @@ def store(path: Path) -> Iterator[StateStore]:
 
 def many() -> list[JobRecord]:
     lost = life.lose(running(), 1, "silence")
-    odd = replace(record().request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
+    odd = replace(record().spec, tables={"table": TABLE}, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
     states = [record(), forming(), installing(), running(), lost, life.delete_job(running())]
     states.append(life.join(lost, member(0, 1)))
-    states.append(replace(record(), request=odd))
+    states.append(replace(record(), spec=odd))
     waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
     states += [waits, life.start_generation(waits, job_of(waits, 9)), begun(waits, 9)]
     seat = ShardSeat(WorkerEndpoint(0, 2, "02:00:00:00:00:09", "10.0.2.1", 4100), 5100)
@@ -66,7 +66,7 @@ def many() -> list[JobRecord]:
     states.append(life.join(record(), replace(member(0), further=(seat,), settings=settings)))
     states.append(replace(running(), retired=(b"r" * 16,), earlier_token_digest=b"e" * 32))
     return [
-        replace(each, request=replace(each.request, name=f"job{number:02}"), job_index=number)
+        replace(each, spec=replace(each.spec, name=f"job{number:02}"), job_index=number)
         for number, each in enumerate(states)
         if each is not None
     ]
@@ -183,7 +183,7 @@ def test_a_disk_that_takes_nothing_is_one_line_and_is_seen_at_once(
 def test_the_same_place_twice_is_refused(store: StateStore) -> None:
     store.put(record())
     with pytest.raises(StoreError, match="UNIQUE"):
-        store.put(replace(record(), request=replace(record().request, name="other")))
+        store.put(replace(record(), spec=replace(record().spec, name="other")))
     assert [each.name for each in store.load().records] == ["job"]
 
 
@@ -201,9 +201,9 @@ def test_no_database(path: Path) -> None:
     ("key", "value"),
     [
         ("$.state", '"asleep"'),
-        ("$.request", "{}"),
-        ("$.request.name", '"other"'),
-        ("$.request.workers", '"two"'),
+        ("$.spec", "{}"),
+        ("$.spec.name", '"other"'),
+        ("$.spec.ranks", '"two"'),
         ("$.job", "null"),
         ("$.job", "[1]"),
         ("$.job.ops", "[99]"),
@@ -246,7 +246,7 @@ def content(path: Path) -> list[str]:
         return [str(database.execute("PRAGMA user_version").fetchone()), *database.iterdump()]
 
 
-@pytest.mark.parametrize("version", [10, 11, 12, 13, 14])
+@pytest.mark.parametrize("version", [10, 11, 12, 13, 14, 15])
 def test_older_databases_are_brought_up(store: StateStore, version: int, caplog: pytest.LogCaptureFixture) -> None:
     for each in many():
         store.put(each)
@@ -257,7 +257,7 @@ def test_older_databases_are_brought_up(store: StateStore, version: int, caplog:
     brought = StateStore(store.path)
     kept = store.path.with_name(f"state.sqlite.version-{version}")
     assert caplog.messages == [
-        f"database {store.path} is brought from version {version} to 15; {kept} has it as it was, "
+        f"database {store.path} is brought from version {version} to 16; {kept} has it as it was, "
         "for the hopsum that wrote it"
     ]
     assert (kept.stat().st_mode & 0o777, content(kept)) == (0o600, before)
@@ -279,8 +279,8 @@ def test_jobs_with_results_of_6_bits_end_by_name(store: StateStore, caplog: pyte
     confirmed = {3: ("s1",), 5: ("s1",)}  # has all entries in INSTALLING, has none in CHANGING
     for number, each in enumerate(states):
         assert each is not None
-        request = replace(each.request, name=f"job{number}")
-        store.put(replace(each, request=request, job_index=number, confirmed=confirmed.get(number, ())))
+        spec = replace(each.spec, name=f"job{number}")
+        store.put(replace(each, spec=spec, job_index=number, confirmed=confirmed.get(number, ())))
     make_old(store, 13, request=PACKED)
     brought = reopened(store)
     stored = brought.load()
@@ -478,11 +478,11 @@ def test_a_database_that_cannot_be_copied_is_not_brought_up(
     assert content(kept)[0] == "(13,)"
 
 
-@pytest.mark.parametrize("version", [9, 16])
+@pytest.mark.parametrize("version", [9, 17])
 def test_a_version_that_is_unknown(store: StateStore, path: Path, version: int) -> None:
     store._database.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 15; use the hopsum that"):
+    with pytest.raises(StoreError, match=rf"has version {version}, this program knows 10 \.\. 16; use the hopsum that"):
         StateStore(path)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import JobRequest, JobState, Pending, PortRule
+from hopsum_controlplane import ControlPlaneError, JobSpec
+from hopsum_controlplane.cluster import JobState, Pending, PortRule
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
@@ -20,6 +20,7 @@ from hopsum_controlplane.tables import forward
 from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Event, Op
 
+from ...support.jobs import spec_options
 from ..conftest import TABLE2, TABLE3, TABLE4
 from .conftest import MakeCluster
 from .test_metrics import parse
@@ -202,14 +203,14 @@ def refused(cluster: Cluster, error: type[ControlPlaneError], **options: Any) ->
     """Return why a request is refused; nothing is reserved for it."""
     used = [view.slots_used for view in cluster.controller.switches()]
     with pytest.raises(error) as why:
-        cluster.controller.create_job(JobRequest(**{"name": "new", "workers": 4, "slots": 16, **options}))
+        cluster.controller.create_job(JobSpec(**{"name": "new", "ranks": 4, "slots": 16, **spec_options(**options)}))
     assert [view.slots_used for view in cluster.controller.switches()] == used
     return str(why.value)
 
 
 def test_a_job_that_no_switch_reaches_alone_goes_over_the_tree(tree: Cluster) -> None:
-    tree.controller.create_job(JobRequest("first", 2, 8, switch="s1"))
-    made = tree.controller.create_job(JobRequest("train", 4, 16))
+    tree.controller.create_job(JobSpec("first", ranks=2, slots=8, switch="s1"))
+    made = tree.controller.create_job(JobSpec("train", ranks=4, slots=16))
     assert made.switches == ["s1", "s2", "s3"]
     assert [(part.switch, part.job_index, part.slot_base, part.slots) for part in made.parts] == [
         ("s1", 1, 8, 16), ("s2", 0, 0, 16), ("s3", 0, 0, 16),
@@ -224,9 +225,9 @@ def test_one_switch_is_enough_unless_a_tree_is_asked_for(make_cluster: MakeClust
     leaf, other, spine = tree_configs()
     flat = replace(spine, ports=(PortRule(1, IPv4Network(EVERYBODY)),))
     cluster = make_cluster(leaf, other, flat, links=TREE_LINKS)
-    assert cluster.controller.create_job(JobRequest("flat", 4, 16)).switches == ["s3"]
-    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).switches == ["s3"]
-    asked = [JobRequest("tree", 4, 16, tree=True), JobRequest("there", 4, 16, switch="s3", tree=True)]
+    assert cluster.controller.create_job(JobSpec("flat", ranks=4, slots=16)).switches == ["s3"]
+    assert cluster.controller.create_job(JobSpec("named", ranks=4, slots=16, switch="s3")).switches == ["s3"]
+    asked = [JobSpec("tree", ranks=4, slots=16, tree=True), JobSpec("there", ranks=4, slots=16, switch="s3", tree=True)]
     assert [cluster.controller.create_job(each).switches for each in asked] == [["s1", "s2", "s3"]] * 2
     assert "switch 's1' has no leaves below it for a tree; name a spine: s3" in refused(
         cluster, InvalidRequestError, switch="s1", tree=True
@@ -246,7 +247,7 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
     spines = (switch_config(3, {}), switch_config(4, {}))
     links = (LinkConfig("s1", 9, "s3", 1), LinkConfig("s2", 9, "s4", 1))
     cluster = make_cluster(*leaves, *spines, links=links)
-    asked = [JobRequest(name, 2, 64, tree=True) for name in ("a", "b", "c")]
+    asked = [JobSpec(name, ranks=2, slots=64, tree=True) for name in ("a", "b", "c")]
     assert [cluster.controller.create_job(each).switches for each in asked[:2]] == [["s2", "s4"], ["s1", "s3"]]
     assert cluster.controller.create_job(asked[2]).switches == ["s2", "s4"]
     assert refused(cluster, ResourceExhaustedError, tree=True) == (
@@ -256,7 +257,7 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
 
 
 def test_no_room_on_one_switch_takes_none_on_the_others(tree: Cluster) -> None:
-    tree.controller.create_job(JobRequest("full", 2, 2040, switch="s2"))
+    tree.controller.create_job(JobSpec("full", ranks=2, slots=2040, switch="s2"))
     why = refused(tree, ResourceExhaustedError)
     assert "s2: the largest free range has 8 of 2048 slots" in why
     assert "ask for up to 8 slots" in why
@@ -269,7 +270,7 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), switch_config(4, {1: "10.7.0.0/16"}), links=TREE_LINKS)
     why = refused(cluster, InvalidRequestError)
     assert "s4 lacks 10.0.1.1/32; the leaves below s3 lack 10.7.0.0/16; name the switch" in why
-    named = JobRequest("named", 4, 16, switch="s3")
+    named = JobSpec("named", ranks=4, slots=16, switch="s3")
     assert cluster.controller.create_job(named).switches == ["s1", "s2", "s3"], "the spine has no workers of its own"
 
 
@@ -305,11 +306,12 @@ def test_a_spine_needs_the_operations_that_look_finished_sums_up(tree: Cluster) 
     device(tree, "s3").capabilities = Capabilities("fake", ops=tuple(op for op in Op if op not in lacking))
     why = refused(tree, ResourceExhaustedError, table4=TABLE4)
     assert "s3: job 'new': the program of fake has no LOOKUP_ADD_LOOKUP4" in why
-    assert tree.controller.create_job(JobRequest("train", 4, 16, table=TABLE)).parts, "codes are looked up below it"
+    below = JobSpec("train", ranks=4, slots=16, tables={"table": TABLE})
+    assert tree.controller.create_job(below).parts, "codes are looked up below it"
 
 
 def test_a_quorum_of_all_workers_is_none(tree: Cluster) -> None:
-    assert tree.controller.create_job(JobRequest("train", 4, 16, quorum=4)).parts
+    assert tree.controller.create_job(JobSpec("train", ranks=4, slots=16, quorum=4)).parts
 
 
 def test_views_have_every_switch(tree: Cluster) -> None:

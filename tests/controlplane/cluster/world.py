@@ -9,11 +9,10 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from hopsum_controlplane import SwitchEndpoint
+from hopsum_controlplane import JobSpec, SwitchEndpoint
 from hopsum_controlplane.cluster import (
     ClusterConfig,
     ClusterController,
-    JobRequest,
     JobState,
     JoinRequest,
     MemberPhase,
@@ -37,6 +36,7 @@ from hopsum_wire.control.values import word_of
 from hopsum_wire.membership import membership_document
 
 from ...support.clock import FakeClock
+from ...support.jobs import spec_options
 
 LEASE_S = 10.0
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
@@ -183,7 +183,7 @@ class Cluster:
 
     def make(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
         """Make a job, and return its workers, who have not joined yet."""
-        created = self.controller.create_job(JobRequest(name, workers, slots, **options))
+        created = self.controller.create_job(JobSpec(name, ranks=workers, slots=slots, **spec_options(**options)))
         return [Worker(self, name, created.token, rank) for rank in range(workers)]
 
     def run(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:

@@ -32,7 +32,7 @@ from hopsum_controlplane.service.log_format import log_to
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks, type_in
-from ..cluster.version_14 import make_old
+from ..cluster.older_versions import make_old
 from ..cluster.world import Cluster, switch_config
 from .conftest import Terminal
 from .test_controller import NOBODY, write_config

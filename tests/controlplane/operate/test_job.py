@@ -22,11 +22,10 @@ from hopsum_base.token_files import AdminToken
 from hopsum_cli.job.job_command import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
-from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane import ControlPlaneError, JobSpec
+from hopsum_controlplane.cluster.requests import check_job
 from hopsum_controlplane.cluster.tokens import matches
 from hopsum_controlplane.errors import InvalidRequestError
-from hopsum_controlplane.job_spec import tables_by_name
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire import MAX_SLOTS
@@ -50,9 +49,9 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
     assert token not in told
     assert f"hopsum://{at[1]}/digits?token_file={path}" in told
     assert cluster.controller.member_requests.locate("digits", token).workers == 4
-    request = cluster.controller._cache.get("digits").request
-    assert tables_of(request) == job_tables(make_codec("thc", workers=4, backend="numpy"))
-    assert request.slots == 32
+    spec = cluster.controller._cache.get("digits").spec
+    assert spec.tables == job_tables(make_codec("thc", workers=4, backend="numpy"))
+    assert spec.slots == 32
     located = cluster.controller.member_requests.locate("digits", token)
     assert (located.codec, located.codec_options) == ("thc", "")
 
@@ -68,13 +67,8 @@ def test_the_job_records_its_codec_with_its_options(
     assert main(["show", "job", "--json", *at]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["codec"], shown["codec_options"]) == ("uhc", '{"bits": 8}')
-    request = cluster.controller._cache.get("job").request
-    assert msgspec.json.decode(msgspec.json.encode(request), type=JobRequest) == request
-
-
-def tables_of(request: JobRequest) -> dict[str, tuple[int, ...]]:
-    """Return the tables that a request has, by name."""
-    return {name: table for name, table in tables_by_name(request).items() if table is not None}
+    spec = cluster.controller._cache.get("job").spec
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
 @pytest.mark.parametrize(
@@ -91,11 +85,11 @@ def test_a_codec_selects_its_table(
     cluster: Cluster, at: list[str], codec: str, name: str, options: dict[str, int]
 ) -> None:
     assert main(["create", "job", "--workers", "4", "--codec", codec, *at]) == 0
-    request = cluster.controller._cache.get("job").request
-    assert [*tables_of(request)] == [name]
-    assert tables_of(request) == job_tables(make_codec(codec, workers=4, backend="numpy"))
-    assert json.loads(request.codec_options) == options
-    assert msgspec.json.decode(msgspec.json.encode(request), type=JobRequest) == request
+    spec = cluster.controller._cache.get("job").spec
+    assert [*spec.tables] == [name]
+    assert spec.tables == job_tables(make_codec(codec, workers=4, backend="numpy"))
+    assert json.loads(spec.codec_options) == options
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
 @pytest.mark.parametrize(
@@ -110,7 +104,7 @@ def test_a_codec_selects_its_table(
 )
 def test_a_codec_that_cannot_be_recorded_is_refused(codec: str, options: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        JobRequest("job", 2, 16, codec=codec, codec_options=options).check()
+        check_job(JobSpec("job", ranks=2, slots=16, codec=codec, codec_options=options))
 
 
 def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,18 +112,18 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     assert main(["create", "odd", *words.split(), "--json", *at]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["slots"], made["switches"], made["url"]) == (16, ["s1"], f"hopsum://{at[1]}/odd")
-    request = cluster.controller._cache.get("odd").request
-    assert (request.workers, request.quorum, request.min_quorum) == (3, 2, 2)
-    assert (request.lease_s, request.codec) == (30, "uhc")
+    spec = cluster.controller._cache.get("odd").spec
+    assert (spec.ranks, spec.quorum, spec.min_quorum) == (3, 2, 2)
+    assert (spec.lease_s, spec.codec) == (30, "uhc")
     assert cluster.controller.member_requests.locate("odd", made["token"]).workers == 3
 
 
 def test_a_job_of_any_number_of_workers(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["create", "many", "--workers", "2:8", "--replace", "5", *at]) == 0
     assert "its 2:8 workers connect to" in capsys.readouterr().out
-    request = cluster.controller._cache.get("many").request
-    assert (request.workers, request.min_workers, request.replace_s) == (8, 2, 5.0)
-    assert tables_of(request) == job_tables(make_codec("thc", workers=8)), "proved for all that may come"
+    spec = cluster.controller._cache.get("many").spec
+    assert (spec.ranks, spec.min_workers, spec.replace_s) == (8, 2, 5.0)
+    assert spec.tables == job_tables(make_codec("thc", workers=8)), "proved for all that may come"
     assert main(["show", "many", *at]) == 0
     assert "without lost workers, while 2 are there" in capsys.readouterr().out
     for words in ("2:", ":8", "2:4:8", "many"):
@@ -148,7 +142,7 @@ def test_a_job_of_any_number_of_workers(cluster: Cluster, at: list[str], capsys:
 )
 def test_slots_follow_from_the_round_trip(cluster: Cluster, at: list[str], asked: str, slots: int) -> None:
     assert main(["create", "far", "--workers", "2", *asked.split(), *at]) == 0
-    assert cluster.controller._cache.get("far").request.slots == slots
+    assert cluster.controller._cache.get("far").spec.slots == slots
 
 
 @pytest.mark.parametrize(
@@ -233,7 +227,7 @@ def test_a_token_that_waits_is_neither_lost_nor_taken_from_others(
     waiting.unlink()
     elsewhere.rename(waiting)
     # The earlier command made the job. This one asks for another job of the same name.
-    cluster.controller.create_job(JobRequest("job", 2, 8), "t" * 43)
+    cluster.controller.create_job(JobSpec("job", ranks=2, slots=8), "t" * 43)
     assert main(command) == 1
     assert f"a token waits in {waiting}" in capsys.readouterr().err
     assert waiting.read_text() == "t" * 43

@@ -31,7 +31,7 @@ WORKERS = tuple(
     for rank in range(2)
 )
 JOB = Job.at(
-    JobSpec("job", WORKERS, 16, TABLE, quorum=2),
+    JobSpec("job", WORKERS, 16, {"table": TABLE}, quorum=2),
     SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
     0x66554433,
     5,

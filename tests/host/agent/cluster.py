@@ -90,7 +90,7 @@ class Cluster:
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
         thc = make_codec("thc", workers=self.workers, backend="numpy")
-        tables: dict[str, Any] = {"table": None, **job_tables(thc), **self.tables}
+        tables: dict[str, Any] = {**job_tables(thc), **self.tables}
         job = JobConfig(GENERATION, 0, 0, SLOTS, tuple(members), quorum, code_group=self.code_group, **tables)
         self.aggregator.add_job(job)
         self.membership = JobMembership(
@@ -104,7 +104,7 @@ class Cluster:
                 RankEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
                 for rank, local in enumerate(locals_)
             ),
-            **tables,
+            tables=tables,
             code_group=self.code_group,
             ops=self.ops,
         )

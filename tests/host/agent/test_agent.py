@@ -221,6 +221,6 @@ def test_a_codec_must_fit_the_job(stack: ExitStack) -> None:
     cluster = Cluster(stack, 2)
     with pytest.raises(CodecError, match="codec fixed for 3 workers in a job of 2"):
         cluster.agent(0, make_codec("fixed", workers=3))
-    cluster.membership = replace(cluster.membership, table4=None)
+    cluster.membership = replace(cluster.membership, tables={})
     with pytest.raises(CodecError, match=r"its table4 is None, the codec's .*hopsum job create NAME --codec thc"):
         cluster.agent(0, "thc")

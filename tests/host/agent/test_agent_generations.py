@@ -13,7 +13,7 @@ from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, Ran
 
 SWITCH = Endpoint("127.0.0.1", 4800)
 SEATS = tuple(RankEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH) for rank in range(3))
-FIRST = JobMembership("ddp", 70, 16, 16, 3, None, SWITCH, SEATS)
+FIRST = JobMembership("ddp", 70, 16, 16, 3, {}, SWITCH, SEATS)
 
 
 def later(

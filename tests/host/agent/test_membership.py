@@ -26,7 +26,7 @@ def make_job() -> Job:
         WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
         for rank in (1, 0)
     )
-    spec = JobSpec("train", workers, 64, TABLE)
+    spec = JobSpec("train", workers, 64, {"table": TABLE})
     return Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), 77, 0, SlotRange(0, 64), group=1, window=32)
 
 
@@ -38,13 +38,13 @@ def path(tmp_path: Path) -> Path:
 def test_what_the_control_plane_writes_is_read(path: Path) -> None:
     write_membership(make_job(), path, {1: ("127.0.0.1", 5555)})
     read = read_membership(path)
-    assert (read.job, read.generation, read.slots, read.window, read.quorum, read.table) == (
+    assert (read.job, read.generation, read.slots, read.window, read.quorum, read.tables) == (
         "train",
         77,
         64,
         32,
         2,
-        TABLE,
+        {"table": TABLE},
     )
     assert read.switch == Endpoint("10.0.0.254", 24677)
     assert [worker.rank for worker in read.workers] == [0, 1]

@@ -152,7 +152,7 @@ def test_a_worker_that_sent_nothing_has_nobody_wait_for_it(stack: ExitStack) -> 
 def test_two_allreduces_are_kept_whatever_exchanges_and_size_they_have(stack: ExitStack, name: str) -> None:
     cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
     codec = make_codec(name, workers=WORKERS, backend="numpy")
-    cluster.membership = replace(cluster.membership, **job_tables(codec))
+    cluster.membership = replace(cluster.membership, tables=job_tables(codec))
     repair = cluster.agent(0, codec)._transport.shards[0].worker.repair
     reduction, phases = codec.start(vectors(0)[0], ReductionContext(0, 0, 0)), 0
     while (phase := reduction.phase) is not None:

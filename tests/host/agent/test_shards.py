@@ -88,10 +88,10 @@ def test_shards_with_differing_tables_are_refused_before_anything_is_sent(stack:
     """By the reader of the membership, and by an agent that was handed one: a shard's sums would be misread."""
     codec, name, other = "thc:bits=2", "table2", (-3, -1, 1, 3, 60, 64, 68)
     made = clusters(stack, 2, codec=codec)
-    own = getattr(made[0].membership, name)
-    first, second = (replace(each.membership, **{name: table}) for each, table in zip(made, (own, other), strict=True))
-    differing = replace(first, further_shards=(second,))
-    with pytest.raises(MembershipError, match=f"has {name} {re.escape(str(other))} at shard 1 and .* at shard 0"):
+    first = made[0].membership
+    second = replace(made[1].membership, tables={name: other})
+    differing, told = replace(first, further_shards=(second,)), re.escape(str({name: other}))
+    with pytest.raises(MembershipError, match=f"has tables {told} at shard 1 and .* at shard 0"):
         parse_membership(format_membership(differing))
     links = [each.links[0] for each in made]
     with pytest.raises(CodecError, match=f"its {name} at shard 1 is {re.escape(str(other))}, the codec's"):

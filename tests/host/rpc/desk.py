@@ -14,7 +14,7 @@ from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, jo
 from hopsum_controlplane.cluster.answers import Pending, state_number
 from hopsum_controlplane.cluster.decision import decide
 from hopsum_controlplane.cluster.records import JobState
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.requests import JoinRequest
 from hopsum_controlplane.errors import (
     InvalidRequestError,
     ResourceExhaustedError,
@@ -168,7 +168,7 @@ class Desk:
     def follow(self, job: str) -> None:
         self.before("follow")
 
-    def create_job(self, request: JobRequest) -> pb.CreateJobResponse:
+    def create_job(self, request: JobSpec) -> pb.CreateJobResponse:
         self.before("create_job")
         request.check()
         return pb.CreateJobResponse(
@@ -217,7 +217,7 @@ class Desk:
             WorkerEndpoint(rank, 1, "02:00:00:00:01:01", seat.ip, seat.udp_port) for rank, seat in enumerate(seats)
         )
         job = Job(
-            JobSpec(NAME, endpoints, SLOTS, TABLE),
+            JobSpec(NAME, endpoints, SLOTS, {"table": TABLE}),
             SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
             self.generation,
             0,

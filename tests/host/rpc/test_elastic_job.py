@@ -21,7 +21,8 @@ from hopsum.agent import Communicator
 from hopsum.codec import ErrorFeedback, job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.errors import WorkersReplacedError
-from hopsum_controlplane.cluster import ClusterController, JobRequest
+from hopsum_controlplane import JobSpec
+from hopsum_controlplane.cluster import ClusterController
 
 from ...support.processes import await_that
 from ...support.restartable_controller import SLOTS, RestartableController, close_all
@@ -39,7 +40,7 @@ PLAN = DrillPlan("", "", "", WORKERS, codec="fixed", elements=1500)
 def desk(controller: RestartableController) -> Iterator[tuple[ClusterController, str]]:
     with controller.running() as cluster:
         tables = job_tables(make_codec("thc:result_bits=8", workers=WORKERS))
-        request = JobRequest(NAME, WORKERS, SLOTS, **tables, min_workers=1, replace_s=REPLACE_S)
+        request = JobSpec(NAME, ranks=WORKERS, slots=SLOTS, tables=tables, min_workers=1, replace_s=REPLACE_S)
         yield cluster, cluster.create_job(request).token
 
 

@@ -20,7 +20,7 @@ from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_base.quiet_grpc import STREAMS_MAX
 from hopsum_base.token_files import AdminToken
-from hopsum_controlplane.cluster import JobRequest
+from hopsum_controlplane import JobSpec
 from hopsum_controlplane.service import connections, handlers, member_service
 from hopsum_controlplane.service.access import Safeguards, bearer
 from hopsum_controlplane.service.grpc_service import Service
@@ -218,7 +218,7 @@ class Crew:
     """Two members of a job, and what the stream of the first one says."""
 
     def __init__(self, cluster: Cluster, channel: Channel) -> None:
-        self.token = cluster.controller.create_job(JobRequest("train", 2, 16)).token
+        self.token = cluster.controller.create_job(JobSpec("train", ranks=2, slots=16)).token
         self.members = [MemberClient(channel, "train", self.token) for _ in range(2)]
         for rank, member in enumerate(self.members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)

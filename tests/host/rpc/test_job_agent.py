@@ -25,7 +25,7 @@ from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, Ran
 WAIT_S = 60
 SWITCH = Endpoint("127.0.0.1", 4800)
 SEATS = tuple(RankEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH, 7000 + rank) for rank in range(2))
-FIRST = JobMembership("ddp", 70, 16, 16, 2, None, SWITCH, SEATS)
+FIRST = JobMembership("ddp", 70, 16, 16, 2, {}, SWITCH, SEATS)
 SEALED = Sealed(70, 3, 9, ((4, 6),))
 
 
@@ -401,7 +401,7 @@ class Cut:
     """A worker to which nothing comes, with a clock that the test moves."""
 
     rank = 1
-    membership = JobMembership("hosts", 70, 16, 16, 2, None, SWITCH, SEATS)
+    membership = JobMembership("hosts", 70, 16, 16, 2, {}, SWITCH, SEATS)
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0

@@ -31,7 +31,8 @@ from hopsum.rpc.channel import (
 )
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member_client import MemberClient
-from hopsum_controlplane.cluster import ClusterController, JobRequest
+from hopsum_controlplane import JobSpec
+from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.errors import UnauthenticatedError
 from hopsum_wire.membership import MembershipError
 
@@ -48,7 +49,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def desk(controller: RestartableController) -> Iterator[tuple[ClusterController, str]]:
     with controller.running() as cluster:
-        yield cluster, cluster.create_job(JobRequest("train", 2, SLOTS)).token
+        yield cluster, cluster.create_job(JobSpec("train", ranks=2, slots=SLOTS)).token
 
 
 def _reason(cluster: ClusterController, text: str) -> None:
@@ -115,7 +116,7 @@ def beside_a_holder(
     controller: RestartableController, cluster: ClusterController, lease_s: float, hold_s: int
 ) -> Iterator[tuple[Communicator, subprocess.Popen[bytes]]]:
     """Yield rank 0 of a job of two, and the process of rank 1, which has summed once and runs no Python for a while."""
-    token = cluster.create_job(JobRequest("held", 2, SLOTS, lease_s=lease_s)).token
+    token = cluster.create_job(JobSpec("held", ranks=2, slots=SLOTS, lease_s=lease_s)).token
     url = f"hopsum://{controller.address}/held"
     command = [sys.executable, "-m", "tests.host.rpc.holding_worker", url, token, "1", str(hold_s)]
     with subprocess.Popen(command, cwd=ROOT) as child:

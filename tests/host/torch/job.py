@@ -41,7 +41,7 @@ def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
     tables, aggregator = thc_tables(workers), Aggregator()
     aggregator.add_job(job_for(locals_, generation=GENERATION, slots=SLOTS, **tables))
     endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
-    spec = JobSpec("ddp", endpoints, SLOTS, **tables)
+    spec = JobSpec("ddp", endpoints, SLOTS, tables)
     job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), GENERATION, 0, SlotRange(0, SLOTS), 1, SLOTS)
     with UdpSwitch(aggregator) as switch:
         write_membership(job, path, dict.fromkeys(range(workers), switch.address))

@@ -19,7 +19,7 @@ import torch
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.torch import DiLoCo, StateDictRecovery
-from hopsum_controlplane.cluster import JobRequest
+from hopsum_controlplane import JobSpec
 
 from ...support.processes import await_that
 from ...support.restartable_controller import SLOTS, RestartableController
@@ -113,7 +113,9 @@ class Replica(threading.Thread):
 def token(controller: RestartableController) -> Iterator[str]:
     with controller.running() as cluster:
         tables = job_tables(make_codec(WHOLE, workers=WORKERS))
-        yield cluster.create_job(JobRequest(NAME, WORKERS, SLOTS, **tables, min_workers=1, replace_s=0.3)).token
+        yield cluster.create_job(
+            JobSpec(NAME, ranks=WORKERS, slots=SLOTS, tables=tables, min_workers=1, replace_s=0.3)
+        ).token
 
 
 def trains(replicas: list[Replica]) -> None:

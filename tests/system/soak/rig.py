@@ -81,8 +81,8 @@ def bench(loss: float, seed: int) -> Iterator[Bench]:
             stack.callback(members[-1].link.close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
         controller = SwitchController(device, SWITCH)
-        tables: dict[str, Any] = {"table16": TABLE16, **RESULT_TABLES}
-        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, **tables))
+        tables = {"table": TABLE, "table16": TABLE16, **RESULT_TABLES}
+        job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, tables))
         for port in range(1, WORKERS + 1):
             controller.set_loss(port, loss, loss)
         yield Bench(switch, management, controller, job, members)

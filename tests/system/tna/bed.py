@@ -30,6 +30,8 @@ from hopsum_wire import Event, Kind, Op
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import up_bytes
 
+from ...support.jobs import spec_options
+
 TABLES = (tuple(range(16)), tuple(min(2 * value, 11) for value in range(16)))
 SMALL_BYTES = 64
 """Of a payload: what the small program sums. Its packets make too few passes for the rest, which stays as it came."""
@@ -80,7 +82,7 @@ class Bed:
 
     def job(self, workers: int, *, slots: int = 2, **options: Any) -> Job:
         number = len(self.controller.jobs)
-        spec = JobSpec(f"job {number}", make_workers(workers, job=number), slots, **options)
+        spec = JobSpec(f"job {number}", make_workers(workers, job=number), slots, **spec_options(**options))
         job = self.controller.create_job(spec)
         self.oracle.add_job(control.oracle_job(job))
         return job

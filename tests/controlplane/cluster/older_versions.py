@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A database of version 14 and before, as the programs of then wrote it: a column for each field of a job.
+"""A database of version 15 and before, as the programs of then wrote it.
 
 The product reads such databases only, so tests need a writer.
 """
@@ -7,12 +7,16 @@ The product reads such databases only, so tests need a writer.
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from hopsum_controlplane.cluster import StateStore
-from hopsum_controlplane.cluster.records import JobRecord, Member
+from hopsum_controlplane.cluster.records import BranchAssignment, JobRecord, Member
+from hopsum_controlplane.job_spec import Job, JobSpec
+from hopsum_wire.payload import TABLE_NAMES
 
 _SCHEMA = """
 DROP TABLE jobs;
@@ -45,10 +49,18 @@ _SWITCHES = "CREATE TABLE switches (name TEXT PRIMARY KEY, switch TEXT NOT NULL,
 def make_old(store: StateStore, version: int, *, request: dict[str, Any] | None = None, but: str = "") -> None:
     """Bring a database to an older version.
 
-    14 had a column for each field, 13 operation 8, 12 no absent ranks, 11 switches that registered, 10 no checksums.
+    15 had requests, 14 a column for each field, 13 operation 8, 12 no absent ranks, 11 switches that registered, 10 no
+    checksums.
     `request` has further keys of the requests of all jobs, and of their specifications, but of job `but`.
     """
     database, records = store._database, store.load().records
+    if version == 15:
+        for each in records:
+            text = _json(_of_15(each))
+            row = (text, zlib.crc32(text.encode()), each.name)
+            database.execute("UPDATE jobs SET record = ?, checksum = ? WHERE name = ?", row)
+        database.execute(f"PRAGMA user_version = {version}")
+        return
     for statement in _SCHEMA.split(";\n"):
         database.execute(statement)
     for each in records:
@@ -85,22 +97,52 @@ def _json(value: Any) -> str:
     return json.dumps(msgspec.to_builtins(value))
 
 
+def _tables(spec: JobSpec) -> dict[str, Any]:
+    return {**dict.fromkeys(TABLE_NAMES.values()), **spec.tables}
+
+
+def _request(spec: JobSpec) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(spec)
+    values["workers"] = values.pop("ranks")
+    return {name: each for name, each in values.items() if name not in ("tables", "leaves", "parent")} | _tables(spec)
+
+
+def _job(job: Job | None) -> dict[str, Any] | None:
+    if job is None:
+        return None
+    values: dict[str, Any] = msgspec.to_builtins(job)
+    kept = ("name", "workers", "slots", "quorum", "min_quorum", "leaves", "parent")
+    spec = {name: values["spec"][name] for name in kept} | _tables(job.spec)
+    return {**values, "spec": {**spec, "ranks": 0 if job.spec.min_workers is None else job.spec.ranks}}
+
+
+def _branches(branches: Iterable[BranchAssignment]) -> list[dict[str, Any]]:
+    return [{**msgspec.to_builtins(each), "job": _job(each.job)} for each in branches]
+
+
+def _of_15(record: JobRecord) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(record)
+    del values["spec"]
+    changed = {"job": _job(record.job), "branches": _branches(record.branches), "departed": _branches(record.departed)}
+    return {**values, "request": _request(record.spec), **changed}
+
+
 def _job_row(record: JobRecord) -> tuple[object, ...]:
     return (
         record.name,
-        _json(record.request),
+        _json(_request(record.spec)),
         record.token_digest,
         record.switch,
         record.job_index,
         *record.region,
         record.state.value,
-        None if record.job is None else _json(record.job),
+        None if record.job is None else _json(_job(record.job)),
         record.reason,
         None if record.resume is None else _json(record.resume),
         None if record.newcomers is None else _json(record.newcomers),
-        _json(record.branches),
+        _json(_branches(record.branches)),
         _json(record.confirmed),
-        _json(record.departed),
+        _json(_branches(record.departed)),
     )
 
 
