@@ -40,8 +40,9 @@ SETTLING_STEPS: Final = 3
 COUNTED_STEPS: Final = 5
 WATCHED_STEPS: Final = 100
 """Steps between two looks at how long steps wait. Doubled with every new trial, which costs steps."""
-LEAST_DELIVERED: Final = 0.25
-"""The least share of the energy of gradient and residual that low rank delivers in a step, or is left out."""
+LEAST_DELIVERED: Final = 0.2
+"""The least share of the energy of gradient and residual that low rank delivers in a step, or is left out: between that
+of a rank that trains as fp32 does and that of a rank that does not (docs/performance.md)."""
 _SLOW: Final = 2.0
 _CHANGED: Final = 2.0
 _LEAST_CHANGE: Final = 0.1
@@ -118,8 +119,8 @@ class MethodChoice:
     @property
     def measures_delivered(self) -> bool:
         """Whether low rank says after the step in progress how much of the energy it delivered."""
-        # One step of several: their median hides the time that this takes.
-        return self.method.factors and self.is_trying and len(self._tried) == SETTLING_STEPS + self._counted - 1
+        # Not later: it takes two passes over the matrices.
+        return self.method.factors and self.is_trying and len(self._tried) >= SETTLING_STEPS
 
     def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
         """Hear that a step begins, and decide its method.
@@ -148,10 +149,9 @@ class MethodChoice:
         if len(self._tried) < SETTLING_STEPS + self._counted and not slow:
             return
         counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:]
-        # The median, as one checkpoint or data stall would decide the mean.
-        steps_s, waits_s = [each[0] for each in counted], [each[1] for each in counted]
-        delivered = counted[-1][2] if self.method.factors and not slow else 1.0
-        self._found.append(MethodTime(self.method, median(steps_s), median(waits_s), delivered))
+        # Medians, as one checkpoint or data stall would decide the mean.
+        step_s, wait_s, delivered = (median(each) for each in zip(*counted, strict=True))
+        self._found.append(MethodTime(self.method, step_s, wait_s, delivered if self.method.factors else 1.0))
         self._tried = []
         if len(self._found) < len(self._methods):
             self.method = self._methods[len(self._found)]
