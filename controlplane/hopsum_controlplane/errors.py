@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of the control plane: what went wrong, where, with which numbers, and the remedy.
+"""The errors of the control plane. A message has the failure with its numbers, the switch, and the remedy.
 
-The cluster has a class for each status that its service answers with.
+Each status of the cluster's service has a class.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ControlPlaneError(Exception):
-    """Something that the control plane was asked for did not happen.
+    """A request to the control plane failed.
 
-    `what` names it with its numbers, `where` the switch (address and device id, empty when none is involved),
-    `hint` what the caller does next.
+    `what` is the failure with its numbers, `where` the switch (address and device id, empty without a switch), `hint`
+    the remedy.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
@@ -28,13 +28,13 @@ class ControlPlaneError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return the message on one line: where, what, then what to do."""
+        """Return the message on one line: where, what, hint."""
         message = f"{self.where}: {self.what}" if self.where else self.what
         return f"{message}; {self.hint}" if self.hint else message
 
 
 class ForeignEntriesError(ControlPlaneError):
-    """A switch has `entities` that the database does not have, and no operator has decided that they are to go."""
+    """A switch has `entities` that the database does not have, and no operator has permitted their removal."""
 
     def __init__(self, what: str, entities: Sequence[Entity], *, where: str = "", hint: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
@@ -42,22 +42,22 @@ class ForeignEntriesError(ControlPlaneError):
 
 
 class SessionLostError(ControlPlaneError):
-    """There is no session with the switch, or it did not answer in time: open another one."""
+    """There is no session with the switch, or the switch did not answer in time: open another session."""
 
 
 class NotPrimaryError(ControlPlaneError):
-    """Another client controls the switch: nothing was changed, and this device changes nothing any more."""
+    """Another client controls the switch. Nothing was changed, and this device can change nothing any more."""
 
 
 class SwitchStateLostError(ControlPlaneError):
-    """The switch does not run our program any more, because it restarted or another client pushed another program.
+    """The switch no longer runs hopsum's program, because it restarted or another client pushed another program.
 
-    All generations on it are over.
+    All generations on the switch have ended.
     """
 
 
 class FailedUpdate(NamedTuple):
-    """One refused update: its place in the batch (from 0), and the code and words of the switch."""
+    """One refused update: its position in the batch (from 0), and the code and message of the switch."""
 
     position: int
     update: Update
@@ -72,8 +72,8 @@ class FailedUpdate(NamedTuple):
 class WriteError(ControlPlaneError):
     """A batch was not written as a whole.
 
-    `failures` are the updates that the switch named as refused. The other updates of the batch are installed. When it
-    is empty the batch ended without an answer (deadline, connection lost): each of its updates may or may not stand.
+    `failures` are the refused updates; the other updates of the batch are installed. If `failures` is empty, the switch
+    did not answer (deadline, connection lost), and each update may or may not be installed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class JobExistsError(ControlPlaneError):
 
 
 class UnauthenticatedError(ControlPlaneError):
-    """A token, a member's secret or an incarnation that is not accepted (any more)."""
+    """A token, a member's secret or an incarnation is unknown or no longer valid."""
 
 
 class UndecidedError(ControlPlaneError):
@@ -122,19 +122,19 @@ class UndecidedError(ControlPlaneError):
 
 
 class ResourceExhaustedError(ControlPlaneError):
-    """Slots, job indices or ranks are used up. The message says how much is left, and where."""
+    """Slots, job indices or ranks are used up. The message has the free ones by switch."""
 
 
 class SwitchUnavailableError(ControlPlaneError):
-    """A switch does not do what it was asked for now. The database is right, and the controller keeps trying."""
+    """A switch has not executed a request yet. The database has the request, and the controller retries."""
 
 
 class PipelineMismatchError(SwitchUnavailableError):
-    """A switch runs a program that is not ours."""
+    """A switch runs another program than hopsum's."""
 
 
 class StoreError(ControlPlaneError):
-    """The database cannot be opened, read or written. Nothing is half changed."""
+    """The database cannot be opened, read or written. A failed change has no effect."""
 
 
 class StoreLockedError(StoreError):
@@ -142,7 +142,7 @@ class StoreLockedError(StoreError):
 
 
 def condition_reason(error: Exception) -> str:
-    """Return in one word what a switch's failure is, for programs that act on it.
+    """Return the kind of a switch's failure as one word, for programs.
 
     `not_primary`, `other_program`, `unreachable` (no session, or no answer), `store`, or `other`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job: its specification, checked before anything is allotted, and the resources that it was given."""
+"""A job: its specification, checked before anything is allocated, and the job with its resources on a switch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_UDP_PORT = 65535
 MAX_RANK = 65535
 ALL_OPS = tuple(Op)
 _PARTIAL_GROWTH: Final = 512
-"""Bytes by which a PARTIAL may be longer than the UPDATE that completes it: bmv2 has room for so many."""
+"""Most bytes by which a PARTIAL may exceed the UPDATE that completes it, the room of bmv2."""
 
 
 def no_tree_for(op: Op) -> str:
-    """Return why no tree of switches can sum by an operation, an empty string where one can."""
+    """Return the reason why no tree of switches can sum by an operation, empty if trees can."""
     if op not in lanes.RESULT_CODE_BITS or LANES_BYTES - up_bytes(op) <= _PARTIAL_GROWTH:
         return ""
     return (
@@ -43,20 +43,20 @@ NO_TREE_HINT: Final = "take the codec with bits=4, or use one switch"
 
 @dataclass(frozen=True)
 class SwitchEndpoint:
-    """The address that workers send to: the source of all results."""
+    """The address of a switch's aggregation service, to which workers send."""
 
     mac: str
     ip: str
 
     def check(self) -> None:
-        """Raise ControlPlaneError when an address is none."""
+        """Raise ControlPlaneError for an invalid address."""
         mac_to_int(self.mac)
         ipv4_to_int(self.ip)
 
 
 @dataclass(frozen=True)
 class WorkerEndpoint:
-    """The place of a worker: its switch port, and the source addresses that the switch sees."""
+    """The endpoint of a worker: its switch port, and its source addresses at the switch."""
 
     rank: int
     port: int
@@ -77,7 +77,7 @@ class LeafEndpoint:
 
     @property
     def bitmap(self) -> int:
-        """Return the workers below it as contributors."""
+        """Return the bitmap of the workers below the leaf."""
         return sum(1 << rank for rank in set(self.members))
 
 
@@ -85,7 +85,7 @@ class LeafEndpoint:
 class ParentEndpoint:
     """The switch above this one: this one's number there, the port towards it, its address.
 
-    `workers` is how many the whole tree has: so many values meet in a lane.
+    `workers` is the number of workers of the whole tree, whose values a lane adds.
     """
 
     number: int
@@ -106,10 +106,10 @@ class JobSpec:
         16 values (see lanes.check_table), `table4`, `table3` and `table2` values and thresholds (see
         lanes.check_result_table).
     quorum: workers that complete a round, None for all.
-    min_quorum: workers with which a packet with FLUSH completes its round. The default 1 leaves it to the workers,
-        which send no FLUSH unless they have a deadline.
-    ranks: number of the job's ranks, of which some may have no worker now; 0: as many ranks as workers.
-    leaves, parent: the switch's relatives in a tree (see trees.py). Quorums count its children, workers and leaves.
+    min_quorum: least number of workers with which a packet with FLUSH completes its round. Workers send FLUSH only if
+        they have `flush_after_s`.
+    ranks: number of the job's ranks, some of which may have no worker now; 0: as many ranks as workers.
+    leaves, parent: the switch's neighbours in a tree (see trees.py). Quorums count children: workers and leaves.
 
     Only a cluster uses the others.
 
@@ -153,7 +153,7 @@ class JobSpec:
 
     @property
     def effective_quorum(self) -> int:
-        """Return how many children complete a round."""
+        """Return the number of children that complete a round."""
         return (self.children or self.ranks) if self.quorum is None else self.quorum
 
     @property
@@ -199,7 +199,7 @@ class JobSpec:
 
     @property
     def total(self) -> int:
-        """Return how many workers' values meet in a lane: those of the whole tree."""
+        """Return the number of workers whose values a lane adds: those of the whole tree."""
         if self.parent is not None:
             return self.parent.workers
         return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves) or self.ranks
@@ -211,7 +211,7 @@ class JobSpec:
             raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {last}, each once")
 
     def _check_tree(self) -> None:
-        """Check numbers and members: every rank below this switch once, no number taken twice."""
+        """Check that ranks and numbers below this switch are unique."""
         ranks = [*(worker.rank for worker in self.workers), *(rank for leaf in self.leaves for rank in leaf.members)]
         numbers = [*(worker.rank for worker in self.workers), *(leaf.number for leaf in self.leaves)]
         for what, values in (("ranks below this switch", ranks), ("numbers of its children", numbers)):
@@ -245,16 +245,16 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """A job on a switch: one generation, with the place that it was given.
+    """A job on a switch: one generation, with its resources.
 
-    spec, switch: the specification, and the address of the switch's service. generation: its name on the wire.
+    spec, switch: the specification, and the address of the switch's service. generation: its number in packets.
     job_index, region: the job's number on the switch, 0 .. 63, and its slots. group: its multicast group.
-    window: packets that a worker has in flight at most.
+    window: most packets that a worker has in flight.
     events_at_start: values of the switch's event counters of this job index before the job's first packet, by event
-        number, since they go on counting from job to job; empty for zeros.
-    code_group: number of codes that the switch's program takes as a group; workers pack them so.
+        number, because the counters are never reset; empty for zeros.
+    code_group: number of codes in a group of the switch's program; workers pack codes in such groups.
     ops: operations of the program, in the order of their numbers.
-    side_key: key by which the generation's workers know each other on side channels, hexadecimal; empty in older
+    side_key: key with which the generation's workers authenticate on side channels, hexadecimal; empty in older
         databases.
     """
 
@@ -301,7 +301,7 @@ class Job:
 
     @property
     def quorum(self) -> int:
-        """Return how many workers complete a round."""
+        """Return the number of workers that complete a round."""
         return self.spec.effective_quorum
 
     @property

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller of one switch: makes jobs and ends them, adopts those that it finds, and repairs what others did.
+"""The controller of one switch: creates, adopts and deletes jobs, and repairs entries that other clients changed.
 
-A job's life on the switch (rules S1, S5, E1, R3):
+A job on the switch (rules S1, S5, E1, R3):
 
-  create   allot job index, slots, generation -> write half-words -> lookup, requantize, rewrite, workers, group
+  create   allocate job index, slots, generation -> write half-words -> lookup, requantize, rewrite, workers, group
            -> jobs: live
-           any failure: remove what was written, the last first, and give everything back
-  adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
-  delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
-           any failure: keep them; delete or repair again goes on where it stopped
+           after a failure: remove the written entries in reverse order, and free index and slots
+  adopt    all entries are installed: live; one is missing, or one that decides sums was changed: lost, see delete
+  delete   remove jobs: no packet is admitted any more -> remove the rest -> free index and slots
+           after a failure: keep them; another delete or repair continues
 
-The `jobs` entry is the switch of life: everything else stands before it comes and until it has gone. Slots
-and job index are free again only when the switch has confirmed that all entries of their generation are gone, so
-no region ever has two generations. A generation is never used again, whatever happened.
+The `jobs` entry makes a job live: it is written after all other entries and removed before them. Slots and job index
+are free only after the switch has confirmed the removal of all entries of their generation, so a region never has two
+generations. A generation number is never used again, also after a failure.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from hopsum_wire.payload import SHAPES
 
 
 class DropStats(NamedTuple):
-    """Frames that a port has lost since the program started."""
+    """Frames that the loss simulator dropped at a port since the program started."""
 
     ingress: int
     egress: int
@@ -87,7 +87,7 @@ def set_loss(device: Device, port: int, ingress_probability: float, egress_proba
 
 @dataclass
 class _InstalledJob:
-    """A job that holds slots: live, or `ending` until the switch has confirmed that nothing of it stands."""
+    """A job that holds slots: live, or `ending` until the switch has confirmed the removal of all its entries."""
 
     job: Job
     plan: Plan
@@ -100,18 +100,18 @@ class _InstalledJob:
 
 
 class SwitchController:
-    """The one controller of a switch: makes and ends jobs there. Not thread-safe.
+    """The controller of one switch, which must have no other: creates and deletes jobs. Not thread-safe.
 
-    Construction reads the switch, adopts jobs, and writes the address of the service. Raises ControlPlaneError when
-    foreign jobs are installed there, or when the switch fails: construct again with the same jobs then.
+    Construction reads the switch, adopts jobs, repairs their entries, and writes the address of the service. It raises
+    ControlPlaneError if foreign jobs are installed, or the switch fails: construct again with the same jobs then.
 
     device: the switch. switch: the address of its aggregation service.
-    generations: allots for all switches of one controller.
+    generations: the allocator that all switches of one controller share.
     clock: unix seconds.
-    remove_existing: end foreign jobs.
-    keep_existing: leave unknown generations installed. Their slots stay reserved; `foreign` lists them.
-    removable: keys of foreign entries that are removed all the same.
-    adopt: jobs that the caller's database says run here; `adoptions` has the fate of each.
+    remove_existing: whether to remove foreign jobs.
+    keep_existing: whether to keep unknown generations. Their slots stay reserved; `foreign` lists them.
+    removable: keys of foreign entries that are removed in any case.
+    adopt: the jobs of the caller's database on this switch; `adoptions` has the result for each.
     slots: number of the switch's slots that may be used.
     """
 
@@ -138,7 +138,7 @@ class SwitchController:
         self._installed: dict[int, _InstalledJob] = {}
         self._used_generations: set[int] = set()
         self.taken_over = RepairResult()
-        """Entries that were removed and restored when it took the switch over."""
+        """The entries that construction removed and restored."""
         self._foreign: dict[int, ForeignGeneration] = {}
         self._keep_existing = keep_existing
         self._adoptions = self._take_over(adopt, remove_existing, removable)
@@ -150,7 +150,7 @@ class SwitchController:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """Return the jobs that hold slots, in the order of their generations: live, or not yet confirmed gone."""
+        """Return the jobs that hold slots, in the order of their generations: live ones, and those in `ending`."""
         return tuple(self._installed[generation].job for generation in sorted(self._installed))
 
     @property
@@ -160,17 +160,17 @@ class SwitchController:
 
     @property
     def adoptions(self) -> Mapping[int, Adoption]:
-        """Return, by generation, the fate of each job of `adopt`."""
+        """Return the result of `adopt` for each job, by generation."""
         return MappingProxyType(self._adoptions)
 
     @property
     def foreign(self) -> tuple[ForeignGeneration, ...]:
-        """Return the foreign generations that are kept, in their order."""
+        """Return the kept foreign generations, in ascending order."""
         return tuple(self._foreign[generation] for generation in sorted(self._foreign))
 
     @property
     def free_capacity(self) -> FreeCapacity:
-        """Return the capacity that no job has."""
+        """Return the free slots and job indices."""
         return self._allocator.free_capacity
 
     def create_job(
@@ -181,12 +181,12 @@ class SwitchController:
         region: SlotRange | None = None,
         generation: int | None = None,
     ) -> Job:
-        """Make a job: when this returns, the switch serves it.
+        """Create a job. When this returns, the switch serves it.
 
-        `job_index`, `region` and `generation`, never used before, are chosen here unless given. Raises
-        ControlPlaneError when the specification is wrong, there is no room, or the switch fails. Then nothing of the
-        job is left. When even the removal fails, the message says so, its slots stay taken, and `delete_job` on the
-        job found in `ending` tries again.
+        `job_index`, `region` and `generation` are chosen unless given; a given generation must be new. Raises
+        ControlPlaneError if the specification is wrong, there is no room, or the switch fails. Then no entry of the job
+        is left. If the removal fails too, the message says so, the slots stay taken, and the job is in `ending`: call
+        `delete_job` with it.
         """
         self.check(spec)
         if not spec.children:
@@ -198,11 +198,10 @@ class SwitchController:
             raise _wrong(self._device, spec, what, "end one of them, or use a codec without a lookup table")
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
-        # The generation is counted as used before anything is written: a creation that fails has used it up (rule
-        # E1).
+        # The generation counts as used before the first write, because a failed creation has used it too (rule E1).
         installed = self._allot(spec, job_index, region, generation)
         try:
-            # One batch for each step: the next one is written when the switch has confirmed the one before.
+            # One batch for each step: the switch confirms a batch before the next one is written.
             for step in installed.plan.steps:
                 installed.transaction.write(step)
         except BaseException as error:
@@ -211,47 +210,47 @@ class SwitchController:
         return installed.job
 
     def delete_job(self, job: Job) -> None:
-        """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
+        """Delete a job. When this returns, the switch has no entry of it, and its slots are free.
 
-        The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
-        switch fails: the job is in `ending` then, unless it is untouched. Its slots stay taken. Call again to continue.
+        The workers must have left (rule R3). Raises ControlPlaneError if the job is unknown, or the switch fails. After
+        a failure the job is in `ending`, unless none of its entries was removed, and its slots stay taken: call again.
         """
         installed = self._known(job)
         before = installed.ending
         try:
             self._end(installed)
         except ControlPlaneError as error:
-            # A refusal names what is left. Where all entries are left the job is untouched, and may run on.
+            # If the switch refused all removals, the job is unchanged, and may continue.
             refused = not isinstance(error, WriteError) or error.failures
             if refused and installed.transaction.remaining == len(installed.plan.entities):
                 installed.ending = before
             raise
 
     def audit(self) -> Audit:
-        """Compare the entries on the switch with those that should be there. Changes nothing.
+        """Compare the entries on the switch with the entries of its jobs. Changes nothing on the switch.
 
-        Half-words are not looked at: an audit of them takes long, and is made at construction.
-        Raises ControlPlaneError when the switch does not answer.
+        Half-words are compared only at construction, because their audit takes long. Raises ControlPlaneError if the
+        switch does not answer.
         """
         actual = read_installed(self._device)
-        # The places of kept generations that the switch does not admit any more are free.
+        # Kept generations that the switch no longer admits free their index and slots.
         admitted = generations_in(actual.values(), admit.JOBS)
         for kept in self.foreign:
             if kept.generation not in admitted:
                 del self._foreign[kept.generation]
-                # A job of the database may have had that place all along.
+                # A job of the database may have the same index and slots.
                 with suppress(KeyError):
                     self._allocator.free(kept.allocation)
         return self._compare(actual)
 
     def repair(self, audit: Audit) -> RepairResult:
-        """Repair the differences that an audit found between the switch and its jobs.
+        """Repair the differences of an audit between the switch and its jobs.
 
-        Jobs that are lost are ended, their slots are free then. See `Audit.lost` beforehand. Foreign entries are
-        removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
-        alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
+        Lost jobs (`Audit.lost`) are deleted, and their slots are free. Foreign entries are removed, changed entries are
+        restored, and unfinished removals are finished. Jobs that have changed since the audit are not touched. Raises
+        ControlPlaneError if the switch fails: call `audit` and `repair` again.
         """
-        # By rule E1 a job that lacks an entry is not completed again: its slots may hold sums that nobody may see.
+        # By rule E1 a job that lacks an entry is not completed again: its slots may have sums of another job.
         lost = [
             self._installed[finding.job.generation]
             for finding in audit.findings
@@ -259,9 +258,9 @@ class SwitchController:
         ]
         gone = {finding.job.generation: finding.missing for finding in audit.findings}
         for installed in lost:
-            # Set before the removal: an audit meanwhile counts what is left as leftover, not as missing.
+            # Set before the removal: an audit meanwhile counts remaining entries as leftover, not as missing.
             installed.ending = True
-            # Entries that the audit has not found are gone already: deleting them would be refused.
+            # The switch would refuse to delete entries that the audit has not found.
             installed.transaction.forget(gone[installed.job.generation])
         ending = [installed for installed in self._installed.values() if installed.ending]
         for installed in ending:
@@ -273,14 +272,14 @@ class SwitchController:
         )
 
     def check(self, spec: JobSpec) -> None:
-        """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
+        """Raise ControlPlaneError if the switch can never have such a job, independent of free slots."""
         spec.check()
         validate_capabilities(self._device, spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
-        """Read what the switch did with the job's packets since its start, by event name in small letters.
+        """Read the counters of the job's packets since its start, by event name in small letters.
 
-        Raises ControlPlaneError when the job is unknown, or the switch does not answer.
+        Raises ControlPlaneError if the job is unknown, or the switch does not answer.
         """
         self._known(job)
         now = self._read_events(job.job_index)
@@ -288,31 +287,31 @@ class SwitchController:
         return {event.name.lower(): now[event] - start[event] for event in Event}
 
     def drop_counters(self) -> dict[str, int]:
-        """Read how many packets the switch has dropped, by reason in small letters, over all jobs.
+        """Read the counters of dropped packets of all jobs, by reason in small letters.
 
-        Raises ControlPlaneError when the switch does not answer.
+        Raises ControlPlaneError if the switch does not answer.
         """
         cells = self._device.read_counter("drops")
         return {reason.name.lower(): cells[reason].packets for reason in Drop if reason is not Drop.NONE}
 
     def set_loss(self, port: int, ingress_probability: float = 0.0, egress_probability: float = 0.0) -> None:
-        """Let the loss simulator drop frames that come in or go out through a port, from now on. 0 stands for none.
+        """Set the loss simulator of a port: the probabilities of dropping received and sent frames.
 
-        Probabilities are 0 .. 1, in steps of 2^-32. Raises ControlPlaneError when port or probability are none, with
-        nothing written, or the switch fails.
+        Probabilities are 0 .. 1, in steps of 2^-32; 0 switches the loss off. Raises ControlPlaneError for an invalid
+        port or probability, before it writes, or if the switch fails.
         """
         set_loss(self._device, port, ingress_probability, egress_probability)
 
     def clear_losses(self) -> None:
-        """Switch the loss simulator off on all ports. Raises ControlPlaneError when the switch fails."""
+        """Switch the loss simulator off on all ports. Raises ControlPlaneError if the switch fails."""
         found = [entry for direction in Direction for entry in self._device.read_table(direction.table)]
         if found:
             self._device.write([Delete(entry) for entry in found])
 
     def loss_counters(self) -> dict[int, DropStats]:
-        """Read how many frames the loss simulator dropped, by port and direction. Ports without loss are left out.
+        """Read the counters of the loss simulator, by port and direction. Ports without loss are left out.
 
-        Raises ControlPlaneError when the switch does not answer.
+        Raises ControlPlaneError if the switch does not answer.
         """
         cells = [self._device.read_counter(direction.counter) for direction in Direction]
         lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
@@ -333,9 +332,8 @@ class SwitchController:
     def _take_over(
         self, adopt: Sequence[Job], remove_existing: bool, removable: Collection[tuple[object, ...]]
     ) -> dict[int, Adoption]:
-        """Adopt the installed jobs of the database, and see that no other job is installed."""
-        # The database comes first: the places of its jobs are taken before the switch is read, so that no foreign
-        # generation gets one.
+        """Adopt the installed jobs of the database. Raises ForeignEntriesError for other jobs, as the options say."""
+        # Jobs of the database get their index and slots before foreign generations do.
         check_no_duplicates(adopt)
         for job in adopt:
             self._allocator.allocate(job.slots, job.job_index, job.region)
@@ -346,10 +344,10 @@ class SwitchController:
             )
             self._use_generation(job.generation)
         actual = read_installed(self._device, thorough=True)
-        # Generations of foreign entries are used up as well, whoever wrote them (rule E1).
+        # Generations of foreign entries count as used too (rule E1).
         for generation in generations_in(actual.values(), *JOB_TABLES):
             self._use_generation(generation)
-        # Half-words are 256 entries a table: reading them takes seconds, and is done at construction only.
+        # Half-words are 256 entries/table: reading them takes seconds, so only construction does.
         audit = self._compare(actual, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity) and entity.key() not in removable]
         if foreign and not remove_existing:
@@ -357,20 +355,20 @@ class SwitchController:
             audit = self._compare(actual, thorough=True)
         self.taken_over = self.repair(audit)
         for kept in self.foreign:
-            # An adopted job may have that place too.
+            # An adopted job may have the same index and slots.
             with suppress(ControlPlaneError):
                 self._allocator.allocate(kept.allocation.region.size, *kept.allocation)
         return adoptions(adopt, audit, self._switch)
 
     def _keep(self, foreign: Sequence[Entity], actual: Mapping[tuple[object, ...], Entity]) -> None:
-        """Keep the generations among foreign entries. Raises ForeignEntriesError unless that is all of them."""
+        """Keep foreign generations. Raises ForeignEntriesError if there are other foreign entries."""
         # Half-words do not name a generation, so foreign ones cannot be told apart.
         can_keep = self._keep_existing and not self._device.program.half_words
         kept = foreign_generations(foreign, actual) if can_keep else []
         keys = {entity.key() for each in kept for entity in each.entities}
         if any(entity.key() not in keys for entity in foreign):
             raise ForeignEntriesError(
-                f"{len(foreign)} entries of another controller stand here, live generations "
+                f"{len(foreign)} entries of another controller are installed here, live generations "
                 f"{generations_in(foreign, admit.JOBS)}",
                 foreign,
                 where=self._device.where,
@@ -425,7 +423,7 @@ class SwitchController:
                 self._generations.allot(self._clock()) if generation is None else self._check_generation(generation)
             )
             self._use_generation(generation)
-            # Event counters belong to the job index and go on counting: the job's counts are differences from here.
+            # Event counters belong to the job index and are never reset: the job's counts are differences.
             events = tuple(self._read_events(index))
         except BaseException:
             self._allocator.free(allocation)
@@ -449,7 +447,7 @@ class SwitchController:
         return generation
 
     def _use_generation(self, generation: int) -> None:
-        """Note a generation that stands here, or will. A job that comes must not have had it before."""
+        """Record a generation as used, so that no later job gets it."""
         self._used_generations.add(generation)
         self._generations.observe(generation)
 
@@ -464,7 +462,7 @@ class SwitchController:
         except ControlPlaneError as again:
             raise ControlPlaneError(
                 f"job {job.spec.name!r} was not made ({error}), and {installed.transaction.remaining} of its entries "
-                f"may stand ({again}): slots {job.slot_base} .. {job.region.end - 1} and job index "
+                f"may be installed ({again}): slots {job.slot_base} .. {job.region.end - 1} and job index "
                 f"{job.job_index} stay taken",
                 where=self._device.where,
                 hint="call delete_job with it (see SwitchController.ending) when the switch answers again",
@@ -478,7 +476,7 @@ class SwitchController:
 
 
 def _instead(op: Op) -> str:
-    """Return the remedy for a job whose operation, one with a table, a switch does not have."""
+    """Return the remedy for a job with a table whose operation the switch lacks."""
     shape = SHAPES[op]
     if shape.down_codes:
         bits = "" if shape.code_bits == 4 else "bits=4 and "
@@ -487,7 +485,7 @@ def _instead(op: Op) -> str:
 
 
 def validate_capabilities(device: Device, spec: JobSpec) -> None:
-    """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
+    """Raise ControlPlaneError if the switch can never have such a job, independent of free slots."""
     target = device.capabilities.target
     for op in spec.lookups:
         if op not in device.capabilities.ops:

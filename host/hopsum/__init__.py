@@ -4,8 +4,8 @@
     with hopsum.connect("hosts://") as comm:  # under torchrun
         mean = hopsum.allreduce(gradient, comm)
 
-Subpackages are imported by name. This module loads none of them, so that a training process pays only for what it
-uses. `connect`, `allreduce` and `disconnect` are loaded when they are first asked for.
+Import subpackages by name. This module loads none of them, so that a training process loads only the packages that it
+uses. `connect`, `allreduce` and `disconnect` are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum.allreduce`: the mean of an array or tensor over all workers, in one call.
 
-hopsum's part for torch, and with it torch, is imported only when a tensor of torch comes.
+torch and `hopsum.torch` are imported only for a tensor of torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ReduceOp = Literal["mean", "sum"]
 
 
 class _Call(Protocol):
-    """An array or tensor on its way through an all-reduce. Its methods are called in the order below."""
+    """The argument of one all-reduce, an array or a tensor. Its methods are called in the order below."""
 
     elements: int
 
@@ -34,23 +34,23 @@ class _Call(Protocol):
         """Say whether an error feedback fits this vector."""
 
     def feedback(self) -> Any:
-        """Return a new error feedback for it."""
+        """Return a new error feedback for this vector."""
 
     def vector(self, feedback: Any) -> Vector:
         """Return the vector to submit, with an error feedback or None."""
 
     def restore(self, mean: Any, factor: int) -> Any:
-        """Return the mean times a factor, as what was given."""
+        """Return the mean times a factor, with the type, shape and device of the argument."""
 
 
 class _HostCall:
-    """An array, or a tensor that is summed from the host.
+    """An array, or a tensor that is encoded on the host.
 
     Args:
-        x: the vector.
-        write: returns a mean as what was given.
-        out: the memory for the mean: the caller's `out`, if that is such a vector.
-        is_half: whether it was float16.
+        x: contiguous float32[elements].
+        write: converts a mean to the argument's type and shape.
+        out: the memory for the mean: the caller's `out`, if that is contiguous float32.
+        is_half: whether the argument was float16.
     """
 
     def __init__(self, x: Floats, write: Callable[[Floats], Any], out: Floats | None, *, is_half: bool) -> None:
@@ -68,7 +68,8 @@ class _HostCall:
 
     @np.errstate(all="ignore")
     def restore(self, mean: Floats, factor: int) -> Any:
-        if self._is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
+        # Means of float16 values are in float16's range: only the codec's error can leave it.
+        if self._is_half:
             mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
         return self._write(mean if factor == 1 else mean * np.float32(factor))
 
@@ -78,14 +79,14 @@ class _Kept:
 
     def __init__(self) -> None:
         self.feedback: dict[str, Any] = {}
-        # Weak: the communicator keeps those on their way, and a done one would keep its mean.
+        # Weak: the communicator keeps futures in flight, and a done future would keep its mean.
         self.pending: WeakValueDictionary[str, Future[AllReduceResult]] = WeakValueDictionary()
 
 
 _lock: Final = threading.RLock()
 _kept: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
 _thread: Final = threading.local()
-"""`finishing` while this thread, a communicator's, resolves a future."""
+"""`finishing` is true while this thread, a communicator's, resolves a future."""
 _opened: Final[dict[str, Communicator]] = {}
 _MOST_HALF: Final = np.float32(np.finfo(np.float16).max)
 
@@ -129,33 +130,33 @@ def allreduce(
     step: int | None = None,
     on_nonfinite: OnNonfinite | None = None,
 ) -> Tensor | Future[Tensor]:
-    """Return the mean of a tensor over all workers. All of them call this in the same order.
+    """Return the mean of a tensor over all workers. All workers make the same calls in the same order.
 
     Args:
         tensor: numpy array or torch tensor of float16, float32, float64 or torch's bfloat16, of any shape. It is
-            summed as float32. float64 beyond float32 counts as infinite. It is only read, and not to be changed
+            summed as float32; a float64 beyond float32's range counts as infinite. It is only read. Do not change it
             before the future is done.
-        comm: what `hopsum.connect` returned, or a URL for it, the setting `url` (HOPSUM_URL) by default. A URL is
-            connected to at its first use in the process and stays so until `disconnect`.
-        async_op: return a future of the result at once.
+        comm: a communicator of `hopsum.connect`, or a URL; by default the setting `url` (HOPSUM_URL). A URL is
+            connected at its first use in the process, until `disconnect`.
+        async_op: whether to return a future of the result at once.
         op: "mean" of the workers that are in the sum, or "sum": that mean times the number of workers.
-        out: where the result goes, of the same type, shape and element type. It may be the tensor itself.
-        name: what the all-reduce does not deliver is added to the next one of this name on this rank, which has as many
-            elements. Without a name the error is lost.
-        step: what randomness follows from, the same on all ranks, counted by default.
-        on_nonfinite: "raise" or "skip" (the result is NaN), as the settings say by default.
+        out: memory for the result, of the same type, shape and element type. It may be the tensor itself.
+        name: key of this tensor's residual (error feedback), which is added to the next all-reduce of this name on
+            this rank, of as many elements. Without a name the residual is lost.
+        step: seed of this all-reduce's randomness, the same on all ranks; counted by default.
+        on_nonfinite: "raise" or "skip" (the result is NaN); by default the setting.
 
     Returns:
-        A tensor of the same kind, shape, element type and device, the same on all ranks. An empty one is returned
-        without asking the other ranks.
+        A tensor of the same kind, shape, element type and device, the same on all ranks. An empty tensor is returned
+        without communication.
 
     Raises:
         TypeError: no dense floating-point tensor, or an `out` that does not fit.
-        ValueError: another `op`, or an all-reduce of this name is still on its way.
+        ValueError: another `op`, or an all-reduce of this name is in flight.
         ConfigError, MembershipError: as for `connect`.
         RuntimeError: in a callback of a future of this function, without async_op.
-        NonFiniteError: some rank has NaN or infinity, on all ranks. The next all-reduce can follow. Further errors
-            are those of `Agent.submit`. With async_op what comes from the network is in the future.
+        NonFiniteError: some rank has NaN or infinity, on all ranks. The communicator stays usable. Further errors are
+            those of `Agent.submit`. With async_op the future has the errors of the network.
     """
     if op not in ("mean", "sum"):
         raise ValueError(f'op is "mean" or "sum", not {op!r}')
@@ -171,7 +172,7 @@ def allreduce(
 
 
 def disconnect(url: str | None = None) -> None:
-    """Close what `allreduce` connected to by this URL, or by any if left out. Error feedback is lost with it."""
+    """Close the communicators that `allreduce` opened for this URL, or all of them. Their error feedback is lost."""
     with _lock:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
     # Outside the lock: `close` waits for the other ranks, whose threads may be of this process.
@@ -182,7 +183,7 @@ def disconnect(url: str | None = None) -> None:
 def _communicator(comm: Communicator | str | None) -> Communicator:
     if comm is not None and not isinstance(comm, str):
         return comm
-    # Held while connecting: two threads that come first must not join the job as two workers.
+    # Held while connecting: two threads with the first call must not join the job as two workers.
     with _lock:
         if comm in _opened:
             return _opened[comm]
@@ -207,11 +208,11 @@ def _submit(
     if kept is not None and name is not None:
         _kept[comm].pending[name] = submitted
     promised: Future[Any] = Future()
-    # Other ranks count on this vector by now: a future that is running cannot be cancelled.
+    # Other ranks already wait for this vector: a future that is running cannot be cancelled.
     promised.set_running_or_notify_cancel()
 
     def finish(arrived: Future[AllReduceResult]) -> None:
-        # In the communicator's thread: an all-reduce that is waited for in here could never end.
+        # In the communicator's thread: a callback that waits for an all-reduce here would wait for itself.
         _thread.finishing = True
         try:
             restored = call.restore(arrived.result().mean, 1 if op == "mean" else comm.workers)
@@ -230,7 +231,7 @@ def _feedback(comm: Communicator, name: str, call: _Call) -> Any:
     with _lock:
         kept = _kept.setdefault(comm, _Kept())
         before = kept.pending.get(name)
-        # One residual serves one vector at a time: two on their way would both send it.
+        # Two vectors in flight would both send the residual.
         if before is not None and not before.done():
             raise ValueError(f"an all-reduce of {name!r} is still on its way: wait for its future, or use another name")
         feedback = kept.feedback.setdefault(name, call.feedback())
@@ -247,7 +248,7 @@ def _is_torch(tensor: Any) -> bool:
 
 
 def _on_device(tensor: Any, comm: Communicator | str | None, out: Any) -> _Call | None:
-    """Return a torch tensor's call on its device; None: it is summed from the host."""
+    """Return the call of a torch tensor that is encoded on its device; None: it is encoded on the host."""
     if not _is_torch(tensor) or not tensor.numel():
         return None
     from hopsum.torch import tensors as torch_side
@@ -281,7 +282,8 @@ def _read(tensor: Any, out: Any) -> _Call:
     if out is not None and (not isinstance(out, np.ndarray) or (out.shape, out.dtype) != (array.shape, array.dtype)):
         shown = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
         raise TypeError(f"out is {shown}, but the array {array.dtype}{list(array.shape)}")
-    with np.errstate(all="ignore"):  # whatever the program has set: what does not fit float32 is judged by the codec
+    # Independent of the program's error state: the codec checks values beyond float32.
+    with np.errstate(all="ignore"):
         x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
     plain = out is not None and out.dtype == np.float32 and out.flags.carray
     place = out.reshape(-1) if plain and out is not None else None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of one worker, from keyword arguments, the environment and defaults, in that order.
 
-A setting's environment variable is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else
-says it. Every setting is a field of `Config`, or of `HookSettings` for the hooks of training scripts, and whatever is
-refused is named with the place it came from. Tests compare `ConnectOptions`, which type checkers see, with `Config`.
+A setting's environment variable is HOPSUM_ and its name in capitals. torchrun's RANK is the rank if no setting gives
+the rank. Every setting is a field of `Config`, or of `HookSettings` for the hooks of training scripts. The error of a
+refused setting names its origin. Tests compare `ConnectOptions`, which type checkers see, with `Config`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _OTHERS: Final = (
     "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_COMPARE", "HOPSUM_COMPILED", "HOPSUM_CONTROLLER", "HOPSUM_HOST",
     "HOPSUM_NETWORK", "HOPSUM_TLS",
 )  # fmt: skip
-"""Variables that are no settings of `connect`: what `hopsum.torch`, the compiled loops and
-`hopsum_cli.context` read, and what `hopsum topology run` tells the commands on its hosts."""
+"""Variables that are no settings of `connect`: `hopsum.torch`, the compiled loops and `hopsum_cli.context` read some,
+and `hopsum topology run` sets the others for the commands on its hosts."""
 DEFAULT_CODEC: Final = "thc"
-"""Codec of a job that records none, and of a worker whose settings name none."""
+"""Codec of a job without one, and of a worker whose settings name none."""
 CodecOn = Literal["auto", "device", "host"]
 """The place at which tensors are encoded and decoded.
 
-"auto": those on a GPU there, if their codec has a form for it; else on the
-host. "device": on their device, the CPU too, or an error. "host": on the host. The bytes on the wire are the same."""
+"auto": tensors on a GPU on the GPU, if their codec has a form for devices; else on the host. "device": on their device,
+also the CPU, or an error. "host": on the host. The bytes on the wire are the same."""
 CODEC_ON: Final = ("auto", "device", "host")
 Method = Literal["hopsum", "auto"]
 """Through hopsum in any case, or by the fastest of its methods and torch's process group, after a trial."""
 OnSwitchLost = Literal["raise", "fall_back"]
 """The reaction of DDP's hook to a switch that is lost for good."""
-# Ranks of hosts:// end together, as those of torch's gloo: nobody can send another process, a rank may compute for as
-# long as gloo waits, and the lease judges hosts that are gone.
+# Ranks of hosts:// end together, as those of torch's gloo: nothing starts a replacement, a rank may compute for as long
+# as gloo waits, and the lease detects lost hosts.
 _OF_HOSTS: Final = {"replacement_wait_s": 0.0, "unreachable_s": 30.0, "deadline_s": 1800.0}
 """Defaults of hosts:// that other URLs do not have."""
 _MAX_RANK: Final = 65535
@@ -55,7 +55,7 @@ BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": Fa
 
 
 class ConfigError(HopsumError):
-    """A setting that is unknown or does not fit. The message says where it came from and what would fit."""
+    """A setting that is unknown or does not fit. The message has its origin and the values that would fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Kind:
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
     secret: bool = False
-    """Its values stand in no message."""
+    """Messages never contain its values."""
 
 
 def _text(*choices: str) -> _Kind:
@@ -86,7 +86,7 @@ def _seconds(low: float, high: float) -> _Kind:
 _CODEC: Final = _Kind(
     f'{_text(*CODECS).name}, with options as in "thc:bits=2"', str, lambda value: isinstance(value, str)
 )
-"""What a text names is checked by `parse_codec`, whose message says what is wrong."""
+"""Any text: `parse_codec` checks it, because its message names the error."""
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _COUNT: Final = _Kind("integer of 0 or more", int, lambda value: type(value) is int and value >= 0)
 _RANK: Final = _Kind("integer of 1 or more", int, lambda value: type(value) is int and value >= 1)
@@ -143,12 +143,12 @@ class Config:
     deadline_s: float = _setting(
         300.0,
         _seconds(0.01, 86400),
-        "seconds before a phase of an all-reduce ends without a result; with hosts:// 1800, also for ranks to come",
+        "seconds before a phase of an all-reduce ends without a result; with hosts:// 1800, also the wait for ranks",
     )
     flush_after_s: float | None = _setting(
         None,
         _seconds(0.01, 86400),
-        "before a sum continues without missing ranks, if the job's min_quorum is there; default: never",
+        "seconds before a sum continues without missing ranks, if the job's min_quorum is met; default: never",
     )
     unreachable_s: float = _setting(
         10.0,
@@ -158,7 +158,7 @@ class Config:
     membership_wait_s: float = _setting(
         60.0, _seconds(0, 86400), "seconds to wait for the job's membership file, or for its other ranks"
     )
-    # A supervisor has a process with torch back within half a minute. A job without a supervisor waits no longer.
+    # A supervisor restarts a process with torch within half a minute.
     replacement_wait_s: float = _setting(
         30.0,
         _seconds(0, 86400),
@@ -177,22 +177,22 @@ class Config:
     link: str = _setting(
         "fast",
         _text("fast", "scapy"),
-        "transport of datagrams; scapy packets are slow and can be seen (file:// and raw://)",
+        "transport of datagrams; scapy's is slow and shows its packets (file:// and raw://)",
     )
     gso: str = _setting(
         "auto",
         _text("auto", "on", "off"),
-        "many datagrams in one system call: where the kernel can, always, or never (UDP)",
+        "many datagrams in one system call (GSO): if the kernel can, always, or never (UDP)",
     )
     overlap: bool = _setting(
-        True, _FLAG, "whether the codec works on one vector while the network has another; the same on all ranks"
+        True, _FLAG, "whether the codec works on one vector while another is in flight; the same on all ranks"
     )
     pcap: str = _setting("", _text(), 'file for all packets, with link="scapy"')
     show: bool = _setting(False, _FLAG, 'whether one line a packet is printed, with link="scapy"')
 
 
 class ConnectOptions(TypedDict, total=False):
-    """The settings as keyword arguments, for those who check types. None says nothing. `Config` has their meanings."""
+    """The settings as keyword arguments, for type checkers. None is no value. `Config` has their meanings."""
 
     rank: int | None
     codec: str | None
@@ -230,23 +230,25 @@ class ConnectOptions(TypedDict, total=False):
 class HookSettings:
     """The options of the hooks of `hopsum.torch` that the environment may have, with the defaults of DDP's hook."""
 
-    error_feedback: bool = _setting(True, _FLAG, "whether what a sum does not deliver is added to the next gradient")
+    error_feedback: bool = _setting(True, _FLAG, "whether the residual of a sum is added to the next gradient")
     on_nonfinite: OnNonfinite = _setting("raise", _text(*ON_NONFINITE), "reaction to NaN or infinity on some rank")
     small_tensor_bytes: int = _setting(0, _COUNT, "parameters of fewer bytes are not compressed")
     uncompressed: Sequence[str] = _setting((), _NAMES, "names or patterns of parameters that are not compressed")
-    start_iter: int = _setting(0, _COUNT, "so many steps at the start are not compressed")
+    start_iter: int = _setting(0, _COUNT, "number of steps at the start that are not compressed")
     method: Method = _setting("hopsum", _text("hopsum", "auto"), "auto: the fastest, after a trial of each method")
     on_switch_lost: OnSwitchLost = _setting(
-        "raise", _text("raise", "fall_back"), "fall_back: torch's process group averages where the switch is lost"
+        "raise", _text("raise", "fall_back"), "fall_back: torch's process group averages after the loss of the switch"
     )
     log_every: int = _setting(0, _COUNT, "steps between two lines about their times; 0: no lines")
     codec_on: CodecOn = _setting("auto", _text(*CODEC_ON), "place where gradients are encoded; ranks may differ")
-    low_rank: int | None = _setting(None, _RANK, "rank of the factors in which matrices travel")
-    low_rank_start: int = _setting(10, _COUNT, "with low_rank, so many steps have matrices travel whole; with DiLoCo 1")
+    low_rank: int | None = _setting(None, _RANK, "rank of the factors in which matrices are sent")
+    low_rank_start: int = _setting(
+        10, _COUNT, "with low_rank, number of steps at the start in which matrices are sent whole; with DiLoCo 1"
+    )
 
 
 def hook_environment() -> dict[str, Any]:
-    """Return the options of hooks that the environment has, by name. Raises ConfigError for one that does not fit."""
+    """Return the options of hooks in the environment, by name. Raises ConfigError for a value that does not fit."""
     found = {}
     for each in fields(HookSettings):
         variable = _PREFIX + each.name.upper()
@@ -256,7 +258,7 @@ def hook_environment() -> dict[str, Any]:
 
 
 class SettingInfo(NamedTuple):
-    """One setting, in words. See `describe`."""
+    """The description of one setting. See `describe`."""
 
     name: str
     environment: str
@@ -291,12 +293,12 @@ def resolve(
     """Return the settings: keyword arguments before the environment before defaults.
 
     Args:
-        arguments: by name. A value None says nothing.
-        environment: instead of os.environ.
-        url: the default of the setting.
+        arguments: by name. None is no value.
+        environment: in place of os.environ.
+        url: the default of the setting `url`.
 
     Raises:
-        ConfigError: an unknown name (the nearest one is said), or a wrong type or range.
+        ConfigError: an unknown name (the message has the nearest known one), or a wrong type or range.
     """
     environment = os.environ if environment is None else environment
     settings: dict[str, Any] = {}
@@ -315,7 +317,7 @@ def resolve(
 
 
 def _take_options(settings: dict[str, Any]) -> None:
-    """Take the options that the codec is spelled with out of its name. Raises ConfigError where there are others."""
+    """Move options in the codec's name to `codec_options`. Raises ConfigError if both have options."""
     name, options = parse_codec(settings["codec"])
     if options and settings.get("codec_options"):
         raise ConfigError(
@@ -328,7 +330,7 @@ def _take_options(settings: dict[str, Any]) -> None:
 
 
 def _kind(found: _Found) -> _Kind:
-    # Settings that both have are of one kind.
+    # Settings of both classes are of one kind.
     kinds = {each.name: each.metadata["kind"] for each in (*fields(Config), *fields(HookSettings))}
     if found.name not in kinds:
         raise ConfigError(f"{found.origin}: there is no setting {found.name!r}; {nearest(found.name, kinds)}")
@@ -344,7 +346,7 @@ def _from_arguments(arguments: Mapping[str, Any]) -> Iterator[_Found]:
             yield _Found(name, value, f"argument {name}")
 
 
-# Checked where a hook is made: a worker without one does not use them.
+# Checked when a hook is made: a worker without a hook does not use them.
 _OF_HOOKS: Final = frozenset(
     _PREFIX + each.name.upper() for each in fields(HookSettings) if each.name not in Config.__dataclass_fields__
 )
@@ -396,16 +398,13 @@ def _article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-# Settings that all ranks of a job need to have in common, as texts that they compare.
-
-
-# They travel in messages of the controller.
+# Messages of the controller carry these texts.
 MAX_TEXT: Final = 200
-"""Characters of a value that are told. A longer one is told by its beginning and a digest."""
+"""Most characters of a compared value. A longer value is replaced by its beginning and a digest."""
 
 
 def shared_settings(config: Config) -> dict[str, str]:
-    """Return what has to be the same on all ranks, as ASCII texts by name: settings, and versions of this hopsum."""
+    """Return the settings and versions that all ranks of a job need in common, as ASCII texts by name."""
     options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
     return {
         "codec": _told(f"{config.codec}({options})"),

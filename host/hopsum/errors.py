@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions that a caller of hopsum may handle. Messages say what, where, the numbers, and what to do next."""
+"""The exceptions that a caller of hopsum may handle. A message has the failure, its place, the numbers and a remedy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WHY_CHARACTERS_MAX: Final = 300
 
 
 class AllReduceError(HopsumError):
-    """An all-reduce has no result. The generation is over for this worker, unless the subclass says otherwise."""
+    """An all-reduce has no result. The generation has ended for this worker, unless the subclass says otherwise."""
 
 
 class AllReduceTimeoutError(AllReduceError, TimeoutError):
-    """A chunk had no result at its deadline. `missing_ranks`: whom its switch waited for, if it said so."""
+    """A chunk had no result at its deadline. `missing_ranks`: the ranks for which the switch waited, if known."""
 
     def __init__(self, message: str, missing_ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class AllReduceTimeoutError(AllReduceError, TimeoutError):
 
 
 class RankLeftError(AllReduceError):
-    """An all-reduce waits for ranks that have left the job, so it never has a result. `ranks`: theirs, if known."""
+    """An all-reduce has no result, because ranks have left the job. `ranks`: the ranks that left, if known."""
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -45,17 +45,17 @@ class RankLeftError(AllReduceError):
 
 
 class ResultLostError(AllReduceError):
-    """The switch has given up a round whose result this worker lacks."""
+    """The switch no longer has a result that this worker lacks."""
 
 
 class FellBehindError(ResultLostError):
-    """This worker is further behind than its peers keep results: it must resynchronise before it takes part again."""
+    """The peers no longer keep the results that this worker lacks: it must resynchronise before it takes part again."""
 
 
 class WorkersReplacedError(AllReduceError):
-    """An all-reduce ended without a result, on all ranks alike, since workers were replaced. `ranks`: theirs.
+    """An all-reduce ended without a result on all ranks, because workers were replaced. `ranks`: the replaced ranks.
 
-    The generation is not over: the job goes on with the newcomers, whose state comes from the others.
+    The job continues with the newcomers, which load the state of another worker.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
@@ -64,15 +64,15 @@ class WorkersReplacedError(AllReduceError):
 
 
 class GenerationEndedError(HopsumError):
-    """The generation takes no more chunks: an all-reduce failed in it, or its rounds are used up."""
+    """The generation accepts no more all-reduces: one failed, or the rounds of the slots are used up."""
 
 
 def why_unfinished(error: BaseException | None) -> str:
-    """Return in one line what ended the program, or an empty string for an end that is no failure.
+    """Return the program's fatal error in one line, or an empty string if the program ended without a failure.
 
-    No failure: no error at all, `sys.exit()` with nothing or 0, a generator that is closed.
+    No error, `sys.exit()` with nothing or 0, and a generator that is closed are no failures.
     """
-    # GeneratorExit: a generator that is not used up is closed, which is no failure.
+    # GeneratorExit: Python closes a generator that is not exhausted.
     if error is None or isinstance(error, GeneratorExit):
         return ""
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -82,7 +82,7 @@ def why_unfinished(error: BaseException | None) -> str:
 
 
 def unhandled() -> BaseException | None:
-    """Return the exception that nobody handled, which ends the program, or ended a command of an interactive one."""
+    """Return the unhandled exception that ends the program, or that ended a command of an interactive one."""
     # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
     found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return found

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing waits in silence: one line on the log of whoever waits longer than a few seconds.
+"""Log lines of long waits: every wait of more than a few seconds is one line.
 
-Waits for others are warnings: a program that has not set logging up sees them on stderr. Work of its own is INFO.
+Waits for other processes are WARNING, because a program without a logging set-up shows these on stderr. Long work of
+the process itself is INFO.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from contextlib import contextmanager
 from typing import Final
 
 AFTER_S: Final = 5.0
-"""A wait that is over sooner is not told."""
+"""A shorter wait is not logged."""
 _log: Final = logging.getLogger(__name__)
 
 
 class WaitNotice:
-    """Says what is awaited when that takes longer than AFTER_S, and again when it is something else.
+    """Logs the cause of a wait when it has lasted AFTER_S, and again when the cause changes.
 
     Args:
-        who: waits, the beginning of the line.
-        clock: seconds that never go back.
+        who: the waiting rank or process, the beginning of the line.
+        clock: monotonic seconds.
     """
 
     def __init__(self, who: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,10 +33,10 @@ class WaitNotice:
         self._said = ""
 
     def say(self, what: str, left_s: float, setting: str, *, at_once: bool = False) -> None:
-        """Tell what is awaited, for how many more seconds at most, and the setting that says so, or keep it for later.
+        """Log the cause of the wait, its limit in seconds, and the setting of the limit, if a line is due.
 
         Args:
-            at_once: though it has not taken long yet.
+            at_once: whether to log before AFTER_S.
         """
         if what == self._said or not (at_once or self._clock() - self._since_s >= AFTER_S):
             return
@@ -47,9 +48,9 @@ class WaitMonitor:
     """One wait. Not thread-safe.
 
     Args:
-        log: gets a WARNING once the wait has lasted `AFTER_S`, and another one when such a wait is over.
+        log: gets a WARNING once the wait has lasted `AFTER_S`, and another one when such a wait ends.
         who: begins both lines, for example "rank 3".
-        clock: seconds that do not go back.
+        clock: monotonic seconds.
     """
 
     def __init__(self, log: logging.Logger, who: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,16 +65,16 @@ class WaitMonitor:
 
     @property
     def say_in_s(self) -> float | None:
-        """Return the seconds until `check` has something to say, None when it has said it."""
+        """Return the seconds until `check` writes its line, None after it has."""
         return None if self._said else max(0.0, AFTER_S - self.lasted_s)
 
     def check(self, awaited: Callable[[], str], left_s: float | None = None, sooner: str = "") -> None:
-        """Write the line if it is time and it was not written yet.
+        """Write the line if it is due and was not written yet.
 
         Args:
-            awaited: returns what is awaited, and from whom.
-            left_s: how much longer the wait may last, None without a limit.
-            sooner: what may end it before, empty for nothing.
+            awaited: returns the cause of the wait, and the rank or process.
+            left_s: the most seconds that the wait may still last, None without a limit.
+            sooner: an event that may end the wait earlier, empty for none.
         """
         lasted_s = self.lasted_s
         if self._said or lasted_s < AFTER_S:
@@ -84,7 +85,7 @@ class WaitMonitor:
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
     def over(self, outcome: str = "has ended its wait") -> None:
-        """Note that the wait is over. Another one begins now."""
+        """Record the end of the wait. Another one begins now."""
         if self._said:
             self._log.warning("%s %s after %.1f s", self._who, outcome, self.lasted_s)
         self._since, self._said = self._clock(), False
@@ -92,8 +93,8 @@ class WaitMonitor:
 
 @contextmanager
 def telling(text: str, after_s: float = AFTER_S) -> Iterator[None]:
-    """Say this on the log, at INFO, if the block takes longer than that."""
-    # A timer thread, since the block that it watches may hold this thread in machine code for half a minute.
+    """Log a text at INFO if the block takes longer than `after_s`."""
+    # A timer thread, because the block may keep this thread in machine code for half a minute.
     timer = threading.Timer(after_s, _log.info, (text,))
     timer.daemon = True
     timer.start()

@@ -67,7 +67,7 @@ def test_a_healthy_job_then_one_that_is_over(
     assert doctor([str(path), "--rank", "0", "--timeout", "0.2"]) == 1
     told = capsys.readouterr().out
     assert "switch failed, 3 not made" in told
-    assert f"(1) generation {job.generation} is over" in " ".join(told.split())
+    assert f"(1) generation {job.generation} has ended" in " ".join(told.split())
     changed = {name: count - drops[name] for name, count in controller.drop_counters().items() if count != drops[name]}
     assert set(changed) == {"unknown_generation"}
 
@@ -82,7 +82,7 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
     assert doctor([str(path), "--rank", "0", "--json"]) == 0
     checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["port"]["pid"] == os.getpid()
-    assert "beside the running worker's socket" in checks["switch"]["finding"]
+    assert "by a raw socket while the worker runs" in checks["switch"]["finding"]
     assert (checks["slots"]["idle"], checks["slots"]["unknown"]) == (16, 0)
     job.close()
 

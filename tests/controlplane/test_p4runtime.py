@@ -87,7 +87,7 @@ def test_a_write_error_names_the_updates(server: Server) -> None:
     assert error.value.may_be_installed() == [BATCH[0].entity, BATCH[2].entity]
     assert str(error.value) == (
         f"switch 0 at {server.address}: 1 of 3 updates refused: update 1 (insert multicast group 2 of 1/0): "
-        "ALREADY_EXISTS 'because'; the others of the batch stand"
+        "ALREADY_EXISTS 'because'; the other updates of the batch are installed"
     )
 
 

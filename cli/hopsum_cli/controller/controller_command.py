@@ -324,5 +324,5 @@ def _switch(switch: SwitchConfig) -> list[str]:
     tls = "" if switch.tls is None else f", with TLS, of {switch.tls.ca}, as {switch.tls.certificate or 'nobody'}"
     return [
         f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}{tls}",
-        f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}",
+        f"  {switch.slots} slots; {who if switch.ports else 'no worker is connected to it'}",
     ]

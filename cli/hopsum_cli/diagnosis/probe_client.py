@@ -77,9 +77,9 @@ class UdpProbeTransport:
 
 
 class RawProbeTransport(UdpProbeTransport):
-    """Beside the socket of a worker that runs. Raises PermissionError unless root (CAP_NET_RAW)."""
+    """A raw socket with the address and port of a running worker. Raises PermissionError unless root (CAP_NET_RAW)."""
 
-    how = "beside the running worker's socket"
+    how = "by a raw socket while the worker runs"
 
     def send(self, datagram: bytes) -> None:
         """Send one datagram, with UDP checksum 0, "none". Raises OSError."""
@@ -105,9 +105,9 @@ class RawProbeTransport(UdpProbeTransport):
 
 
 def open_probe_client(source: ProbeSource, switch: Endpoint) -> tuple[ProbeClient | None, str]:
-    """Return a client that asks from the source's address, by root's way beside it where the address is in use.
+    """Return a client with the source's address, by a raw socket if the address is in use.
 
-    Without any way the client is None, and a sentence has the reason.
+    If neither socket can be opened, the client is None, and the text has the reason.
     """
     refusal = ""
     for way in (UdpProbeTransport, RawProbeTransport):

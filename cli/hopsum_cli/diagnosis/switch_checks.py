@@ -75,7 +75,7 @@ def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[
     """Return the possible causes of a switch's silence, most likely first, after the earlier checks passed."""
     source = client.source
     causes = [
-        f"generation {source.generation} is over or its entries are not there (switch restarted, job deleted or "
+        f"generation {source.generation} has ended or its entries are missing (switch restarted, job deleted or "
         "made again): use the membership file of the job as it is now, or make the job again",
         f"rank {source.rank} is registered with another address than {source.local} (address translation, several "
         "addresses): make the job with the source address that the switch sees",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of one worker, in an order in which each means something if those before it pass.
+"""The checks of one worker. Each one depends on earlier ones.
 
     check        not made unless these pass          and then
     membership   -
@@ -9,15 +9,15 @@
     mtu          route
     port         address
     switch       port, route                         not while another socket has the worker's port, unless root
-    gso          switch                              not beside a worker that runs, and not with HOPSUM_GSO=off
+    gso          switch                              not while the worker runs, and not with HOPSUM_GSO=off
     generation   switch
     slots        generation
     peers        address
     buffer       membership
 
-A running job is not disturbed: the switch is sent PROBEs, which change nothing, from an address that it admits. Peers'
-side channels see a connection that says nothing. Behind a gateway one PROBE is padded to the size of the largest
-datagram, which the switch counts as bad_length.
+The checks do not disturb a running job: they send the switch PROBEs, which change nothing, from an address that it
+admits. Peers' side channels get a connection without messages. If the route has a gateway, one PROBE is padded to the
+size of the largest datagram, which the switch counts as bad_length.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Examination:
         client = self._client
         assert client is not None, "after switch"
         if client.transport.how or os.environ.get("HOPSUM_GSO") == "off":
-            why = "not tried beside a worker that runs" if client.transport.how else "HOPSUM_GSO=off"
+            why = "not tried while the worker runs" if client.transport.how else "HOPSUM_GSO=off"
             return skipped("gso", why)
         return switch_checks.check_gso(client, self.membership.window, self._patience.answer_s)
 
@@ -213,6 +213,6 @@ class _Examination:
         return host_checks.check_buffer(self.membership.window)
 
     def _open(self) -> None:
-        """Get a socket to ask with: at the worker's address, or root's way beside a worker that runs."""
+        """Open a socket for PROBEs: at the worker's address, or a raw one if the worker runs."""
         source = ProbeSource(self.rank, self.membership.generation, self.own)
         self._client, self._refusal = open_probe_client(source, self.switch)

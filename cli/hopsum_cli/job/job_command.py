@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     moving.add_argument("name", metavar="JOB", help="name of the job")
     moving.add_argument("--from-switch", metavar="NAME", help="switch that the job leaves (default: its one switch)")
     moving.add_argument("--to-switch", metavar="NAME", help="switch that it goes to (default: one that has room)")
-    rotating = _word(words, "rotate-token", "give a job another token; the one before stays valid beside it", _rotate)
+    rotating = _word(words, "rotate-token", "give a job another token; the previous one stays valid too", _rotate)
     rotating.add_argument("name", metavar="JOB", help="name of the job")
     create.add_token_file_argument(rotating)
     revoking = _word(words, "revoke-token", "let no worker join with the token before the present one", _revoke)

@@ -154,7 +154,7 @@ class BfrtSession:
             raise SessionLostError(
                 f"client {self._client_id} is not taken: {said}",
                 where=self.where,
-                hint="a client with this number is connected: end that one, or wait until its session is over",
+                hint="a client with this number is connected: end that client, or wait for the end of its session",
             )
 
     def _receive(self) -> None:

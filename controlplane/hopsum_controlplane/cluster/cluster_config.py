@@ -246,7 +246,7 @@ def _check_racks(links: Iterable[LinkConfig], networks: Mapping[str, Mapping[IPv
             other = found.setdefault((link.spine, network), link.leaf)
             if other != link.leaf:
                 what = f"network {network} is behind {other} and behind {link.leaf}, both below {link.spine}"
-                raise _wrong(what, "a worker stands at one leaf: give each network once")
+                raise _wrong(what, "a worker is connected to one leaf: give each network once")
 
 
 def load_config(path: Path) -> ClusterConfig:

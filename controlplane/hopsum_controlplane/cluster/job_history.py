@@ -193,7 +193,7 @@ def _of_generation(before: JobRecord, after: JobRecord) -> Iterator[JobEvent]:
         yield JobEvent(NORMAL, "EntriesInstalled", f"generation {after.generation} runs")
     elif after.state is JobState.CHANGING:
         type = NORMAL if after.finished else WARNING
-        yield JobEvent(type, "GenerationEnded", f"generation {before.generation} is over: {after.reason}")
+        yield JobEvent(type, "GenerationEnded", f"generation {before.generation} has ended: {after.reason}")
     elif after.state is JobState.FORMING:
         yield JobEvent(NORMAL, "EntriesRemoved", f"nothing of generation {before.generation} is on a switch")
     elif after.state is JobState.ENDING:

@@ -1,65 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a job, as functions from one record to the next: no clock, no switch, no database.
+"""The state machine of a job, as pure functions from one record to the next. No clock, switch or database here.
 
-States, and what may stand on the switch::
+States, and the entries on the switch::
 
-  FORMING     nothing. Slots and job index are the job's; members join
-  INSTALLING  some or all entries of `generation`; nobody has been told of it
+  FORMING     none. Slots and job index are reserved; members join
+  INSTALLING  some or all entries of `generation`; no member knows of it
   RUNNING     all entries of `generation`
-  CHANGING    some or all entries of `generation`, which is over; they are being removed
-  ENDING      the same, and the job goes with them
+  CHANGING    some or all entries of `generation`, which has ended; they are being removed
+  ENDING      as in CHANGING; the job is deleted with them
 
 Transitions::
 
   state       event                                             to          function
-  FORMING     every worker waits, the switch answers            INSTALLING  start_generation   under a new generation
-  INSTALLING  everything is written and confirmed               RUNNING     on_installed
+  FORMING     all workers have joined, the switch answers       INSTALLING  start_generation   under a new generation
+  INSTALLING  all entries are written and confirmed             RUNNING     on_installed
   INSTALLING  write refused, member lost or replaced, restart   CHANGING    end_generation
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
   RUNNING     worker lost, enough are left                      RUNNING     lose          its entries stay
-  RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join          also one that comes late
+  RUNNING     worker replaced, or one that is not in it joins   CHANGING    join          also a sealed worker
   RUNNING     worker that left started again, others stay       CHANGING    end_generation     after a lease
-  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_generation
-  CHANGING    nothing of the generation stands, confirmed            FORMING     on_removed
-  FORMING     deleted                                           gone        delete_job    or ENDING, see `move`
+  RUNNING     entries lost, all left or lost, rounds used up    CHANGING    end_generation
+  CHANGING    removal of all entries confirmed                  FORMING     on_removed
+  FORMING     deleted                                           removed     delete_job    or ENDING, see `move`
   RUNNING     moved to another switch                           CHANGING    move          also INSTALLING; others stay
   others      deleted                                           ENDING      delete_job
-  ENDING      nothing of the generation stands, confirmed            gone        on_removed
+  ENDING      removal of all entries confirmed                  removed     on_removed
 
 Phases of a member::
 
   WAITING  has joined, for the next generation        IN       belongs to the generation
-  OVER     its generation is over: is to join again   LEFT     belonged to the generation, has no part any more
-  LOST     was silent for a lease, left unfinished, or is too far behind: evicted
+  OVER     its generation has ended: must join again  LEFT     belonged to the generation, and has left
+  LOST     evicted: silent for a lease, left before its work was done, or too far behind
 
-  start_generation: WAITING -> IN.   mark_notified: notes that an IN member knows of its generation.
-  end_generation: IN -> OVER, or WAITING with the report that it had if it was not told of this generation. LEFT is
+  start_generation: WAITING -> IN.   mark_notified: an IN member knows of its generation.
+  end_generation: IN -> OVER, or WAITING with its earlier report if it was not notified of this generation. LEFT is
   forgotten.
-  join:   absent -> WAITING, OVER -> WAITING with a report. Another incarnation takes any rank over, as WAITING.
+  join:   absent -> WAITING, OVER -> WAITING with a report. Another incarnation takes over any rank, as WAITING.
   leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished. LOST stays while its generation runs. Others are
   forgotten.
-  lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
-  dispute: WAITING -> LOST, all workers, whose settings differ before the first generation.
+  lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, if it lacks results that no worker has.
+  dispute: WAITING -> LOST, all workers, if settings differ before the first generation.
 
-A switch that a job has moved away from is cleared beside all this, whenever it answers (`on_cleared`): a generation
-that is over is sealed by all its workers, so what stands of it harms no later one. Its slots are free after that.
+The switch from which a job has moved is cleared independently, as soon as it answers (`on_cleared`): all workers have
+sealed the ended generation, so its entries do not disturb a later one. Then its slots are free.
 
-A job over a tree of switches, or over several shards, has one record, and these states. What `on_installed` and
-`on_removed` note of each switch counts when all have it. `JobRecord.next_switches` says which is next.
+A job over a tree of switches, or over several shards, has one record with these states. `on_installed` and `on_removed`
+record each switch, and the state changes after the last one. `JobRecord.next_switches` has the next switches.
 
 Rules:
 
 - T7: all switches of a tree have the same generation. It is written to the spine before a leaf admits any worker, and
-  no other one begins before nothing of it stands on any.
-- E1: whatever ends a generation, the job goes on under another one only, after CHANGING. Entries are never written
+  the next one begins after its entries are removed from all switches.
+- E1: after the end of a generation the job continues only under another one, after CHANGING. Entries are never written
   again under a generation that has been on a switch.
-- E2, E3: `start_generation` decides how the stream goes on (see `decision`), from the reports of the waiting workers.
-- E4: a worker that was notified of a generation joins again with a report of that one, the last, else as a newcomer,
-  which is another incarnation. So do those that were lost after they were notified of one, and all that left or were
-  replaced.
+- E2, E3: `start_generation` decides the continuation of the stream (see `decision`), from the waiting workers' reports.
+- E4: a worker that was notified of a generation joins again with a report of its latest one, else as a newcomer, which
+  is another incarnation. Workers that were lost after a notification, that left or were replaced join as newcomers too.
 - R3: a worker that leaves keeps its entries: the generation lasts until all its workers have left or are lost.
-- M1, M2, M3: with MIN:MAX workers a generation has those that wait once nobody else is waited for, and MIN at least.
-  `go_without` says whom it does not wait for any more. A worker that is not in the generation ends it by joining.
+- M1, M2, M3: with MIN:MAX workers a generation has the waiting workers, at least MIN, once the wait for others has
+  ended. `go_without` ends the wait for a rank. A worker that is not in the generation ends it by joining.
 """
 
 from __future__ import annotations
@@ -88,22 +87,22 @@ from hopsum_controlplane.errors import (
 from hopsum_controlplane.job_spec import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
-"""The number of incarnations that left or were replaced that a job remembers."""
+"""The number of incarnations, of workers that left or were replaced, that a job remembers."""
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
     """Choose the rank of a joining member: its present rank, else the wanted rank, else the lowest free rank.
 
     Raises UnauthenticatedError for an incarnation that left, was replaced or has another rank, InvalidRequestError for
-    a rank that the job has not, and ResourceExhaustedError when no worker's rank is free.
+    a rank that the job does not have, and ResourceExhaustedError if no worker's rank is free.
     """
     own = next((member for member in record.members if member.incarnation == incarnation), None)
     if incarnation in record.retired or (own is not None and own.phase is MemberPhase.LEFT):
         raise UnauthenticatedError(
             f"this worker left job {record.name!r}, or another one has taken its rank over",
-            hint="start it again: who joins anew draws a new incarnation",
+            hint="start it again: a new process has a new incarnation",
         )
-    # A member that asks again keeps its rank: its JOIN may have been answered and the answer lost.
+    # A member that asks again keeps its rank, because the answer to its JOIN may have been lost.
     if own is not None:
         if wanted not in (None, own.rank):
             raise UnauthenticatedError(
@@ -127,12 +126,12 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 
 
 def rotate_token(record: JobRecord, token_digest: bytes) -> JobRecord:
-    """Give a job another token. The one before stays valid beside it."""
+    """Give a job another token. The previous one stays valid too."""
     return replace(record, token_digest=token_digest, earlier_token_digest=record.token_digest)
 
 
 def revoke_earlier_token(record: JobRecord) -> JobRecord:
-    """Let the present token of a job be the only one. Raises InvalidRequestError when it is."""
+    """Make the present token of a job its only one. Raises InvalidRequestError if it is already."""
     if not record.earlier_token_digest:
         raise InvalidRequestError(
             f"job {record.name!r} has no token but the present one", hint="`hopsum job rotate-token` makes another"
@@ -193,7 +192,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
         raise UnauthenticatedError(
             f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
             f"and now comes from {_show(member.endpoint)}",
-            hint="start it again: who joins anew draws a new incarnation",
+            hint="start it again: a new process has a new incarnation",
         )
     # Rule E4: after an eviction the others may have summed without it, so its own stream is not theirs any more.
     if before.phase is MemberPhase.LOST and (before.notified_generation or report is not None):

@@ -173,7 +173,7 @@ class Liveness:
             # The next `expire` tries again what cannot be written now.
             with suppress(StoreError):
                 self._cache.apply(job, lambda now: lifecycle.go_without(now, over), missing_ok=True)
-                _log.warning("job %s goes on without %s", job, ranks_in_words(over), extra={"job": job})
+                _log.warning("job %s continues without %s", job, ranks_in_words(over), extra={"job": job})
 
 
 def note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:

@@ -122,7 +122,7 @@ def _shards(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[L
         bare = [each.config.name for each in chosen if not each.config.ports]
         if bare:
             hint = "a shard is one switch, not the tree below a spine: name switches that have ports"
-            raise InvalidRequestError(f"no worker stands at switch {bare[0]!r}", hint=hint)
+            raise InvalidRequestError(f"no worker is connected to switch {bare[0]!r}", hint=hint)
         return tuple(chosen)
     flat, lacking = _reaching([(each,) for each in by_name.values()], switches, links)
     reaching = [candidate for (candidate,) in flat]
@@ -152,7 +152,7 @@ def replacement(
             what = f"job {record.name!r} has slots on switch {to!r} already"
             raise InvalidRequestError(what, hint="name another switch: a shard has a switch of its own")
         if not by_name[to].config.ports:
-            raise InvalidRequestError(f"no worker stands at switch {to!r}", hint="name a switch that has ports")
+            raise InvalidRequestError(f"no worker is connected to switch {to!r}", hint="name a switch that has ports")
         others = [by_name[to]]
     else:
         flat, _ = _reaching([(each,) for each in switches], switches, links)

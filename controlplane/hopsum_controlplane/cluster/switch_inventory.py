@@ -168,7 +168,7 @@ class SwitchInventory:
         self.foreign = foreign
         for kept in foreign:
             if kept.generation not in known:
-                what = "switch %s: the database does not have %s; it goes on until somebody decides"
+                what = "switch %s: the database does not have %s; it continues until an operator decides"
                 _log.warning(what, name, kept, extra={"switch": name, "generation": kept.generation})
 
     def _check_program(self, device: Device) -> None:
@@ -182,7 +182,7 @@ class SwitchInventory:
             if name in record.parts:
                 # Jobs end before the push: their workers need not wait until the switch is set up again.
                 self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
-        if cookie is not None and not self._asked([f"a program with cookie {cookie:#x}, and all that stands there"]):
+        if cookie is not None and not self._asked([f"a program with cookie {cookie:#x}, and all of its entries"]):
             raise PipelineMismatchError(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
                 where=device.where,

@@ -100,7 +100,11 @@ class P4RuntimeDevice(Device):
         for at, request in zip(starts, requests, strict=True):
             failures += self._write(request, updates, at)
         if failures:
-            hint = "the others of the batch stand" if len(failures) < len(updates) else _hint(grpc.StatusCode.UNKNOWN)
+            hint = (
+                "the other updates of the batch are installed"
+                if len(failures) < len(updates)
+                else _hint(grpc.StatusCode.UNKNOWN)
+            )
             raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:

@@ -129,7 +129,11 @@ class TofinoDevice(Device):
             failures += self._write_part(updates, parts, at, stop)
             at = stop
         if failures:
-            hint = "the others of the batch stand" if len(failures) < len(updates) else "look at the log of the switch"
+            hint = (
+                "the other updates of the batch are installed"
+                if len(failures) < len(updates)
+                else "look at the log of the switch"
+            )
             raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:

@@ -108,7 +108,7 @@ class Pulse:
         try:
             duty()
         except Exception:  # whatever it was, leases and the other jobs need the next one
-            _log.exception("%s failed, and goes on", threading.current_thread().name)
+            _log.exception("%s failed, and continues", threading.current_thread().name)
 
 
 STALE_S: Final = 20.0

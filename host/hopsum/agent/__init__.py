@@ -5,12 +5,12 @@ communicator         `Communicator`: submit, allreduce, close, and the states of
 serial_communicator  `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
 agent                `Agent`, the communicator at a switch
 allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
-phases_in_flight     what is in the stream, and what its ends mean
-progress             the watch over what does not come
+phases_in_flight     the phases in the stream, and the meaning of their events
+progress             log lines about missing results
 shards               an agent's transports to several switches
-vector               a submitted vector where it lies: in numpy's memory, or elsewhere
-task                 its way from submission to the end of its future
-signature            the facts about a call that all ranks need to have in common
+vector               a submitted vector, in numpy's memory or on a device
+task                 the state of a vector from submission to the end of its future
+signature            the facts about a call that all ranks need in common
 allreduce_results    results, spans of time, and counts: times, codes by op, quantisation error; heartbeats carry them
 
 Three kinds of communicators exist: `Agent` at a switch, `hopsum.memory` in one process, `hopsum.connection.collective`

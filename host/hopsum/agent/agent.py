@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communicator at a switch. Its all-reduces are served by the engine.
+"""A communicator at a switch. The engine runs its all-reduces.
 
-An all-reduce is the phases that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
-All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
-whatever their timing (phase_order.py).
+An all-reduce consists of the codec's phases: usually the ranges of the blocks (MAX32), then the codes. All ranks submit
+vectors of the same lengths in the same order, so the stream of chunks is the same on all ranks, independent of their
+timing (phase_order.py).
 
     state    input                      next     also
-    OPEN     seal                       SEALED   the generation is over; what is in progress waits, as what is submitted
-    SEALED   enter, nobody replaced     OPEN     all-reduces go on in the new generation
-    SEALED   enter, workers replaced    HALTED   what lacks a rank's part has WorkersReplacedError, and what comes
-    HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
+    OPEN     seal                       SEALED   the generation has ended; all-reduces wait, also new ones
+    SEALED   enter, no rank replaced    OPEN     all-reduces continue in the new generation
+    SEALED   enter, workers replaced    HALTED   incomplete all-reduces, and new ones, get WorkersReplacedError
+    HALTED   resume                     OPEN     all-reduces submitted from now on include the newcomers
     HALTED   seal                       SEALED   and HALTED again afterwards
-    any      end                        FAILED   all futures have the error, mostly GenerationEndedError
+    any      end                        FAILED   all futures get the error, usually GenerationEndedError
     other states and inputs: hopsum/agent/communicator.py
 
-Only a controller's jobs go from generation to generation (hopsum.rpc). Else a generation that is over is the end of its
-agents.
+Only a job of a controller continues in another generation (hopsum.rpc). Without a controller the end of a generation
+ends its agents.
 
-Any other failure ends the generation for this agent, also one of the codec on this rank alone: the other ranks go on
-with the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
+Any other failure ends the generation for this agent, also a failure of this rank's codec: the other ranks continue the
+stream without it. The failed all-reduces return their vectors to their error feedback.
 """
 
 from __future__ import annotations
@@ -51,36 +51,37 @@ from hopsum_wire.generations import Resume, Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
-"""The timing of an agent that is not told otherwise: workers of a training job may be minutes apart."""
-# Two: one all-reduce is repaired while the next is on its way.
+"""The default timing of an agent: workers of a training job may be minutes apart."""
+# Two: one all-reduce is repaired while the next is in flight.
 UNPROVED_LEAST: Final = 2
-"""All-reduces that are kept for peers whatever their size. The protocol counts their phases, the first of which has two
+"""The number of all-reduces that are kept for peers at any size. The protocol counts phases, of which the first has two
 parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
 class Agent(Communicator):
-    """One worker of a job. Any thread may submit. All of them together submit the same sequence on all ranks.
+    """One worker of a job. Any thread may submit. The sequence of vectors must be the same on all ranks.
+
+    The constructor opens sockets and starts a thread.
 
     Args:
-        membership: of the job, or the path of its file, which is waited for up to a minute.
-        rank: which worker this is.
+        membership: of the job, or the path of its file, for which the constructor waits up to a minute.
+        rank: of this worker.
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
-        timing: when to send again and when to give up, for each phase.
-        link: instead of a UDP socket at this rank's address, closed with the agent. For a job over several shards, a
-            list with one for each.
-        side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there,
-            closed with the agent. Only where the membership has side channels.
+        timing: times of retransmissions and deadlines, for each phase.
+        link: replaces the UDP socket at this rank's address; closed with the agent. For a job over several shards, a
+            list with one link for each.
+        side: a TCP socket that listens at this rank's side channel address; by default the agent opens it. Closed with
+            the agent. Only for a membership with side channels.
         seed: of rotations and roundings, the same on all ranks.
         gso: many datagrams per system call, see `UdpLink`, for the agent's own link.
-        overlap: the codec works on one vector while the network has another, else strictly one after the other. The
-            same on all ranks.
-        trace: called with every span of time, where all is served.
+        overlap: whether the codec works on one vector while another is in flight. The same on all ranks.
+        trace: called with every span of time, in the thread that runs the engine.
 
     Raises:
-        MembershipError: no membership file, a malformed one, or no such rank.
+        MembershipError: no membership file, a malformed file, or no such rank.
         CodecError: the codec is not for this job: other number of workers, or another lookup table.
-        OSError: the socket cannot be opened at this rank's address, or not as `gso` says, or its side channel cannot.
+        OSError: the socket or the side channel cannot be opened at this rank's address, or the kernel lacks `gso`.
     """
 
     def __init__(
@@ -104,20 +105,20 @@ class Agent(Communicator):
         made = _codec_for(membership, codec)
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
-        # One more than the phases: the signature is sent as a part of its own (signature.py).
+        # One more than the phases: the signature is a separate part (signature.py).
         policy = RepairPolicy(unproved_least=UNPROVED_LEAST * (self.codec.phases + 1))
         self._transport = open_transport(membership, rank, timing, link, side, policy, gso)
         self._spares = keep_spare_arrays()
         self._shards = self._transport.shards
         self._ended = False
-        """True once somebody ended the agent who knows that nobody needs this worker any more."""
+        """Whether `end` was called: no peer needs this worker's results any more."""
         self._unfinished = ""
         """The reason why the program ends before its work is done, empty otherwise."""
-        # Weak: a caller that drops its future no longer cares about the result.
+        # Weak: a caller that drops its future no longer needs the result.
         self._futures: weakref.WeakSet[Future[AllReduceResult]] = weakref.WeakSet()
-        """The futures of what was submitted and may be under way."""
-        # fork() copies the object, not the threads: only this process may close it. An exception that was there before
-        # is not this agent's end.
+        """The futures of submitted vectors, some of which may be done."""
+        # fork() copies the object, not the threads: only this process may close it. An earlier exception is not the
+        # reason for this agent's end.
         self._process, self._unhandled = os.getpid(), unhandled()
         self._generations = Generations(membership, rank)
         self._submitted = self._generations.allreduces
@@ -135,7 +136,7 @@ class Agent(Communicator):
             begun=self._submitted,
         )
         self._thread.start()
-        # A program that just ends would look to the others like a crash, and cost them a lease.
+        # Without an orderly leave the others would take the end of the program for a crash, and wait for a lease.
         atexit.register(self._close_at_exit)
 
     @property
@@ -162,14 +163,14 @@ class Agent(Communicator):
                 generation = self._generations.start_generation
             try:
                 data = self._shards[0].states.fetch(generation, wait_s, bytes_max)
-            except StateMovedError:  # others were replaced meanwhile, and begin later
+            except StateMovedError:  # other ranks were replaced meanwhile, and begin later
                 continue
             except HopsumError:
                 with self._lock:
-                    self._require_open()  # that it was closed or has failed says more
+                    self._require_open()  # the error of the end explains more
                 raise
-            # A newcomer knows of its own newcomers by fetching their state: no program has to call `resume` for that.
-            self._answer(None, only=generation)  # whoever has the state that they get knows them
+            # The fetched state includes the newcomers of this generation, so the program need not call `resume`.
+            self._answer(None, only=generation)
             return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
@@ -180,7 +181,7 @@ class Agent(Communicator):
             self._answer(None if state is None else state())
 
     def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
-        """Let the stream go on where the newcomers begin, of one generation `only`, and let them have the state."""
+        """Continue the stream where the newcomers of a generation begin, and offer them the state."""
         with self._lock:
             replaced = self._generations.answer(only)
             if replaced is None:
@@ -197,10 +198,10 @@ class Agent(Communicator):
         self._engine.driver.put(Ended(error))
 
     def seal(self) -> tuple[Sealed, int]:
-        """Seal the generation, which is over. Return the results held, and the number of all-reduces begun.
+        """Seal the generation, which has ended. Return the results held, and the number of all-reduces begun.
 
-        May be called in any thread. Raises TypeError in a job without side channels, which ends with its generation,
-        and GenerationEndedError after a failure.
+        Any thread. Raises TypeError in a job without side channels, which ends with its generation, and
+        GenerationEndedError after a failure.
         """
         with self._lock:
             over = self._why_over()
@@ -209,23 +210,23 @@ class Agent(Communicator):
         return self._engine.seal()
 
     def enter(self, membership: JobMembership) -> None:
-        """Go on in a new generation, after `seal`. Any thread.
+        """Continue in a new generation, after `seal`. Any thread.
 
         Raises:
-            MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
+            MembershipError: the membership has no continuation of the stream, or no side channels. Nothing has changed.
         """
-        # Checked before anything changes, so that a membership without a way on leaves the agent as it was.
+        # Checked before anything changes, so that an error leaves the agent as it was.
         continuations = continuations_of(membership, self.rank, len(self._shards))
         with self._lock:
-            # Before the engine: a WorkersReplacedError that it raises makes the program ask for `replaced`.
+            # Before the engine, whose WorkersReplacedError makes the program read `replaced`.
             self._generations.enter(membership, continuations[0].resume)
         self._engine.resume(membership.generation, continuations)
         self.membership = membership
 
     def close(self) -> None:
-        """End the agent and wait for its thread. What it has not finished fails. Harmless when it is closed.
+        """End the agent and wait for its thread. Unfinished all-reduces fail. Does nothing on a closed agent.
 
-        In a process that was forked from its own it does nothing: socket, threads and place are not that one's.
+        Does nothing in a forked child, which does not own the socket, the threads and the rank.
         """
         if os.getpid() != self._process:
             return
@@ -260,7 +261,7 @@ class Agent(Communicator):
         try:
             self._engine.driver.run()
         finally:
-            # Peers may still need results that only this worker holds, unless everybody knows that it is gone.
+            # Peers may still need results that only this worker holds, unless they have been told of its end.
             self._transport.close(linger=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:
@@ -268,7 +269,7 @@ class Agent(Communicator):
         self._engine.driver.put(task, ring=not task.awaited)
 
     def _complete(self, task: Task) -> AllReduceResult:
-        """Return the result of a task. Serve it in this thread where nobody serves."""
+        """Return the result of a task. Run the engine in this thread unless another thread does."""
         self._engine.driver.help(task.future)
         return super()._complete(task)
 
@@ -285,10 +286,10 @@ class Agent(Communicator):
         return None if self._engine.failure is None else self._engine.closing_error()
 
     def _note_silence(self) -> None:
-        """Hear that nothing comes back, in the thread that serves."""
+        """Called in the engine's thread while no results come back."""
 
     def _fail(self, error: BaseException) -> None:
-        """Hear of the error that ends the agent, in the thread that serves."""
+        """Called in the engine's thread with the error that ends the agent."""
         self._shards[0].end_fetch()
 
 
@@ -328,22 +329,22 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
     return made
 
 
-# An agent's view of its job's generations: whether the agent is new itself, and which ranks were replaced since.
+# An agent's view of its job's generations: whether the agent is a newcomer, and which ranks were replaced since.
 #
-#     state     input                                         next      also
-#     KNOWN     a generation whose newcomers it had not met   REPLACED
-#     REPLACED  another such generation                       REPLACED  ranks of both, start of the later one
-#     REPLACED  the program's answer                          KNOWN     ResumeCommand
-#     any       a generation without newcomers, or known ones same
+#     state     input                                               next      also
+#     KNOWN     a generation with newcomers unknown to the program  REPLACED
+#     REPLACED  another such generation                             REPLACED  ranks of both, start of the later one
+#     REPLACED  the program's answer                                KNOWN     ResumeCommand
+#     any       a generation without unknown newcomers              same
 #
-# A newcomer is KNOWN from the generation in which it begins.
+# A newcomer begins as KNOWN.
 
 
 class Generations:
     """The generations of one agent, from its first. Not thread-safe.
 
     Raises:
-        MembershipError: the job goes on, but does not say that this rank is new.
+        MembershipError: the job continues, but the membership does not name this rank as a newcomer.
     """
 
     def __init__(self, membership: JobMembership, rank: int) -> None:
@@ -354,20 +355,20 @@ class Generations:
         """The workers replaced since the program's last answer."""
         self.is_newcomer = resume is not None
         self.start_generation = membership.generation
-        """The generation in which the newcomers begin that this agent met last. It is one of them at first."""
+        """The generation in which the latest known newcomers begin; at first the agent's own."""
         self.allreduces = 0
         """The all-reduces of the job before this agent's first."""
         if resume is not None:
             new = resume.start_generation == membership.generation and rank in resume.replaced
             if not new or resume.allreduces is None:
                 raise MembershipError(
-                    f"generation {membership.generation} of job {self._job!r} goes on from another one, with ranks "
+                    f"generation {membership.generation} of job {self._job!r} continues another one, with ranks "
                     f"{list(resume.replaced)} as newcomers, but rank {rank} is new here: connect again"
                 )
             self.allreduces = resume.allreduces
 
     def enter(self, membership: JobMembership, resume: Resume) -> None:
-        """Note another generation."""
+        """Record another generation."""
         known, self._latest = self._latest, membership.generation
         if resume.start is None or resume.allreduces is None or known >= resume.start_generation:
             return
@@ -383,10 +384,10 @@ class Generations:
         self.replaced = ResumeCommand(newcomers, resume.start_generation, starts, resume.allreduces, error)
 
     def answer(self, only: int | None = None) -> ResumeCommand | None:
-        """Return the command that lets the stream continue with the newcomers, None where nobody is new.
+        """Return the command that continues the stream with the newcomers, None without newcomers.
 
         Args:
-            only: the generation in which newcomers begin. Others are no matter.
+            only: ignore newcomers that begin in another generation.
         """
         replaced = self.replaced
         if replaced is None or only not in (None, replaced.start_generation):

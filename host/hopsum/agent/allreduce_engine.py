@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of an agent: when codes are made and sums are read, and what becomes of all-reduces in a failure.
+"""The engine of an agent: schedules codec work and network, and ends all-reduces after a failure.
 
-The thread that drives (driver.py) makes codes and reads sums while others are on their way, and looks after the network
-in between. It waits only where nothing else is to be done. `phase_order` says which phase is next.
+The driving thread (driver.py) encodes and decodes while other chunks are in flight, and serves the network in between.
+It blocks only if there is no codec work. `phase_order` determines the next phase.
 
     an all-reduce       input                            next       also
     QUEUED              its turn in the stream (order)   SHARING    codec.start; first phase to the network
     SHARING             results, another phase left      SHARING    encoded now, to the network in its turn
-    SHARING             results, none left               over       its future has the mean
-    SHARING             CollectiveError                  over       its future has the error, on all ranks alike
+    SHARING             results, none left               DONE       its future has the mean
+    SHARING             CollectiveError                  DONE       its future has the error, on all ranks
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
-    QUEUED, SHARING     WorkersReplacedError             over       the same; its error feedback has the vector
-    QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
-    any                 close                            over       CommunicatorClosedError
+    QUEUED, SHARING     WorkersReplacedError             DONE       on all ranks; its error feedback has the vector
+    QUEUED, SHARING     any other failure                FAILED     the agent fails too, see below
+    any                 close                            DONE       CommunicatorClosedError
 
 When one all-reduce fails, no further phase enters the stream. Earlier all-reduces with all phases in the stream
-(sealed) run to their own end. Then the others end in the order of submission: the failed one with its error, the rest
-with GenerationEndedError. The order lets each all-reduce give its vector back to an error feedback that no other
-all-reduce holds.
+(`fully_submitted`) complete. Then the others end in the order of submission: the failed one with its error, the rest
+with GenerationEndedError. In this order each all-reduce returns its vector to an error feedback that no other
+all-reduce uses.
 
-No socket, lock or clock of the protocol is here: those are the transport's and the driver's.
+The transport and the driver have the sockets, locks and clocks of the protocol; none may be in this file.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from hopsum_wire.membership import MembershipError
 from hopsum_wire.payload import SHAPES
 
 CLOSE: Final = None
-"""The message that `close` puts into the inbox."""
+"""The message of `close`."""
 RESUMED: Final = "resumed"
-"""The message that there is another generation."""
-# A wait that no wake-up ends is a bug, or a network without any datagram: then the driver still looks around.
+"""The message of a new generation."""
+# Limited, so that a missing wake-up delays an all-reduce and does not hang it.
 _WAIT_S: Final = 1.0
 """The longest wait for a datagram. New messages end the wait."""
-# A turn of the network costs some 0.1 ms, and a window of datagrams is on the way for longer than this.
+# A step of the network costs some 0.1 ms, and a window of datagrams is in flight for longer than this.
 LOOK_EVERY_S: Final = 0.001
 
 
 class Ended(NamedTuple):
-    """The message that no more results come, whatever is in progress."""
+    """The message that no more results will arrive."""
 
     error: BaseException
 
@@ -70,17 +70,17 @@ Message = Submitted | Ended | Literal["resumed"] | None
 
 
 class AllReduceEngine:
-    """Serves all-reduces until CLOSE comes. Only `driver`, `seal`, `resume` and `wake` are for any thread.
+    """Runs all-reduces until CLOSE. Only `driver`, `seal`, `resume` and `wake` are for any thread.
 
     Args:
         context: its step is not used.
-        transport: the engine's until `driver.run` returns. Its owner closes it then.
-        follow_s: how long an all-reduce with `more` waits for the one that was promised.
-        trace: called with every span of time, by whoever drives.
+        transport: used until `driver.run` returns. The caller closes it.
+        follow_s: the longest wait of an all-reduce with `more` for the next one.
+        trace: called with every span of time, in the driving thread.
         on_failure: called once, before any future has the error.
-        on_stall: called by whoever drives while nothing comes back.
-        counted: gets the counts of all-reduces, but for traffic, from whoever drives.
-        begun: all-reduces of the job before this agent's first.
+        on_stall: called in the driving thread while no datagram arrives.
+        counted: counts all-reduces, without traffic, in the driving thread.
+        begun: the number of the job's all-reduces before this agent's first.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class AllReduceEngine:
         self._record = AllReduceRecord(counted, [shard.statistics for shard in transport.shards], trace)
         self._on_failure = on_failure
         self._made = False
-        """Something was put into the stream, or filled, since the network had its turn."""
+        """Whether a phase was added or filled since the last step of the network."""
         self._moved_at = 0.0
         self._network_over = False
 
     def closing_error(self) -> HopsumError:
-        """Make the error of an all-reduce that is submitted after a failure or after the generation's end."""
+        """Return the error of an all-reduce that is submitted after a failure or the generation's end."""
         kept = type(self.failure) if isinstance(self.failure, GenerationEndedError | MembershipError) else None
         over = (kept or GenerationEndedError)(
             str(self.failure)
@@ -131,14 +131,14 @@ class AllReduceEngine:
     # ---- generations, in any thread -------------------------------------------------------------------
 
     def seal(self) -> tuple[Sealed, int]:
-        """Let nothing more happen in this generation. Return what the worker holds, and all-reduces begun.
+        """Stop this generation. Return the worker's results, and the number of all-reduces begun.
 
         Raises TypeError for a transport without peers.
         """
         return self.transport.seal(), self._in_flight.begun
 
     def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
-        """Continue in another generation, after `seal`, as is said for each shard."""
+        """Continue in another generation, after `seal`, with a continuation for each shard."""
         self.progress.begin()
         self.transport.resume(generation, continuations)
         self.generation = generation
@@ -147,17 +147,17 @@ class AllReduceEngine:
     # ---- for the driver -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Let the network's turn end at once. Any thread."""
+        """End the network's wait at once. Any thread."""
         self.transport.wake()
 
     def is_left(self) -> bool:
-        """Say whether anything is in progress that can move."""
-        # What is in a sealed generation cannot move: RESUMED wakes the driver when it can.
+        """Say whether anything in progress can advance."""
+        # Phases of a sealed generation cannot advance before RESUMED, which wakes the driver.
         moves = self._in_flight.handles and not self.transport.is_sealed
         return bool(self.is_closed or self._order.tasks or moves)
 
     def note_break(self, error: BaseException) -> None:
-        """Note an error between two statements: nobody knows what is still true of the tasks."""
+        """Record an error at an unknown point, after which the state of the tasks is undefined."""
         self.is_closed = True
         self._note_failure(error)
 
@@ -182,7 +182,7 @@ class AllReduceEngine:
                 self._fail(self._order.tasks[-1], error)
 
     def end(self) -> None:
-        """End all that is left."""
+        """End all remaining tasks."""
         while self.driver.inbox:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()
@@ -194,9 +194,9 @@ class AllReduceEngine:
             self._end(task, task.error or (closed if self.failure is None else self.closing_error()))
 
     def _listen(self) -> None:
-        """Take all messages that other threads have put into the inbox."""
-        # Drained before the next piece of codec work, which takes milliseconds: orders by priority need all messages.
-        # A message is removed when it was taken, so that a signal handler that raises in between loses none.
+        """Process all messages in the inbox."""
+        # Before the next codec work, which takes milliseconds: the order of phases needs all messages. A message is
+        # removed after it was processed, so that a signal handler that raises in between loses none.
         while self.driver.inbox and not self.is_closed:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()
@@ -212,18 +212,18 @@ class AllReduceEngine:
     # ---- the network ----------------------------------------------------------------------------------
 
     def _is_network_due(self) -> bool:
-        """Say whether the network should get what was made, and give what is here, before the next codec work."""
+        """Say whether a step of the network comes before the next codec work."""
         if self._made:
-            # One all-reduce without codes to make leaves no codec work: the network has the next turn anyway.
+            # A single all-reduce has no other codec work: the network's step is next anyway.
             return len(self._order.tasks) != 1
         return time.monotonic() - self._moved_at >= LOOK_EVERY_S
 
     def _move(self, wait_s: float) -> None:
-        """Let the network send and receive, and take what became of phases."""
+        """Let the network send and receive, and process the events of phases."""
         driver, self._made = self.driver, False
         try:
             driver.in_network = wait_s > 0
-            # Looked at after `in_network` is set: a message that comes later wakes the network.
+            # Read after `in_network` is set: a later message wakes the network.
             if driver.inbox:
                 wait_s = 0.0
             events = self.transport.step(self._order.alone_left_s(wait_s) or 0.0)
@@ -243,21 +243,20 @@ class AllReduceEngine:
                     self._note_failed(task, end.error)
 
     def _note_done(self, task: Task, done: AllReduceDone) -> None:
-        """Take the results of a phase of a task."""
-        # The network did not know that the task was ended.
-        if task not in self._order.tasks:  # it was ended without its results, see _resume
+        """Process the results of a task's phase."""
+        if task not in self._order.tasks:  # `_resume` has ended it without its results
             return
         phase = None if task.reduction is None else task.reduction.phase
         self._record.arrived(task, phase)
         task.arrived = done
         if task.fully_submitted and phase is not None and not phase.last:
-            # Its codes are in the stream with these ranges, and may be on their way, or here, already.
+            # Its codes follow these ranges in the stream, and may be in flight or complete.
             self._record.sent(task)
             self._take(task)
 
     def _note_failed(self, task: Task, error: BaseException) -> None:
-        """Take the word of the network that a phase of a task has no results."""
-        # Nobody needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
+        """Process the failure of a task's phase."""
+        # No rank needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
         if isinstance(error, WorkersReplacedError) or task.is_over:
             if task in self._order.tasks:
                 self._end(task, error)
@@ -267,7 +266,7 @@ class AllReduceEngine:
     # ---- codec work -----------------------------------------------------------------------------------
 
     def _work(self) -> bool:
-        """Encode for the network, or decode results. Say whether anything was done."""
+        """Encode for the network, or decode results. Return whether there was any work."""
         oldest: Task | None = None
         unsealed: Task | None = None
         is_due = waits = False
@@ -281,19 +280,19 @@ class AllReduceEngine:
             is_due |= task.fully_submitted
             if not task.fully_submitted:
                 unsealed = unsealed or task
-        # Decode before encoding while the network is busy with others: each vector that is not decoded holds its sums
-        # and a second residual buffer in memory.
+        # Decode before encoding while the network is busy with other vectors: a vector that is not decoded keeps its
+        # sums and a second residual buffer in memory.
         if not (is_due and waits):
             if self._send_next():
                 return True
-            # The first one that has more to send.
+            # The first task with more to send.
             oldest = unsealed or oldest
         if oldest is not None:
             self._take(oldest)
         return oldest is not None
 
     def _send_next(self) -> bool:
-        """Put the next phase into the stream if it is there. Say whether anything was done."""
+        """Put the next phase into the stream if its payloads can be made. Return whether there was one."""
         if self.transport.is_sealed:
             return False
         task = self._order.next()
@@ -308,7 +307,7 @@ class AllReduceEngine:
         return True
 
     def _resume(self) -> bool:
-        """Take what was submitted after the program knew of newcomers. An older one that waits for its follower ends.
+        """Accept the tasks that were submitted after the program knew of newcomers; end older incomplete ones.
 
         Return False, and do nothing, while the generation is sealed.
         """
@@ -321,7 +320,7 @@ class AllReduceEngine:
         return True
 
     def _send(self, task: Task) -> bool:
-        """Put the next phase of a task into the stream. Return False where it cannot be now, or a seal came first."""
+        """Put the next phase of a task into the stream. Return False if it is not ready or the generation is sealed."""
         reduction = task.reduction or self._start(task)
         phase = self._next_phase(task, reduction) if task.waiting else task.zeros or reduction.phase
         if phase is None:
@@ -342,13 +341,13 @@ class AllReduceEngine:
         if not self._in_flight.handles:
             self.progress.begin()
         try:
-            # What a task that waits has in the stream are its ranges.
+            # The latest handles of a waiting task are those of its ranges.
             ranges = task.handles if task.waiting else ()
             if not self._in_flight.put(task, parts, coder=coder, ranges=ranges):
                 return False
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
-                # Newcomers begin directly behind the ranges, which say whether all ranks skip.
+                # Newcomers begin directly after the ranges, which tell whether all ranks skip.
                 task.fully_submitted, task.codes = True, AllReduceFailed(0, error)
             else:
                 self._note_failed(task, error)
@@ -359,8 +358,7 @@ class AllReduceEngine:
             return True
         if not task.begun:
             task.begun, task.parts = True, len(parts)
-        # Sealed: the task has put its last phase into the stream, so later tasks may follow and a failure no longer has
-        # to stop it.
+        # After its last phase is in the stream, later tasks may follow, and a failure no longer has to stop this one.
         task.waiting, task.fully_submitted = True, phase.last
         self._record.sent(task)
         return True
@@ -379,15 +377,15 @@ class AllReduceEngine:
         return reduction
 
     def _next_phase(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
-        """Return the phase of codes whose ranges are on their way, or None where the codes wait for those."""
+        """Return the phase of codes whose ranges are in flight, or None if the codes must wait for the ranges."""
         are_here = task.arrived is not None or task.first
-        # Vectors that have not begun come first: their ranges are found while the network is busy with these.
+        # Vectors that have not begun come first: their ranges are computed while the network is busy.
         if not self.transport.has_loop or are_here or not self._order.tasks[-1].begun:
             return None
         return reduction.preview()
 
     def _take(self, task: Task) -> None:
-        """Let a task's reduction take the sums that arrived."""
+        """Pass the sums that arrived to the task's reduction."""
         reduction, arrived = task.reduction, task.arrived
         if reduction is None or arrived is None:
             raise RuntimeError("an all-reduce has results before it began")
@@ -410,7 +408,7 @@ class AllReduceEngine:
                 self._finish(task, reduction)
 
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
-        """Sum zeros in the place of codes that are not there: another rank may have their phase in the stream (O5)."""
+        """Sum zeros in place of skipped codes, because another rank may have their phase in the stream (O5)."""
         phase = reduction.left_out
         if phase is None or not task.fully_submitted:
             task.zeros = phase
@@ -423,14 +421,14 @@ class AllReduceEngine:
     # ---- ends -----------------------------------------------------------------------------------------
 
     def _finish(self, task: Task, reduction: Reduction) -> None:
-        """Give a task's future its result."""
+        """Resolve a task's future with its result."""
         mean = reduction.mean
         self._leave(task)
         traffic, seconds = self._record.end(task, skipped=mean is None)
         task.future.set_result(
             AllReduceResult(
                 mean=task.vector.all_nan() if mean is None else mean,
-                # A copy: a view would keep the payloads of all results as long as the caller keeps this.
+                # A copy: a view would keep the payloads of all results in memory.
                 contributors=reduction.contributors.copy(),
                 skipped=mean is None,
                 traffic=traffic,
@@ -439,8 +437,8 @@ class AllReduceEngine:
         )
 
     def _end(self, task: Task, error: BaseException, *, rollback: bool = True) -> None:
-        """Give a task's future an error, and usually its error feedback the vector."""
-        if task.is_over:  # nobody needs its zeros any more
+        """Resolve a task's future with an error; with `rollback` return the vector to the error feedback."""
+        if task.is_over:  # only its zeros were left
             self._order.tasks.remove(task)
             return
         self._leave(task)
@@ -449,21 +447,21 @@ class AllReduceEngine:
         task.future.set_exception(error)
 
     def _leave(self, task: Task) -> None:
-        """Remove a task that is over, unless its zeros have yet to enter the stream."""
+        """Remove a task whose future is done, unless its zeros are not in the stream yet."""
         task.is_over = True
         self._record.leave(task)
         if task.zeros is None:
             self._order.tasks.remove(task)
 
     def _fail(self, task: Task, error: BaseException) -> None:
-        """Note that a task failed, and the agent with it."""
-        if error is self.failure:  # the worker tells all phases in progress
+        """Record the failure of a task, and of the agent."""
+        if error is self.failure:  # the worker reports it for each phase in progress
             error = self.closing_error()
         task.error = task.error or error
         self._note_failure(error)
 
     def _end_generation(self, error: BaseException) -> None:
-        """Note that no more results come, whatever is in progress."""
+        """Record that no more results will arrive."""
         self._network_over = True
         self._in_flight.handles.clear()
         if self._order.tasks:
@@ -477,7 +475,7 @@ class AllReduceEngine:
             self._on_failure(error)
 
     def _end_failed(self) -> bool:
-        """After a failure: let the oldest task go on or end it. Say whether anything was done."""
+        """After a failure: let the oldest task complete, or end it. Return whether there was any work."""
         self._order.accept_all_held()
         if not self._order.tasks:
             self._in_flight.handles.clear()
@@ -489,7 +487,7 @@ class AllReduceEngine:
                 return True
             if not self._network_over:
                 return False
-        # Later ones may have codes in the stream, which wait for those of this one.
+        # Codes of later tasks may wait for this task's codes.
         self._network_over = True
         self._end(oldest, oldest.error or self.closing_error())
         return True

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communicator of one rank, as a program sees it. A thread of its own serves what is submitted.
+"""The communicator of one rank, the public interface for all-reduces. Its thread runs submitted all-reduces.
 
-A communicator may let a caller of `allreduce`, who waits anyway, serve in the place of that thread.
+`allreduce` blocks anyway, so a communicator may run the all-reduce in its caller's thread.
 
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
-OPEN     CollectiveError            OPEN     its future has the error, on all ranks alike
-OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks alike, until `resume`
-OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have GenerationEndedError
+OPEN     CollectiveError            OPEN     its future has the error, on all ranks
+OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks, until `resume`
+OPEN     an all-reduce fails        FAILED   its future has the error; futures queued after it have GenerationEndedError
 FAILED   submit                     FAILED   GenerationEndedError
-any      close                      CLOSED   what is in progress or queued ends with CommunicatorClosedError
+any      close                      CLOSED   all-reduces in progress or queued end with CommunicatorClosedError
 CLOSED   submit                     CLOSED   CommunicatorClosedError
 """
 
@@ -48,7 +48,7 @@ class Communicator(ABC):
     """
 
     on_host_only: ClassVar[bool] = False
-    """Vectors are summed in the host's memory, so they cannot lie elsewhere, whatever the codec could do."""
+    """Whether vectors must be in the host's memory, also if the codec has a form for devices."""
 
     def __init__(self, who: str, *, rank: int, codec: Codec, thread: str) -> None:
         self.rank = rank
@@ -60,26 +60,26 @@ class Communicator(ABC):
         self._followed_by_other: ErrorFeedback | None = None
         """The error feedback of the last vector, if a group is open: it serves one vector at a time."""
         self._counted: Final = CommunicatorStatistics()
-        """The counts so far. The thread that serves counts all-reduces, `note_step` counts steps."""
+        """The counts so far. The communicator's thread counts all-reduces, `note_step` counts steps."""
         self._groups = 0
-        """Groups that are open, one inside the other."""
+        """The number of open groups, which may be nested."""
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
 
     @abstractmethod
     def _serve(self) -> None:
-        """Serve until `_stop`. Then end all that is left with CommunicatorClosedError."""
+        """Run all-reduces until `_stop`. Then end the others with CommunicatorClosedError."""
 
     @abstractmethod
     def _queue_task(self, task: Task) -> None:
-        """Take what was submitted. The lock is held, so the order stays."""
+        """Queue a submitted vector. The lock is held, which keeps the order."""
 
     @abstractmethod
     def _queue_end_of_group(self) -> None:
-        """Take note, in the same order, that the last one is followed by none in its group."""
+        """Queue the end of the group, after its last vector."""
 
     @abstractmethod
     def _stop(self) -> None:
-        """Make `_serve` end soon. It is called once, with the lock held."""
+        """Make `_serve` end soon. Called once, with the lock held."""
 
     @abstractmethod
     def _why_over(self) -> HopsumError | None:
@@ -105,7 +105,7 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
-        """Return the mean of x over all workers. Blocks until it is here. See `submit`, also for what it raises."""
+        """Return the mean of x over all workers. Blocks. Arguments and errors as `submit`."""
         if self._serves_here():
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
@@ -122,27 +122,27 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> Future[AllReduceResult]:
-        """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
+        """Queue an all-reduce and return its future, whose callbacks run in the communicator's thread.
 
         Args:
-            x: contiguous float32[elements]. Do not change it before the future is done. Or a `Vector` that lies
-                elsewhere and has its own feedback: the mean is of its kind. Ranks may differ in the kinds.
-            feedback: adds what earlier all-reduces left behind, and is committed before the future is done. It has
-                the same length, and nothing else touches it until then. Without one the error is lost.
-            step: what randomness follows from, the same on all ranks, counted by default.
-            tensors: names and elements of what x consists of, for messages.
+            x: contiguous float32[elements], or a `Vector` on a device with its own feedback, whose mean is on the
+                device. Ranks may have vectors of different kinds. Do not change x before the future is done.
+            feedback: error feedback of the same length, whose residual is added to x. It is committed before the future
+                is done; do not use it until then. Without feedback the codec's error is lost.
+            step: seed of this all-reduce's randomness, the same on all ranks; counted by default.
+            tensors: names and elements of the tensors in x, for messages.
             on_nonfinite: the same on all ranks. "raise": if some rank's x has NaN or infinity, the future of every rank
-                has NonFiniteError. "skip": a result that says so. Either way the next one can follow.
-            out: becomes the mean, contiguous float32[elements]. It may be x itself, which saves memory. As it was where
-                the result is skipped. After an error it may have a part of the mean, unless it is x and there is no
-                feedback, which would have x.
+                has NonFiniteError. "skip": the result is marked `skipped`. The communicator stays usable.
+            out: memory for the mean, contiguous float32[elements]. It may be x itself, which saves memory. A skipped
+                all-reduce does not change it. After an error it may have a part of the mean, unless it is x and there
+                is no feedback to keep x.
 
         Raises:
             GenerationEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a
                 new generation.
-            CommunicatorClosedError: it is closed.
-            CodecError: x is no such vector, lies elsewhere where vectors are summed `on_host_only`, or the one before
-                is in the same group and has the same feedback. After any of these nothing was submitted.
+            CommunicatorClosedError: the communicator is closed.
+            CodecError: x is no such vector, is on a device although the communicator is `on_host_only`, or the previous
+                vector is in the same group and has the same feedback. After any of these nothing was submitted.
                 The future may have AllReduceTimeoutError, ResultLostError or GenerationEndedError from the network,
                 CodecError, CommunicatorClosedError, and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
@@ -174,8 +174,8 @@ class Communicator(ABC):
                     "time: use one feedback per vector, or end the group between them"
                 )
             task = Task(vector, tensors, on_nonfinite, self._groups > 0, awaited)
-            # All ranks submit the same sequence, so the number is taken and the task is queued under one lock.
-            task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
+            # All ranks submit the same sequence, so one lock covers the number and the queue.
+            task.future.set_running_or_notify_cancel()  # the other ranks would wait for a cancelled vector
             self._followed_by_other = vector.feedback if task.more else None
             task.number = self._submitted
             task.given_step = step
@@ -185,19 +185,19 @@ class Communicator(ABC):
         return task
 
     def _complete(self, task: Task) -> AllReduceResult:
-        """Return the result of a task whose caller waits for it."""
+        """Return the result of a task. Blocks."""
         return task.future.result()
 
     def _serves_here(self) -> bool:
-        """Say whether the calling thread is the one that serves, in a callback of a future."""
+        """Say whether the calling thread runs all-reduces, as in a callback of a future."""
         return threading.current_thread() is self._thread
 
     def note_step(self, step_s: float, wait_s: float) -> None:
-        """Count a training step, for statistics and heartbeats. Hooks do. Harmless at any time.
+        """Count a training step, for statistics and heartbeats. The hooks of `hopsum.torch` call this. Raises nothing.
 
         Args:
-            step_s: the whole of it, from its first all-reduce to that of the next step.
-            wait_s: the part in which it waited for all-reduces and computed nothing.
+            step_s: seconds from the step's first all-reduce to the first of the next step.
+            wait_s: the part of them in which the step waited for all-reduces and computed nothing.
         """
         with self._lock:
             self._counted.steps += 1
@@ -216,15 +216,15 @@ class Communicator(ABC):
     def group_start(self) -> None:
         """Begin a group of all-reduces, at the same place of the program on all ranks, as NCCL's groups.
 
-        Each vector of a group needs an error feedback of its own. At a switch the ranges of a vector go before the
-        chunks of the one before, so a vector is encoded while the one before is on its way. The last vector of an open
-        group does not go on before another follows, or the group ends. Groups may be inside each other.
+        Each vector of a group needs a separate error feedback. At a switch the ranges of a vector are sent before the
+        codes of the previous vector, so a vector is encoded while the previous one is in flight. The codes of a group's
+        last vector are sent when another vector follows or the group ends. Groups may be nested.
         """
         with self._lock:
             self._groups += 1
 
     def group_end(self) -> None:
-        """End the group that was started last. It is harmless where the communicator is closed or has failed.
+        """End the group that was started last. Allowed also on a closed or failed communicator.
 
         Raises:
             RuntimeError: no group is open.
@@ -239,47 +239,46 @@ class Communicator(ABC):
 
     @property
     def is_newcomer(self) -> bool:
-        """True where this worker took another worker's place in a running job: call `fetch_state` first."""
+        """Whether this worker replaced a lost worker, or joined a running job: call `fetch_state` first."""
         return False
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Fetch the state that another worker gave to `resume`. Ask the workers in turn.
+        """Fetch the state that another worker passed to `resume`. Blocks; the other workers wait meanwhile.
 
-        The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
-        The others wait for this worker meanwhile.
+        The bytes are not trustworthy, because any member may have sent them: load them as data (`weights_only=True`).
 
         Args:
-            wait_s: seconds until the first bytes, and for which no more may come. The whole may take longer.
+            wait_s: most seconds without a byte. The whole transfer may take longer.
             bytes_max: a longer state is refused.
 
         Raises:
-            HopsumError: this worker is no newcomer, or nothing came for `wait_s`, or something too long.
+            HopsumError: this worker is no newcomer, no byte came for `wait_s`, or the state is too long.
         """
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers after WorkersReplacedError. Any thread but its own. Harmless where nobody is new.
+        """Continue with the newcomers after WorkersReplacedError. Does nothing if no worker was replaced.
 
-        What was submitted before goes its own way. What is submitted afterwards is in sums with the newcomers, and
-        counts from the number that the job agreed on.
+        Any thread but the communicator's. Vectors submitted before this call complete or fail without the newcomers;
+        vectors submitted afterwards are in sums with them, and are numbered from the job's common number.
 
         Args:
-            state: returns what a newcomer needs in order to go on with this vector (model, optimiser, step), the same
-                on all ranks. It is called at once, in this thread, if there is a newcomer. None: newcomers ask
-                another rank.
+            state: returns the state with which a newcomer continues (model, optimiser, step), the same on all ranks. If
+                there is a newcomer, it is called at once, in this thread. None: newcomers ask another rank.
 
         Raises:
-            GenerationEndedError, CommunicatorClosedError: as `submit`. What `state` raises. Then nothing has changed.
+            GenerationEndedError, CommunicatorClosedError: as `submit`. Errors of `state` pass through. After an error
+                nothing has changed.
         """
         with self._lock:
             self._require_open()
 
     def close(self) -> None:
-        """End it and wait for its thread. What it has not finished fails. Harmless when it is closed."""
+        """End the communicator and wait for its thread. Unfinished all-reduces fail. May be called again."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                # Once only, under the lock: nothing can be queued behind the end.
+                # Once only, under the lock: nothing can be queued after the end.
                 self._stop()
         if not self._serves_here():
             self._thread.join()
@@ -290,14 +289,14 @@ class Communicator(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A `with` block that an exception leaves: the other ranks hear at once that this one will not come back.
+        # After an exception in a `with` block the other ranks must not wait for this one.
         why = why_unfinished(error)
         if why:
             self._abandon(why)
         self.close()
 
-    def _abandon(self, why: str) -> None:  # noqa: B027  (most have nobody to tell)
-        """Hear, before `close`, that the program ends before its work is done, and why."""
+    def _abandon(self, why: str) -> None:  # noqa: B027  (optional)
+        """Called before `close` with the reason if the program ends before its work is done."""
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who drives an agent's engine, and what wakes that thread. Nothing here knows of codecs, vectors or the network.
+"""The thread that runs an agent's event loop, and its wake-ups. No codec, vector or network here.
 
-One thread at a time drives the engine: the agent's own, or a caller of `allreduce` who finds nothing under way and so
-needs nobody to wake up.
+One thread at a time runs ("drives") the engine: the agent's thread, or a caller of `allreduce` if no other thread does,
+which saves a wake-up.
 
-    who drives      input                                     next
-    nobody          `put`                                     the agent's thread, which a wake-up reaches
-    nobody          `help` (allreduce)                        the caller, until its own future is done
-    a caller        its future is done, something is left     the agent's thread
-    the agent's     nothing is in progress                    nobody
+    driver              input                                      next
+    none                `put`                                      the agent's thread, by a wake-up
+    none                `help` (allreduce)                         the caller, until its own future is done
+    a caller            its future is done, others are left        the agent's thread
+    the agent's thread  nothing is in progress                     none
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ Message = TypeVar("Message")
 
 
 class Driven(Protocol):
-    """An engine. The thread that drives calls all of it but `wake`."""
+    """The engine of a driver. Only the driving thread calls its methods, except `wake`."""
 
     @property
     def is_closed(self) -> bool:
         """Whether CLOSE came, or the engine broke."""
 
     def drive(self, until: Future[Any] | None) -> None:
-        """Do what is to be done until a future is done; without a future, while anything is in progress."""
+        """Run until a future is done; without a future, while anything is in progress."""
 
     def is_left(self) -> bool:
-        """Say whether anything is in progress that can move."""
+        """Say whether anything in progress can advance."""
 
     def note_break(self, error: BaseException) -> None:
-        """Note an error between two statements, after which nobody knows what is true of the all-reduces."""
+        """Record an error at an unknown point, after which the state of the all-reduces is undefined."""
 
     def end(self) -> None:
-        """End all that is left. Nothing follows."""
+        """End all remaining all-reduces. The last call."""
 
     def wake(self) -> None:
-        """End the wait for the network that is in progress, or else the next one. Any thread."""
+        """End the current wait for the network, or else the next one. Any thread."""
 
 
 class Driver(Generic[Message]):
     """Lets one thread at a time drive an engine. `put`, `help` and `is_here` are for any thread.
 
-    The thread that drives sets `in_network` while it waits for the network, or is about to.
+    The driving thread sets `in_network` while it waits for the network, or is about to.
     """
 
     def __init__(self, engine: Driven) -> None:
-        # The only way to whoever drives: callers and the lease put messages here. deque.append is reentrant, so
-        # callbacks and signal handlers may use it.
+        # Callers and the lease reach the driving thread only by these messages. deque.append is reentrant, so callbacks
+        # and signal handlers may use it.
         self.inbox: Final[deque[Message]] = deque()
-        """The messages that nobody has taken. The thread that drives removes them."""
+        """The pending messages. The driving thread removes them."""
         self.in_network = False
         self.interrupt: BaseException | None = None
-        """The error that a signal handler raised in a wait of the thread that drives."""
+        """The error that a signal handler raised in a wait of the driving thread."""
         self._engine: Final = engine
         self._lock: Final = threading.Lock()
-        """Held by the thread that drives."""
+        """Held by the driving thread."""
         self._driven_by = 0
-        """The identity of that thread, 0 for nobody."""
+        """The identity of the driving thread, 0 for none."""
         self._wakeups: Final[SimpleQueue[None]] = SimpleQueue()
-        """Wakes the agent's thread while nobody drives."""
+        """Wakes the agent's thread while no thread drives."""
         self._waits = False
-        """The thread that drives waits for a message alone, or is about to."""
+        """Whether the driving thread waits for a message only, or is about to."""
         self._arrivals: Final[SimpleQueue[None]] = SimpleQueue()
-        """Ends that wait."""
+        """Ends the wait for a message."""
 
     @property
     def is_here(self) -> bool:
-        """Say whether the calling thread drives: it must not wait for what only that thread can bring."""
-        # A later thread may get the identity of one that has ended.
+        """Say whether the calling thread drives: it must not wait for a future, which it would have to resolve."""
+        # A new thread may get the identity of an ended one.
         return self._driven_by == threading.get_ident() and self._lock.locked()
 
     def put(self, message: Message, *, ring: bool = True) -> None:
-        """Let the engine have a message. Without `ring` nobody is woken to drive: the caller calls `help` next."""
+        """Send the engine a message. Without `ring` the agent's thread is not woken: the caller calls `help` next."""
         self.inbox.append(message)
-        # Read after the message is there: the thread that drives looks into the inbox after it changes these.
+        # Read after the append: the driving thread reads the inbox after it has set these flags.
         if self.in_network:
             self._engine.wake()
         elif self._waits:
@@ -89,14 +89,14 @@ class Driver(Generic[Message]):
             self._wakeups.put(None)
 
     def help(self, future: Future[Any]) -> None:
-        """Drive until a future is done, unless another thread drives, which does it then.
+        """Drive until a future is done, unless another thread drives.
 
-        Raises the error of a signal handler in this thread. The agent's thread then serves the rest.
+        Raises the error of a signal handler in this thread. The agent's thread then drives on.
         """
         if self._lock.locked():
             return
         try:
-            # `with` lets go of the lock wherever a signal handler raises. If another thread is faster, this one waits.
+            # `with` releases the lock wherever a signal handler raises. If another thread is faster, this one waits.
             with self._lock:
                 interrupt = self._drive_here(future)
         finally:
@@ -105,11 +105,11 @@ class Driver(Generic[Message]):
             raise interrupt
 
     def run(self) -> None:
-        """Drive at each wake-up while nobody else does, until the engine is closed; then end what is left."""
+        """Drive at each wake-up until the engine is closed; then end the remaining all-reduces."""
         try:
             while not self._engine.is_closed:
                 self._wakeups.get()
-                # One turn serves all that rang until now.
+                # One turn serves all wake-ups so far.
                 while not self._wakeups.empty():
                     self._wakeups.get()
                 with self._lock:
@@ -117,7 +117,7 @@ class Driver(Generic[Message]):
                 if interrupt is not None:
                     raise interrupt
                 self._pass_on()
-        except BaseException as error:  # no codec's and not the network's: those end an all-reduce
+        except BaseException as error:  # errors of codec and network end an all-reduce, and do not come here
             self._engine.note_break(error)
             raise
         finally:
@@ -126,10 +126,10 @@ class Driver(Generic[Message]):
                 self._engine.end()
 
     def wait_for_message(self, wait_s: float | None) -> None:
-        """Wait until a message is there, for `wait_s` at most. Only for the thread that drives."""
+        """Wait for a message, for `wait_s` at most. Only for the driving thread."""
         self._waits = True
         try:
-            # Looked at after `_waits` is set: a message that comes later ends the wait.
+            # Read after `_waits` is set: a later message ends the wait.
             if not self.inbox:
                 self._arrivals.get(timeout=wait_s)
         except Empty:
@@ -140,7 +140,7 @@ class Driver(Generic[Message]):
             self._waits = False
 
     def _drive_here(self, until: Future[Any] | None) -> BaseException | None:
-        """Drive in this thread, which has the lock. Return the error of a signal handler: no other thread raises it."""
+        """Drive in this thread, which holds the lock. Return a signal handler's error, for this thread to raise."""
         self._driven_by = threading.get_ident()
         try:
             self._engine.drive(until)
@@ -153,6 +153,6 @@ class Driver(Generic[Message]):
         return interrupt
 
     def _pass_on(self) -> None:
-        """Let the agent's thread drive if something is left, or came meanwhile without ringing."""
+        """Wake the agent's thread if all-reduces are left, or a message came without a wake-up."""
         if self.inbox or self._engine.is_left():
             self._wakeups.put(None)

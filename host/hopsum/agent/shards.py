@@ -85,7 +85,7 @@ def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[
     found, sides = [], membership.side_channels
     for shard in membership.shards:
         if shard.resume is None or sides is None:
-            lacks = "side channels" if sides is None else "how it goes on from the generation before"
+            lacks = "side channels" if sides is None else "the continuation of the previous generation"
             raise MembershipError(
                 f"generation {membership.generation} of job {membership.job!r} lacks {lacks}: connect again"
             )

@@ -27,9 +27,9 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
-    """Another one was promised, and the promise was not taken back."""
+    """Whether another vector of the group is to follow."""
     awaited: bool = False
-    """Its caller waits for it, and may help to serve."""
+    """Whether the caller blocks, and so may run the engine."""
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
@@ -38,64 +38,64 @@ class Task:
     started_s: float = 0.0
     reduction: Reduction | None = None
     begun: bool = False
-    """Its first phase is in the stream."""
+    """Whether the first phase is in the stream."""
     waiting: bool = False
-    """The reduction's phase is in the stream and has not been taken."""
+    """Whether the reduction's phase is in the stream, and the reduction lacks its results."""
     fully_submitted: bool = False
-    """All its phases are in the stream."""
+    """Whether all phases are in the stream."""
     arrived: AllReduceDone | None = None
-    """Results of a phase that its reduction has not taken."""
+    """Results of a phase that the reduction has not processed yet."""
     handles: list[int] = field(default_factory=list)
-    """The handles of the phase that it put into the stream last, by part."""
+    """The handles of the latest phase in the stream, by part."""
     first: dict[int, AllReduceDone] = field(default_factory=dict)
-    """The parts of its first, signed phase that are here, by number."""
+    """The results of the first, signed phase that have arrived, by part."""
     signature: bytes = b""
-    """The signature in that phase (signature.py)."""
+    """The signature in the first phase (signature.py)."""
     parts: int = 0
-    """The number of that phase's parts. 0 before the phase is in the stream and once it was handed over."""
+    """The number of the first phase's parts; 0 before the phase is in the stream and after its results are complete."""
     codes: AllReduceEvent | None = None
-    """The end of its codes, where that came before its ranges were here."""
+    """The end of the codes, if it came before the results of the ranges."""
     error: BaseException | None = None
     is_over: bool = False
-    """Its future is done. It is among the tasks only while its zeros have yet to enter the stream."""
+    """Whether the future is done. Then the task is kept only until its zeros are in the stream."""
     zeros: CollectivePhase | None = None
-    """The phase that is in the stream in the place of codes that all ranks skip (O5)."""
+    """The phase in place of codes that all ranks skip (O5)."""
     follower: Task | None = None
-    """The one submitted next, also when that one is over already."""
+    """The next submitted task, which may have ended already."""
 
     promised: bool = field(init=False)
-    """Another one was promised when this one was submitted, as all ranks need to have it."""
+    """The value of `more` at submission, which all ranks need in common."""
 
     def __post_init__(self) -> None:
         self.promised = self.more
 
     @property
     def feedback(self) -> Any:
-        """Return the object that keeps what is not delivered, or None."""
+        """Return the error feedback, or None."""
         return self.vector.feedback
 
     @property
     def x(self) -> NDArray[np.float32]:
-        """Return the vector of numpy. Raises CodecError for a vector that lies elsewhere."""
+        """Return the vector as a numpy array. Raises CodecError for a vector on a device."""
         return host_vector(self.vector).x
 
     @property
     def out(self) -> NDArray[np.float32] | None:
-        """Return the memory for the mean of a vector of numpy. Raises CodecError for a vector that lies elsewhere."""
+        """Return the memory for the mean. Raises CodecError for a vector on a device."""
         return host_vector(self.vector).out
 
     def rollback(self, error: BaseException) -> None:
-        """Put all of the vector into the error feedback. One that is not finite is dropped, as if skipped.
+        """Return the whole vector to the error feedback. A vector that is not finite is dropped, as if skipped.
 
         Args:
-            error: that the future gets next. A failure of the error feedback is added to it, and not raised.
+            error: the future's error. A failure of the error feedback is added to it as a note, and not raised.
         """
         try:
             if self.reduction is not None and self.reduction.phase is not None:
-                # The reduction may have written the mean over x already, so only it still has the vector.
+                # The reduction may already have overwritten x with the mean, and can restore the vector.
                 self.reduction.abort()
             else:
                 self.vector.rollback()
-        except BaseException as failure:  # whoever waits for the future hears of both
+        except BaseException as failure:
             error.add_note(f"its error feedback did not take the vector back: {failure!r}")
             _log.exception("the error feedback of all-reduce %d is lost", self.number)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vector to be summed, wherever it lies: in this process's memory as numpy sees it, or on a device.
+"""A vector to be summed, in numpy's memory or on a device.
 
-Statistics measure the error that a codec makes where there is an error feedback: before an all-reduce the vector that
-is to be sent is x + residual, afterwards the residual is what was not delivered. Both are looked at in a sample of at
-most RUNS * RUN_ELEMENTS elements, whose place changes with every all-reduce, so that nothing passes over whole vectors.
+With error feedback, statistics measure the codec's error: the vector to send is x + residual, and the residual
+afterwards is its error. Both are measured in a sample of at most RUNS * RUN_ELEMENTS elements, whose position changes
+with every all-reduce, because a pass over whole vectors would cost time.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 class Vector(Protocol):
-    """The interface of a submitted vector. Its methods are called in the order below, by the thread that serves."""
+    """The interface of a submitted vector. The engine's thread calls its methods in the order below."""
 
     elements: int
     feedback: Any
-    """The object that keeps what is not delivered, or None. Two vectors with the same one never overlap."""
+    """The error feedback, or None. Two vectors with the same error feedback never overlap."""
 
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> Reduction:
-        """Begin the all-reduce, with payloads as this codec makes them. See `Codec.start`.
+        """Begin the all-reduce, with payloads of this codec. See `Codec.start`.
 
-        The step says where the sample is.
+        The position of the sample depends on the step.
         """
 
     def rollback(self) -> None:
-        """Put the vector into the error feedback without `start`. One that is not finite is dropped."""
+        """Add the vector to the error feedback without `start`. A vector that is not finite is dropped."""
 
     def squares(self) -> tuple[float, float]:
-        """Return the summed squares of the sample: of what was left, of what was to be delivered.
+        """Return the summed squares of the sample: of the residual, and of the vector with the earlier residual.
 
         Without error feedback both are 0.
         """
@@ -52,10 +52,10 @@ class Vector(Protocol):
 
 
 class HostVector:
-    """A `Vector` of numpy. `Communicator.submit` says what the arguments are.
+    """A `Vector` of numpy. `Communicator.submit` describes the arguments.
 
     Raises:
-        CodecError: x is no vector that a codec takes, or feedback or `out` are not like it.
+        CodecError: x is no contiguous float32 vector, or feedback or `out` have another length.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HostVector:
     ) -> Reduction:
         self._step = context.step
         if self.feedback is not None:
-            # Before: the residual may change in place.
+            # Before `start`, which may change the residual in place.
             with np.errstate(over="ignore", invalid="ignore"):
                 compensated = sample(self.x, context.step) + sample(self.feedback.residual, context.step)
             self._vector_squares = sum_squares(compensated)
@@ -84,7 +84,7 @@ class HostVector:
     def rollback(self) -> None:
         if self.feedback is None:
             return
-        # Whatever the reduction took out of the residual goes back first; then the sum of both is checked.
+        # First the residual as before the reduction; then the sum with x is checked.
         self.feedback.rollback()
         finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
         self.feedback.commit(None) if finite else self.feedback.rollback()
@@ -99,7 +99,7 @@ class HostVector:
 
 
 def host_vector(vector: Vector) -> HostVector:
-    """Return a vector that is one of numpy. Raises CodecError for one that lies elsewhere."""
+    """Return the vector if it is one of numpy. Raises CodecError for a vector on a device."""
     if not isinstance(vector, HostVector):
         raise CodecError(
             f"this communicator sums vectors in the host's memory, and was handed a {type(vector).__name__}: encode on "
@@ -109,9 +109,9 @@ def host_vector(vector: Vector) -> HostVector:
 
 
 def sample(vector: NDArray[np.float32], step: int) -> NDArray[np.float32]:
-    """Return the elements of a vector that are looked at in an all-reduce of this step: a view, or all of them.
+    """Return the sample of a vector in an all-reduce of this step, as a view.
 
-    float32[RUNS, RUN_ELEMENTS] where the vector has more: one run in each of RUNS equal parts, at the same place.
+    float32[RUNS, RUN_ELEMENTS], one run at the same position of each of RUNS equal parts; a shorter vector whole.
     """
     if vector.size <= RUNS * RUN_ELEMENTS:
         return vector
@@ -120,13 +120,13 @@ def sample(vector: NDArray[np.float32], step: int) -> NDArray[np.float32]:
 
 
 def sample_place(elements: int, step: int) -> slice:
-    """Return the place of the run in each part, for a vector of more than RUNS * RUN_ELEMENTS elements."""
+    """Return the position of the run in each part, for a vector of more than RUNS * RUN_ELEMENTS elements."""
     first = int(step * _GOLDEN % 1.0 * (elements // RUNS - RUN_ELEMENTS + 1))
     return slice(first, first + RUN_ELEMENTS)
 
 
 def sum_squares(vector: NDArray[np.float32]) -> float:
-    """Return the sum of the squares of a vector, as float64. It is not finite where the vector is not."""
+    """Return the sum of the squares of a vector, as float64. Not finite if the vector is not."""
     # float64: squares of float32 overflow at 1e19.
     doubles = vector.astype(np.float64)
     return float(np.vdot(doubles, doubles))

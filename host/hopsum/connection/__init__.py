@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`connect`: from a URL to what sums.
+"""`connect`: from a URL to a communicator.
 
-file:///PATH/membership.json                          a switch, by the file that the controller wrote
-hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
-raw://INTERFACE/JOB?membership=PATH                   the same, with link="scapy" on one interface
+file:///PATH/membership.json                          a switch, by the membership file that the controller wrote
+hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a switch, by a job of the controller
+raw://INTERFACE/JOB?membership=PATH                   a switch, with link="scapy" on one interface
 memory://NAME?workers=N                               threads of this process
 collective://gloo, collective://nccl                  torch.distributed; needs no switch
-hosts://?slots=N&min_workers=N                        the ranks' own hosts, each with an embedded switch; under torchrun
+hosts://?slots=N&min_workers=N                        embedded switches on the ranks' hosts; under torchrun
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hopsum.meeting import Arrival, Meeting, WaitLimit
 
 __all__ = ["Hooks", "connect", "open_config", "open_resolved", "settings_of"]
 TELL_S: Final = 15.0
-"""The time for the other ranks to come to one that has failed before it met them."""
+"""Seconds for which a rank that failed early waits for the others, to report its error to them."""
 
 Opener = Callable[[Config, SplitResult, Hooks], Communicator]
 
@@ -47,21 +47,21 @@ def connect(
 
     Args:
         url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
-        group: a torch process group. With hosts:// its ranks make a job of their own, as HSDP needs one for each shard
-            index; all of them call this at the same point. With collective:// nothing else uses it, and its own timeout
-            is in place of `deadline_s`. By default all ranks.
+        group: a torch process group; by default all ranks. With hosts:// its ranks make a separate job, as HSDP needs
+            for each shard index; all of them make this call. With collective:// nothing else may use the group, and
+            its timeout replaces `deadline_s`.
         on_packet: with link="scapy", called with every scapy packet and with whether this worker sent it, in the thread
             of the network.
-        trace: at a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
+        trace: with a switch, called with every span of time that an all-reduce spends in one stage, in the agent's
             thread.
-        settings: see `hopsum.config.Config`. They come before the environment and defaults.
+        settings: see `hopsum.config.Config`. They precede the environment and the defaults.
 
     Raises:
         ConfigError: an unknown or unfit setting. UrlError for the URL.
-        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank, or the other
-            ranks of a controller's job do not come.
+        MembershipError: no membership file, a malformed file or one of another job or switch, no such rank, or the
+            other ranks of a controller's job do not join in time.
         ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.channel).
-        MeetingError: the other ranks do not come, or have other settings (hopsum.meeting).
+        MeetingError: the other ranks do not arrive in time, or have other settings (hopsum.meeting).
         CodecError: the codec's options do not fit it or the job.
         ScapyMissingError: link="scapy" and scapy is not installed (hopsum.transport.scapy_link).
         OSError: no socket at this rank's address, or the pcap file cannot be written.
@@ -70,7 +70,7 @@ def connect(
 
 
 def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008
-    """Take part as one worker, with the settings that `find` resolves. See `connect`."""
+    """Join a job as one worker, with the settings that `find` resolves. See `connect`."""
     try:
         config = find()
         _require_sum(config, split_url(config).scheme)
@@ -81,8 +81,8 @@ def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communi
 
 
 def _require_sum(config: Config, scheme: str) -> None:
-    """Raise ConfigError for a codec of the settings whose sums the URL does not make."""
-    # Before any rank is waited for or a switch is started. A codec that a job has recorded is checked with the job.
+    """Raise ConfigError if no switch can add the codec of the settings, and the URL needs a switch."""
+    # Before the wait for ranks and the start of a switch. The codec of a controller's job is checked with the job.
     if config.codec and scheme not in ("memory", "collective"):
         try:
             require_switch(CODECS[config.codec])
@@ -91,15 +91,15 @@ def _require_sum(config: Config, scheme: str) -> None:
 
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
-    """Take part as one worker, with settings that are resolved. See `connect`."""
+    """Join a job as one worker, with resolved settings. See `connect`."""
     parts = split_url(config)
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)
     grouped = bool(config.local_group) and parts.scheme != "memory"
     together = grouped or parts.scheme in ("hosts", "collective")
     what = "local_group" if config.local_group else f"{parts.scheme}://{parts.netloc}"
-    # All ranks open this together: where one fails, or opens something else, the others hear of it. They meet before a
-    # codec is made, which takes a rank up to a minute.
+    # All ranks open this together: if one fails, or opens another URL, the others get an error. They meet before they
+    # make the codec, which takes up to a minute.
     if together and hooks.meeting is None and (meeting := _meeting(what, _patience(config, parts, hooks), hooks.group)):
         with meeting.opening(_arrival(config, parts)):
             if hooks.group is None and config.rank not in (None, meeting.rank):
@@ -111,23 +111,23 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
 
 
 def _arrival(config: Config, parts: SplitResult) -> Arrival:
-    """Return what this rank tells the others first: what it opens, its settings, and its host."""
+    """Return the first message of this rank to the others: the URL that it opens, its settings, and its host."""
     from hopsum.hosts.host_address import host_name
 
     query = "&".join(sorted(parts.query.split("&"))) if parts.scheme == "hosts" else ""
     opens = {
         "URL": f"{parts.scheme}://{parts.netloc}{'?' if query else ''}{query}",
-        # Files and addresses of a job are those of one rank, and so is the name of its group.
+        # Files and addresses of a job differ between ranks, and so does the name of a group.
         "local_group": {"": "off", "auto": "auto"}.get(config.local_group, "by name"),
     }
     return Arrival({**opens, **shared_settings(config)}, host_name(), config.local_group)
 
 
 def _patience(config: Config, parts: SplitResult, hooks: Hooks) -> WaitLimit | None:
-    """Return the seconds for ranks that have not come, and the setting that says them; None: the process group's."""
+    """Return the limit of the wait for other ranks, and its setting; None: the process group's timeout."""
     if parts.scheme == "collective" and hooks.group is not None:
         return None
-    # As long as an all-reduce waits for a rank that computes: some prepare data when the others are there already.
+    # As long as an all-reduce waits for a rank that computes: a rank may still prepare its data.
     if parts.scheme == "hosts":
         return WaitLimit(config.deadline_s, "deadline_s")
     return WaitLimit(config.membership_wait_s)
@@ -137,11 +137,11 @@ def _meeting(what: str, patience: WaitLimit | None, group: Any = None, failure: 
     """Return the `Meeting` of all ranks, or those of a group, None where torch or its process group is missing.
 
     Args:
-        failure: why this rank comes only to say that it fails.
+        failure: the reason if this rank meets the others only to report its failure.
 
-    Raises ConfigError where there are no ranks that could meet.
+    Raises ConfigError if there are no ranks that could meet.
     """
-    # Whoever needs the meeting says what is missing.
+    # The caller's error names the missing package.
     try:
         from hopsum.meeting.rank_store import meet_ranks
     except ModuleNotFoundError:
@@ -150,16 +150,16 @@ def _meeting(what: str, patience: WaitLimit | None, group: Any = None, failure: 
 
 
 def _tell_ranks(error: ConfigError, group: Any) -> None:
-    """Tell the other ranks, if this process is one of several, that this rank has no settings to meet them with."""
+    """Report the error of this rank's settings to the other ranks, if this process is one of several."""
     is_rank = "torch" in sys.modules or "WORLD_SIZE" in os.environ
-    # Without a process group or torchrun's variables nobody waits. Nor may this error become another one.
+    # Without a process group or torchrun's variables no rank waits. An error of the report must not hide this error.
     with suppress(HopsumError, RuntimeError, OSError):
         if is_rank and (meeting := _meeting("hosts://", WaitLimit(TELL_S), group, str(error))) is not None:
             meeting.fail(error)
 
 
 def _open(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    # A process group would be ignored elsewhere without a word.
+    # Other URLs would silently ignore a process group.
     if hooks.group is not None and (parts.scheme not in ("collective", "hosts") or config.local_group):
         raise UrlError(f"URL {config.url!r}: only hosts:// and collective:// take a process group, without local_group")
     if config.local_group:
@@ -168,7 +168,7 @@ def _open(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
         raise ConfigError(f"trace and overlap with URL {config.url!r}: only workers at a switch have them")
     _require_packets(config, parts, hooks)
     opened = _opener(config, parts.scheme)(config, parts, hooks)
-    # hopsum:// has recorded the settings with the codec of the job already.
+    # hopsum:// has already recorded the settings, with the codec of the job.
     if not has_settings(opened):
         record_settings(opened, config)
     return opened
@@ -207,7 +207,7 @@ def _opener(config: Config, scheme: str) -> Opener:
 
 
 def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
-    """Take part with the other ranks of this host, as `local_group` says: as its leader, or through it."""
+    """Join with the other ranks of this host, as the leader of the group or as a member."""
     if (scheme := split_url(config).scheme) in ("memory", "collective"):
         raise ConfigError(f"local_group={config.local_group!r} with {scheme}://: every rank takes part there by itself")
     if hooks.meeting is None:
@@ -215,7 +215,7 @@ def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
     from hopsum.local_group import open_local_group
 
     def open_job(settings: Config, meeting: Any) -> tuple[Communicator, Config]:
-        # The leaders have met already: hosts:// must not look for the ranks again.
+        # The leaders have already met: hosts:// must not start another meeting.
         job = open_config(settings, hooks._replace(meeting=meeting))
         return job, settings_of(job)
 
@@ -225,7 +225,7 @@ def _open_local_group(config: Config, hooks: Hooks) -> Communicator:
 
 
 def _require_packets(config: Config, parts: SplitResult, hooks: Hooks) -> None:
-    """Refuse settings of packets where no packets can be seen."""
+    """Raise ConfigError for settings of packets if the URL or the link cannot show packets."""
     if config.link == "scapy" and parts.scheme not in MEMBERSHIPS:
         able = ", ".join(f"{scheme}://" for scheme in MEMBERSHIPS)
         raise ConfigError(f'link="scapy" with URL {config.url!r}: only {able} have it')

@@ -67,7 +67,7 @@ def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
         raise UrlError(f"URL {config.url!r}: on which interface? raw://INTERFACE/JOB?membership=PATH")
     if "membership" not in query:
         raise UrlError(
-            f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
+            f"URL {config.url!r}: the job's membership file, which the controller wrote, is missing; "
             "add ?membership=PATH to the URL"
         )
     membership = read_membership(query["membership"], wait_s=config.membership_wait_s)

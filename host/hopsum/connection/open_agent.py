@@ -23,7 +23,7 @@ from hopsum_wire.membership import JobMembership, RankEndpoint
 
 
 class Hooks(NamedTuple):
-    """The arguments of `connect` that no text can name."""
+    """The arguments of `connect` that are objects, so that the environment cannot have them."""
 
     group: Any = None
     """The torch process group of hosts:// or collective://."""
@@ -37,12 +37,12 @@ _settings: Final[WeakKeyDictionary[Communicator, Config]] = WeakKeyDictionary()
 
 
 def record_settings(comm: Communicator, config: Config) -> None:
-    """Keep the settings that a communicator was made from, for `settings_of`."""
+    """Keep the settings of a communicator, for `settings_of`."""
     _settings[comm] = config
 
 
 def settings_of(comm: Communicator) -> Config:
-    """Return the settings that `connect` made a communicator from; the defaults for one that was made otherwise."""
+    """Return the settings of a communicator that `connect` made; the defaults for any other."""
     return _settings.get(comm) or Config()
 
 
@@ -52,12 +52,12 @@ def has_settings(comm: Communicator) -> bool:
 
 
 def codec_of(config: Config, workers: int) -> Codec:
-    """Make the codec of the settings. Raises CodecError for options that it does not have."""
+    """Make the codec of the settings. Raises CodecError for options that the codec does not have."""
     slow = (
         f"codec {config.codec}: its kernels are being loaded, or compiled where numba's cache lacks them, which takes "
         "longer on a busy machine"
     )
-    # Its own arguments are no options: `make_codec` would take them for those.
+    # Before `make_codec`, whose own arguments would hide options of the same names.
     require_options(config.codec, config.codec_options)
     given: dict[str, Any] = {"name": config.codec, "workers": workers, "threads": config.threads}
     given |= config.codec_options
@@ -70,8 +70,8 @@ def codec_of(config: Config, workers: int) -> Codec:
 def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: Any) -> Codec:
     """Make a codec of this package as `make_codec`, without waiting for machine code.
 
-    Where numba's cache lacks some, the codec begins with numpy's kernels. It goes over to the compiled ones once
-    another process has compiled them, and they are checked. Raises as `make_codec`.
+    If numba's cache lacks a kernel, the codec begins with numpy's kernels, and another process compiles them. The codec
+    uses the compiled kernels once they are checked. Raises as `make_codec`.
     """
     make: Callable[..., Codec] = partial(make_codec, name, workers=workers, **options)
     try:
@@ -97,7 +97,7 @@ def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: 
 
 
 def codec_for_job(config: Config, workers: int) -> Codec:
-    """Make the codec of a job of so many workers. Raises as `codec_of`, and ConfigError for a job of another size."""
+    """Make the codec of a job. Raises as `codec_of`, and ConfigError if the job is larger than torchrun's world."""
     _require_world(config, workers)
     return codec_of(config, workers)
 
@@ -105,8 +105,8 @@ def codec_for_job(config: Config, workers: int) -> Codec:
 def _require_world(config: Config, workers: int) -> None:
     """Refuse a job that has more workers than torchrun (RANK, WORLD_SIZE) has started ranks.
 
-    Jobs that are smaller than the world are fine: groups of ranks may have one each. So is a world of one, in which
-    every rank has been started by itself.
+    A smaller job is allowed, because groups of ranks may have a job each. A world of one is allowed, because its ranks
+    were started separately.
     """
     variables = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
     if not all(text.isdecimal() for text in variables) or config.rank != int(variables[0]):
@@ -120,7 +120,7 @@ def _require_world(config: Config, workers: int) -> None:
 
 
 def rank_of(config: Config, workers: int) -> int:
-    """Return the rank that the settings give this worker. Raises ConfigError without one, unless it is alone."""
+    """Return this worker's rank of the settings. Raises ConfigError without a rank, unless the job has one worker."""
     if config.rank is not None:
         return config.rank
     if workers == 1:
@@ -144,14 +144,14 @@ def open_agent(
     """Make the agent of one worker at a switch.
 
     Args:
-        rank: in the job; that of the settings if left out.
-        codec: for the job's workers; made from the settings if left out.
+        rank: in the job; by default the rank of the settings.
+        codec: for the job's workers; by default made from the settings.
         make: class of the agent.
-        make_link: makes the link to each shard. The agent makes UDP links if left out.
+        make_link: makes the link to each shard; by default the agent makes UDP links.
         given: further arguments of `make`.
     """
     rank = rank_of(config, membership.size) if rank is None else rank
-    # A rank that is not in the job is refused first: to solve a codec's table may take seconds.
+    # An unknown rank is refused before the codec is made, which may take seconds.
     seat = membership.worker(rank)
     codec = codec or codec_for_job(config, membership.size)
     names = ("retransmit_s", "retransmit_min_s", "deadline_s", "flush_after_s", "unreachable_s")
@@ -165,6 +165,6 @@ def open_agent(
         return make(membership, seat.rank, codec=codec, **given)
     except BaseException:
         for link in given["link"] if make_link is not None else ():
-            # Links that were made here belong to nobody else yet.
+            # No agent owns the links yet.
             link.close()
         raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a URL that `connect` takes, and what is said about one that does not fit."""
+"""The parts of a URL of `connect`, and the errors of one that does not fit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 
 
 class UrlError(ConfigError):
-    """A URL that names nothing that sums. The message shows what one looks like."""
+    """A URL of no known kind, or with wrong parts. The message has examples."""
 
 
 def split_url(config: Config) -> SplitResult:
-    """Return the parts of the URL, its scheme one that there is and that works on this system. Raises UrlError."""
+    """Return the parts of the URL. Raises UrlError for an unknown scheme, or one that this system does not support."""
     if not config.url:
         raise UrlError(f"no URL: pass one, or set HOPSUM_URL; {EXAMPLES}")
     try:

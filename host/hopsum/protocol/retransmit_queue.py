@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retransmission queue of a worker: the time at which each open position is sent, sent again, sent with FLUSH.
+"""The retransmission queue of a worker: the times of first transmission, retransmission and FLUSH of open positions.
 
-A position is sent for the first time while fewer than the window are on the way, in the order of the stream. The oldest
-without a result is sent in any case: others may wait for just that one. What is due at once goes in the order in which
-it was due, then of the stream. Of results that come at the same time, one is measured: the first whose chunk was sent
-once.
+Positions are first sent in the order of the stream, while fewer than the window are in flight. The oldest one without a
+result is always sent, because other ranks may wait for it. Due retransmissions are sent in the order of their times,
+then of the stream. Of results that arrive at the same time, one round trip is measured: of the first chunk that was
+sent once.
 
     state    input                               next     sent
     WAITING  room in the window, or the oldest   SENT     UPDATE
-    SENT     timeout                             SENT     the same UPDATE; waits longer
-    SENT     flush_after_s over                  FLUSHED  the same UPDATE with FLUSH
+    SENT     timeout                             SENT     the same UPDATE; longer timeout
+    SENT     flush_after_s has passed            FLUSHED  the same UPDATE with FLUSH
     FLUSHED  timeout                             FLUSHED  the same UPDATE with FLUSH
     any      result                              gone
 
-By W1 a slot has one open position at most, so everything is kept by slot, in arrays: a batch costs a few calls, and the
-next timer is the least of an array.
+By W1 a slot has at most one open position, so the state is in arrays by slot: a batch costs a few calls, and the next
+timer is the minimum of an array.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from hopsum.protocol.worker_state import AllReduce, Timing, WorkerStatistics
 from hopsum_wire import Flag
 from hopsum_wire._layout import HOPSUM_FIELDS
 
-# The congestion window of a worker, in chunks on the way (RFC 5681). W1 allows S in all. The window may allow less.
+# The congestion window of a worker, in chunks in flight (RFC 5681). W1 allows S chunks; the window may allow fewer.
 #
 #     state       input                                           window          next
-#     OPEN        as many results as the window is wide           + 1, to S       OPEN
-#     OPEN        a chunk's result did not come in time           halved, to 1    RECOVERING
-#     RECOVERING  the same                                        as it is        RECOVERING
-#     RECOVERING  the result of a chunk first sent after halving  as it is        OPEN
+#     OPEN        as many results as the window                   + 1, at most S  OPEN
+#     OPEN        timeout of a chunk                              halved, >= 1    RECOVERING
+#     RECOVERING  timeout of a chunk                              unchanged       RECOVERING
+#     RECOVERING  the result of a chunk first sent after halving  unchanged       OPEN
 #
-# So it halves once only for a wait, however long, in which nothing comes at all: that is a worker that has not come
-# yet, not a full queue.
+# A wait without any result halves the window only once, because its cause is a late worker and not a full queue.
 
 
 class CongestionWindow:
@@ -51,10 +50,10 @@ class CongestionWindow:
         self.results = 0
         """Results since the window last grew."""
         self.halved_at: float | None = None
-        """The time at which it was halved, while RECOVERING."""
+        """The time of the last halving, while RECOVERING."""
 
     def on_ack(self, first_sent_at: float | None) -> None:
-        """Take a result. `first_sent_at` is the time at which its chunk was sent if that was once, else None."""
+        """Process a result. `first_sent_at` is the time of its chunk's only transmission, else None."""
         if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
             self.halved_at = None
         self.results += 1
@@ -63,15 +62,14 @@ class CongestionWindow:
             self.size = min(self.size + 1, self._most)
 
     def on_loss(self, now: float) -> None:
-        """Take a timeout."""
+        """Process a timeout."""
         # Halve once per round trip: the losses of one full queue come together.
         if self.halved_at is None:
             self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
 
 
 # The retransmission timeout of a worker (RTO), estimated from smoothed round trips as in RFC 6298, with Karn's rule.
-# A round trip contains the wait for the slowest worker of the quorum, and that is meant: what another worker delays, a
-# retransmission does not bring earlier.
+# A round trip includes the wait for the slowest worker of the quorum: a retransmission does not speed up that worker.
 
 
 # Gains and factor of RFC 6298.
@@ -84,7 +82,7 @@ class RttEstimator:
     """The round-trip estimate of one worker, all in seconds. `rto_s` is the retransmission timeout.
 
     Args:
-        initial_s: the timeout before anything is measured.
+        initial_s: the timeout before the first measurement.
         least_s, most_s: bounds of the timeout afterwards.
     """
 
@@ -95,7 +93,7 @@ class RttEstimator:
         self.rto_s = initial_s
 
     def update(self, round_trip_s: float) -> None:
-        """Take into the estimates the round-trip time of a chunk that was sent only once."""
+        """Update the estimates with the round-trip time of a chunk that was sent only once."""
         if self.srtt_s is None:
             self.srtt_s, self.rttvar_s = round_trip_s, round_trip_s / 2
         else:
@@ -108,11 +106,11 @@ class RttEstimator:
 _FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 # Larger than any position, so that `min` over the slots finds the oldest open one. 62 bits leave room to add.
 NO_POSITION: Final = (1 << 62) - 1
-"""The mark of a slot without an open position. It is behind all positions."""
+"""The mark of a slot without an open position. It is larger than all positions."""
 
 
 class QueueArrays(NamedTuple):
-    """The arrays of a queue, [slots] each, for a compiled loop that works on them in its place."""
+    """The arrays of a queue, [slots] each, for the compiled loop."""
 
     open: NDArray[np.int64]
     sent: NDArray[np.int64]
@@ -129,18 +127,18 @@ class RetransmitQueue:
         self._slots = slots
         self._open = np.full(slots, NO_POSITION, np.int64)
         self._sent = np.zeros(slots, np.int64)
-        """Transmissions so far of the open position. This and all below is by slot."""
+        """By slot, the transmissions of the open position so far."""
         self._first_sent_at = np.zeros(slots)
         self._timeout_at = np.full(slots, inf)
-        """The time of its timeout: a result that has not come by then is a loss."""
+        """By slot, the time after which a missing result counts as a loss."""
         self._due_at = np.full(slots, inf)
-        """The time of its next transmission: the timeout or, before that, FLUSH. It is infinite while the datagram
-        waits to be sent."""
+        """By slot, the time of the next transmission: the timeout, or FLUSH if that is earlier. Infinite while the
+        datagram waits to be sent."""
         self.arrays: Final = QueueArrays(self._open, self._sent, self._first_sent_at, self._timeout_at, self._due_at)
         self.again: list[int] = []
-        """Positions that were due, to be sent again. Some may have their result by now."""
+        """Positions to retransmit. Some may have their result by now."""
         self.in_flight = 0
-        """Open positions that were sent."""
+        """The number of open positions that were sent."""
         self.measured_at = -inf
         """The time of the latest measured round trip."""
         least_s = timing.retransmit_min_s or timing.retransmit_s
@@ -149,7 +147,7 @@ class RetransmitQueue:
 
     @property
     def oldest(self) -> int | None:
-        """Return the oldest position that is open, or None."""
+        """Return the oldest open position, or None."""
         oldest = int(self._open.min())
         return None if oldest == NO_POSITION else oldest
 
@@ -159,20 +157,20 @@ class RetransmitQueue:
         return int(self._sent[slot]) if self._open[slot] == position else 0
 
     def open(self, position: int) -> None:
-        """Let a position be sent, unless it is open."""
+        """Open a position for sending, unless it is open."""
         slot = position % self._slots
         if self._open[slot] != position:
             self._open[slot], self._sent[slot], self._due_at[slot] = position, 0, inf
 
     def open_many(self, positions: NDArray[np.int64]) -> None:
-        """Let positions be sent, of different slots, unless they are open."""
+        """Open positions of different slots for sending, unless they are open."""
         slots = positions % self._slots
         new = self._open[slots] != positions
         slots = slots[new]
         self._open[slots], self._sent[slots], self._due_at[slots] = positions[new], 0, inf
 
     def mark_acked(self, position: int, now: float | None) -> None:
-        """Forget a position that has its result: from the switch at `now`, or from elsewhere (None)."""
+        """Forget a position that has its result, from the switch at `now`, or from a peer (None)."""
         slot = position % self._slots
         if self._open[slot] != position:
             return
@@ -182,22 +180,22 @@ class RetransmitQueue:
         self.in_flight -= sent > 0
         if not sent or now is None:
             return
-        # Karn: a chunk that was sent twice says nothing about the round trip.
+        # Karn: the round trip of a retransmitted chunk is ambiguous.
         once_sent_at = float(self._first_sent_at[slot]) if sent == 1 else None
-        # One measurement an instant: results that came together waited for the same thing.
+        # One measurement for results that arrive together: they waited for the same event.
         if once_sent_at is not None and now != self.measured_at:
             self.measured_at = now
             self.rtt.update(now - once_sent_at)
         self.congestion.on_ack(once_sent_at)
 
     def handle_timer(self, now: float) -> list[int]:
-        """Queue what is due again, and return the positions whose timeout it was."""
+        """Queue due retransmissions, and return the positions whose timeout has passed."""
         if self._due_at.min() > now:
             return []
         due = np.flatnonzero(self._due_at <= now)
         # lexsort sorts by its last key first: by time, then by position.
         due = due[np.lexsort((self._open[due], self._due_at[due]))]
-        # Infinite until the datagram is really sent: `timer` must not fire again meanwhile.
+        # Infinite until the datagram is sent: `timer` must not fire again meanwhile.
         self._due_at[due] = inf
         self.again += self._open[due].tolist()
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
@@ -206,20 +204,20 @@ class RetransmitQueue:
         return late
 
     def pop_due(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Take the positions to send now, and set their timers. The second array says which of them have FLUSH.
+        """Pop the positions to send now, and set their timers. The second array marks positions with FLUSH.
 
-        Those to send again come first, in the order in which they fell due, then new ones in the order of the stream.
+        Retransmissions come first, in the order of their times, then new positions in the order of the stream.
         """
         positions = self._first_time()
         if self.again:
             again = np.array(self.again, np.int64)
             self.again = []
-            # Retransmissions go before first transmissions: others may wait for just these.
+            # Retransmissions go first, because other ranks may wait for them.
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
         return positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_)
 
     def timer(self) -> float:
-        """Return the time at which `handle_timer` is due, infinite where nothing waits."""
+        """Return the time at which `handle_timer` is due, infinite without one."""
         return float(self._due_at.min())
 
     def clear(self) -> None:
@@ -228,7 +226,7 @@ class RetransmitQueue:
         self._open[:], self._due_at[:] = NO_POSITION, inf
 
     def _first_time(self) -> NDArray[np.int64]:
-        """Return the positions never sent before that the window lets through, in order."""
+        """Return the positions for first transmission that the window permits, in order."""
         waiting = np.sort(self._open[(self._sent == 0) & (self._open != NO_POSITION)])
         room = self.congestion.size - self.in_flight
         # Never hold back the oldest position: every rank may wait for it, and no result would reopen the window.
@@ -237,7 +235,7 @@ class RetransmitQueue:
         return waiting[: max(room, 0)]
 
     def _send(self, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """Count transmissions and set their timers. Return which of them have FLUSH."""
+        """Count transmissions and set their timers. Return the mask of those with FLUSH."""
         slots, timing, statistics = positions % self._slots, self._timing, self._statistics
         sent = self._sent[slots] + 1
         self._sent[slots] = sent
@@ -254,7 +252,7 @@ class RetransmitQueue:
             return np.zeros(len(slots), np.bool_)
         flush_at = self._first_sent_at[slots] + timing.flush_after_s
         flush: NDArray[np.bool_] = flush_at <= now
-        # S8: FLUSH comes before the timeout where it is nearer. Afterwards only the timeout counts.
+        # S8: before FLUSH the earlier of FLUSH and timeout is due, afterwards only the timeout.
         self._due_at[slots] = np.where(flush, timeout_at, np.minimum(timeout_at, flush_at))
         statistics.flushes += int(np.count_nonzero(flush))
         return flush
@@ -263,7 +261,7 @@ class RetransmitQueue:
 # UPDATEs as GSO segments: datagrams of equal size, one a row, which a link sends in one call.
 #
 # positions                                     rows
-# consecutive, of one all-reduce                a part of its datagrams as they were stamped, no copy
+# consecutive, of one all-reduce                a view of its stamped datagrams
 # of one all-reduce, with gaps (after losses)   a copy
 # with FLUSH                                    a copy: the flag is not among the bytes that W2 freezes
 
@@ -275,7 +273,7 @@ def segments_of(
 
     Args:
         positions: at least one, of all-reduces in `active`.
-        flush: which of them have FLUSH.
+        flush: mask of the positions with FLUSH.
         active: all-reduces in progress, in the order of the stream.
     """
     first, last = int(positions.min()), int(positions.max())
@@ -291,7 +289,6 @@ def segments_of(
 
 
 def _rows(datagrams: NDArray[np.uint8], index: NDArray[np.int64], *, flush: bool) -> NDArray[np.uint8]:
-    # Consecutive ones are a view of what was stamped.
     if not flush and index[-1] - index[0] == len(index) - 1 and (index[1:] - index[:-1] == 1).all():
         return datagrams[index[0] : index[-1] + 1]
     rows = datagrams[index]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in a job's stream of chunks, and where they stand on the wire (N1 to N4 of docs/protocol.md).
+"""Positions in a job's stream of chunks, and their slots and rounds on the wire (N1 to N4 of docs/protocol.md).
 
-slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, whatever all-reduce position p belongs to. The base
-comes with a generation: a multiple of S, 0 in the first one. So rounds start again with every generation, and a change
-of generation needs nothing more.
+slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, independent of the all-reduce of position p. Each
+generation has a base, a multiple of S, and 0 in the first one: rounds begin again at the base.
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from hopsum_wire.generations import Decided
 from hopsum_wire.payload import SHAPES
 
 NEW_GENERATION: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
-"""The remedy in messages where only a new generation helps."""
+"""The remedy in messages of failures that only a new generation repairs."""
 MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that a generation may use."""
 SLOTS_LEAST: Final = 256
-"""Slots of all shards together that `slots_for` returns at least: several trains of datagrams, whatever the link."""
-# More than a slow link needs wait in its queue for longer than a timeout, and are sent again. A shard's codes are made
-# 32 at a time: one train is on its way while the next one is made.
+"""The least number of slots of all shards together: several GSO batches of datagrams."""
+# More slots than a slow link needs would fill its queue for longer than a timeout, and cause retransmissions. A shard's
+# codes are made 32 at a time: one batch is in flight while the next one is made.
 SLOTS_OF_SHARD_LEAST: Final = 64
 """Slots of each shard at least."""
 
 
 def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
-    """Return the slots with which a worker's link stays busy for a round trip, up to MAX_SLOTS.
+    """Return the slots at each shard that keep a worker's link busy for a round trip, at most MAX_SLOTS.
 
-    A slot is one packet of 4-bit codes on its way: the rule is the bandwidth-delay product over a packet's bits. Of a
-    job over several shards these are the slots at each.
+    A slot holds one packet of 4-bit codes in flight, so the number is the bandwidth-delay product over a packet's bits.
     """
     bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
     least = max(SLOTS_OF_SHARD_LEAST, SLOTS_LEAST // shards)
@@ -45,7 +43,7 @@ def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
 
 
 class SlotRound(NamedTuple):
-    """A stream position as the wire has it: slot and round."""
+    """The slot and round of a stream position, as in packets."""
 
     slot: int
     round: int
@@ -68,10 +66,10 @@ class Stream:
             raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {slots}")
         self.slots = slots
         self.capacity = slots * MAX_ROUND
-        """Positions that the generation has in all (N4)."""
+        """The number of positions of the generation (N4)."""
         self.renumber(base)
         self.end = base
-        """The first position that is not yet taken."""
+        """The first position without a submitted chunk."""
 
     def renumber(self, base: int) -> None:
         """Let rounds begin at a position, in a new generation. Raises ValueError if `base` is no multiple of S."""
@@ -85,15 +83,15 @@ class Stream:
 
     def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots and rounds, int64[count] each, of consecutive positions."""
-        # The base is a multiple of the slots, so positions behind it have the same remainders.
+        # The base is a multiple of the slots, so it does not change remainders.
         rounds, slots = np.divmod(np.arange(first - self.base, first - self.base + count, dtype=np.int64), self.slots)
         return slots, rounds + 1
 
     def position(self, slot: int, round: int) -> int:
-        """Return the position that stands at a slot and round.
+        """Return the position of a slot and round.
 
         Raises:
-            ValueError: no position of this generation stands there.
+            ValueError: this generation has no such slot or round.
         """
         if not (0 <= slot < self.slots and 1 <= round <= MAX_ROUND):
             raise ValueError(
@@ -102,7 +100,7 @@ class Stream:
         return self.base + (round - 1) * self.slots + slot
 
     def next_places(self, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the slots and rounds of the next `count` positions that are not taken, as `places`.
+        """Return the slots and rounds of the next `count` free positions, as `places`.
 
         Raises:
             GenerationEndedError: the rounds do not suffice (N4): the job needs a new generation.
@@ -125,24 +123,24 @@ class DecidedRanges:
     """The decided ranges of a generation, and the workers that hold their results.
 
     Raises:
-        ValueError: a run is empty, has no ranks, or does not lie behind the one before it.
+        ValueError: a run is empty, has no ranks, or begins before the end of the previous one.
     """
 
     def __init__(self, runs: Sequence[Decided]) -> None:
-        # Sorted and disjoint, since both lookups are binary searches.
+        # Sorted and disjoint, because both lookups are binary searches.
         last = 0
         for run in runs:
             if not last <= run.first < run.end or not run.ranks:
                 raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by a rank, not {run}")
             last = run.end
         self.end = last
-        """The position behind the last of them, 0 if there is none."""
+        """The end of the last run, 0 without runs."""
         self._firsts = np.array([*(run.first for run in runs), _BEHIND], np.int64)
         self._ends = np.array([*(run.end for run in runs), _BEHIND], np.int64)
         self._named = [sum(1 << rank for rank in run.ranks) for run in runs]
 
     def covers(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of each position whether it is decided."""
+        """Return for each position whether it is decided."""
         at = self._firsts.searchsorted(positions, side="right") - 1
         inside: NDArray[np.bool_] = (at >= 0) & (positions < self._ends[at])
         return inside

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream of one worker: the all-reduces it has submitted, and the results it holds, by position.
+"""The stream of one worker: its submitted all-reduces, and the results that it holds, by position.
 
-position        all-reduce   result                      held
-< stream.end    delivered    the caller's, or a store's  yes
-< stream.end    void         nobody's (generation_change.py)  as if it were: nobody waits for it
-< stream.end    in progress  in its `AllReduce`          as that says
->= stream.end   to come      early, if it came already   if it came
+position        all-reduce     result                       counts as held
+< stream.end    delivered      the caller's, or a store's   yes
+< stream.end    void           none (generation_change.py)  yes, because no rank waits for it
+< stream.end    in progress    in its `AllReduce`           if `AllReduce.held` is set
+>= stream.end   not submitted  early, if it has arrived     if it has arrived
 
-Results up to two windows ahead are kept as early. One further ahead is treated as lost.
+Results up to two windows ahead are kept as early. A result further ahead is treated as lost.
 
-Positions are opened for sending by W1, of each slot the lowest that is not held, and by R2: all-reduces begin in the
-order of the stream, the next one when those before it are proved as far as the policy asks for (repair.py). Chunks
-without a payload yet, and all behind them, wait for it.
+Positions are opened for sending by W1 (in each slot the lowest that is not held) and by R2: all-reduces begin in the
+order of the stream, the next one when earlier ones are proved as the policy requires (repair.py). Chunks without a
+payload, and all later chunks, wait for the payload.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class StreamState:
     """The only writer of results into all-reduces, and the only place that opens positions for sending.
 
     Args:
-        repair: is told of all-reduces that are delivered, and says which may begin.
-        statistics: is counted in, with `ignored`.
+        repair: receives delivered all-reduces, and decides which may begin (R2).
+        statistics, ignored: count received packets.
     """
 
     def __init__(
@@ -43,32 +43,32 @@ class StreamState:
         self.stream, self.repair = stream, repair
         self._statistics, self._ignored_packets = statistics, ignored
         self.events: deque[AllReduceEvent] = deque()
-        """The ends of all-reduces that the caller has not taken."""
+        """The pending events for the caller."""
         self.active: list[AllReduce] = []
         """All-reduces in progress, in the order of the stream."""
         self.early: dict[int, tuple[Header, bytes]] = {}
-        """Results of all-reduces that are still to come."""
+        """Results of all-reduces that are not submitted yet."""
         self.decided: DecidedRanges | None
-        """Results that a generation change has decided, as long as some may be lacking here: they are not sent (E3)."""
+        """The positions that a generation change has decided, while some may lack here. They are not sent (E3)."""
         self.open_end: int
-        """Positions before it may be opened. The all-reduces behind it are held back (R2)."""
+        """Only positions before it may be opened. All-reduces after it are held back (R2)."""
         self.open_position: NDArray[np.int64]
-        """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
+        """By slot, the lowest position that is not held: the only one of the slot that may be sent (W1)."""
         self._own: Membership
         self._queue: RetransmitQueue
 
     def enter(self, own: Membership, decided: DecidedRanges, queue: RetransmitQueue) -> None:
-        """Begin a generation: open all-reduces in progress anew, and forget what came early in the one before."""
+        """Begin a generation: reset the open positions, and forget early results of the previous generation."""
         self.early.clear()
         first, slots = self.delivered_to, self.stream.slots
         self.decided = decided if decided.end > first else None
         self._own, self._queue, self.open_end = own, queue, first
-        # The first position at or behind `first` that is congruent to the slot.
+        # The first position from `first` on that is congruent to the slot.
         self.open_position = first + (np.arange(slots, dtype=np.int64) - first) % slots
 
     @property
     def delivered_to(self) -> int:
-        """Return the position before which everything is delivered."""
+        """Return the position before which all all-reduces are delivered."""
         return self.active[0].first if self.active else self.stream.end
 
     def find(self, position: int) -> AllReduce | None:
@@ -79,19 +79,19 @@ class StreamState:
         return None
 
     def is_held(self, position: int, reduce: AllReduce | None) -> bool:
-        """Say whether a result is here. `reduce` is its all-reduce, None if delivered or not submitted."""
+        """Say whether the result is held. `reduce` is its all-reduce, None if delivered or not submitted."""
         if reduce is not None:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
 
     def lacking(self, position: int, held: int, most: int) -> list[int]:
-        """Return an awaited position and those of its slot that are lacking before the round `held`: `most` in all."""
+        """Return an awaited position and the missing ones of its slot before the round `held`, at most `most`."""
         last = min(self.stream.end, self.stream.base + (held - 1) * self.stream.slots)
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
         return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
 
     def in_progress(self, position: int) -> StoredResult | None:
-        """Return a result that is held of an all-reduce not yet delivered, or None."""
+        """Return the held result of an all-reduce that is not delivered, or None."""
         reduce, early = self.find(position), self.early.get(position)
         if reduce is not None and reduce.held[position - reduce.first]:
             index = position - reduce.first
@@ -101,7 +101,7 @@ class StreamState:
     # ---- results ------------------------------------------------------------------------------------
 
     def position_of(self, header: Header, values: bytes | memoryview) -> int:
-        """Return the stream position that a reply to this worker names.
+        """Return the stream position of a reply to this worker.
 
         Raises:
             WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
@@ -116,9 +116,8 @@ class StreamState:
             raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
         if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
             raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
-        # A STATE of an empty slot has no contributors. A RESULT without any would be no sum.
+        # A STATE of an empty slot has no contributors; a RESULT has at least one.
         least = 0 if header.kind == Kind.STATE else 1
-        # A bit beyond the workers would name a rank that does not exist.
         if not least <= header.contributors < 1 << own.workers:
             raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
         if header.slot >= own.slots:
@@ -131,7 +130,7 @@ class StreamState:
     def accept(
         self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
     ) -> None:
-        """Take the RESULT of a position, from the switch or as a peer has it."""
+        """Process the RESULT of a position, from the switch or from a peer."""
         reduce = self.find(position)
         if self.is_held(position, reduce):
             self._statistics.duplicates += 1
@@ -148,7 +147,7 @@ class StreamState:
             self._ignored_packets.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
 
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
-        """Let the slots of a new all-reduce go on, after it took the results that came before it."""
+        """Add an all-reduce: store its early results, then open its positions."""
         self.active.append(reduce)
         for position in sorted(self.early):
             if position >= self.stream.end:
@@ -162,7 +161,7 @@ class StreamState:
         self.release()
 
     def deliver(self, now: float) -> None:
-        """Deliver the all-reduces in progress that are complete."""
+        """Deliver all-reduces that are complete."""
         for reduce in tuple(self.active):
             if reduce.missing:
                 continue
@@ -176,7 +175,7 @@ class StreamState:
         self, reduce: AllReduce, header: Header, values: bytes | memoryview, position: int, now: float,
         *, from_peer: bool = False,
     ) -> None:  # fmt: skip
-        """Take a result that is lacking, and open what it allows."""
+        """Store a missing result, and open the next position of its slot."""
         reduce.hold(position, header.contributors, values)
         self._statistics.results += 1
         self._statistics.repaired += from_peer
@@ -193,7 +192,7 @@ class StreamState:
     # ---- sending ------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Open what has payloads of the next all-reduces, as far as those before them are proved."""
+        """Open positions with payloads of the next all-reduces, as far as R2 permits."""
         if self.decided is not None and self.decided.end <= self.delivered_to:
             self.decided = None
         for reduce, may_open in zip(self.active, self.may_open(), strict=True):
@@ -208,7 +207,7 @@ class StreamState:
                 return
 
     def may_open(self) -> list[bool]:
-        """Say of each all-reduce in progress whether R2 lets it begin, or has let it."""
+        """Return for each all-reduce in progress whether R2 permits its begin, or has permitted it."""
         found, size = [], 0
         for before, reduce in enumerate(self.active):
             begun = reduce.first < self.open_end
@@ -217,10 +216,9 @@ class StreamState:
         return found
 
     def held_back(self) -> AllReduce | None:
-        """Return the all-reduce that only rule R2 keeps from sending its first payload, or None."""
+        """Return the all-reduce whose first payload only rule R2 holds back, or None."""
         for reduce in self.active:
             if reduce.first >= self.open_end:
-                # Without a payload nothing of it could be sent.
                 return reduce if reduce.ready else None
             if reduce.first + reduce.ready < reduce.end:
                 return None
@@ -232,20 +230,20 @@ class StreamState:
         while self.is_held(position, self.find(position)):
             position += self.stream.slots
         self.open_position[slot] = position
-        # E3: a decided result is fetched from a peer and never sent to the switch.
+        # E3: a decided position is fetched from a peer and never sent to the switch.
         if self.decided is not None and self.decided.covers(np.array([position]))[0]:
             return None
         return position if position < self.open_end else None
 
     def _open_slot(self, slot: int) -> None:
-        """Open the position that a slot may send now, if there is one."""
+        """Open the slot's next position, if there is one."""
         position = self.next_open(slot)
         if position is not None:
             self._queue.open(position)
 
     def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
-        """Open the lowest positions of slots that nothing had opened, as far as `reduce` has payloads."""
-        # After a generation change they may be held or delivered already, or are to be fetched (E3): then slot by slot.
+        """Open the lowest positions of slots, as far as `reduce` has payloads."""
+        # Slot by slot after a generation change: positions may be held, delivered or decided (E3).
         are_new = self.decided is None and not np.count_nonzero(positions < reduce.first)
         if are_new and not np.count_nonzero(reduce.held[positions - reduce.first]):
             self._queue.open_many(positions)

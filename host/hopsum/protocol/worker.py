@@ -1,45 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of one job, in one generation after the other, without I/O.
+"""The state machine of one worker through the generations of a job, without I/O.
 
-The caller owns sockets and clock. After every input (`submit`, `receive_datagram`, `receive_peer`, `handle_timer`)
-it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, some time later
-`done_for_peers`, drains `next_event`, and waits for more or until `get_timer`.
+The caller owns sockets and clock. After every input (`submit`, `receive_datagram`, `receive_peer`, `handle_timer`) the
+caller sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, later also
+`done_for_peers`, drains `next_event`, and waits for the next input or until `get_timer`.
 
-This worker is the reference. On a UDP socket machine code takes the plain RESULTs in its place, and leaves the worker
-as if they had come one by one (hopsum.transport.worker_loop).
+This worker is the reference. On a UDP socket a compiled loop receives in-order RESULTs in its place, with the same
+final state as if the worker had received them one by one (hopsum.transport.worker_loop).
 
 Rules (docs/protocol.md)                  Where
     N1-N4  numbers of positions           stream.py
     W1, W3, W5  results and delivery      stream_state.py
-    W2, S8 when a position is sent        retransmit_queue.py
-    W4, W6, R  peers ask and are served   repair.py, result_store.py
+    W2, S8 transmission of positions      retransmit_queue.py
+    W4, W6, R  repair between peers       repair.py, result_store.py
     P      PROBE before a deadline        deadline_prober.py
-    A      a switch that is not there     absence.py
+    A      an unreachable switch          absence.py
     E2-E4  another generation             generation_change.py
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
     QUEUED    an earlier round of its slot is not held, or      SEALED between `seal` and `resume`: sends nothing,
               its all-reduce is held back (R2) or not filled           accepts nothing, serves peers; no deadlines
-    AWAITED   open: sent, sent again, no result yet             OVER   an all-reduce failed: as SEALED, for good
-    WANTED    decided in a generation change, not here yet
+    AWAITED   open: sent or retransmitted, no result yet        OVER   an all-reduce failed: as SEALED, for good
+    WANTED    decided in a generation change, lacks the result
     HELD      result accepted
 
     state     input                                 next        also
-    QUEUED    the round before it in its slot held  AWAITED     to be sent when the window has room
-    AWAITED   timer                                 AWAITED     to be sent again, same bytes, longer wait
-    AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
-    AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
-    any       STATE                                 -           kept for the words of AllReduceTimeoutError
-    any       `resume`                              (anew)      see generation_change.py
+    QUEUED    previous round of its slot held       AWAITED     sent when the window has room
+    AWAITED   timer                                 AWAITED     retransmission: same bytes, longer timeout
+    AWAITED   flush_after_s has passed              AWAITED     retransmission: same bytes, with FLUSH
+    AWAITED   deadline near, it is the oldest       AWAITED     PROBE
+    any       STATE                                 -           kept for the message of AllReduceTimeoutError
+    any       `resume`                              (reset)     see generation_change.py
     WANTED    FOUND                                 HELD        next round of the slot opens; perhaps delivery
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
-    AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
-    AWAITED   STALE that names it, without          -           OVER: ResultLostError
+    AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor that the STALE names
+    AWAITED   STALE that names it, without peers    -           OVER: ResultLostError
     AWAITED   STALE or STATE of a later round       -           OVER: ResultLostError
               that has this rank
     AWAITED   GONE from all peers                   -           OVER: FellBehindError
-    QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
+    QUEUED    enough earlier all-reduces proved     AWAITED     all-reduce is no longer held back (R2)
     AWAITED   deadline of its all-reduce            -           OVER: AllReduceTimeoutError
 """
 
@@ -98,9 +98,9 @@ class Worker:
     """The state machine of the slot protocol for one rank (in a job with shards: for one of its shards).
 
     Args:
-        repair: when to ask peers, and the results to keep for them. None: there are no peers to ask.
+        repair: the policy of repair from peers. None: the worker has no peers.
         resume: the state of the job's stream, for a worker made in a later generation. A newcomer begins at `start`.
-        allocate: makes the arrays of datagrams, and of results without a place.
+        allocate: makes the arrays of datagrams, and of results without `places`.
 
     Raises:
         ValueError: `resume` does not fit the slots.
@@ -129,44 +129,43 @@ class Worker:
         """The all-reduces and results of the stream, and the positions that may be sent."""
         self.join_point = JoinPoint(self.state, resume)
         self.absences = Absences(self.timing)
-        """The switch's absences, as this worker sees them."""
+        """The times in which the switch was unreachable."""
         self._ended: Sealed | AllReduceError | None = None
         """None in RUN, the report in SEALED, and the error in OVER."""
         self._handles = 0
         self._enter(DecidedRanges(() if resume is None else resume.decided), 0.0)
 
     def _enter(self, decided: DecidedRanges, now: float) -> None:
-        """Begin a generation: nothing is sent or asked yet, no round trip is measured."""
+        """Begin a generation with empty queues and no measured round trip."""
         own = self.membership
-        # Packets of the generation before explain nothing about a wait in this one.
+        # Packets of the previous generation do not explain a wait in this one.
         self._ignored_packets.seen.clear()
         self.absences.begin()
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
         self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
         self.state.enter(own, decided, self.queue)
         self.repair.enter(own, decided, now)
-        # R2: the peers learn at once what this worker holds, so that they may drop what they kept for it.
+        # R2: peers may drop the results that this worker holds.
         self.repair.announce(self.state.delivered_to)
 
     @property
     def runs(self) -> bool:
-        """Say whether the worker sends, accepts and delivers: its generation is neither sealed nor over."""
+        """Say whether the worker is in RUN: its generation is neither sealed nor ended."""
         return self._ended is None
 
     # ---- generations -------------------------------------------------------------------------------------
 
     def seal(self) -> Sealed:
-        """Seal this generation (E2): send and accept nothing more of it, and return the results that are here.
+        """Seal this generation (E2): send and accept nothing more, and return the results held.
 
-        They are the same until `resume`.
+        They do not change until `resume`.
 
         Raises:
-            GenerationEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what
-            others have.
+            GenerationEndedError: an all-reduce failed on this rank only, so its results may differ from other ranks'.
         """
         own = self.membership
         if isinstance(self._ended, AllReduceError):
-            raise GenerationEndedError(f"generation {own.generation} is over: {self._ended}") from self._ended
+            raise GenerationEndedError(f"generation {own.generation} has ended: {self._ended}") from self._ended
         if self._ended is None:
             # E2: results kept for peers count as held, since this worker can still hand them out.
             self._ended = sealed_report(own.generation, self.state, self.repair.store.runs)
@@ -180,16 +179,16 @@ class Worker:
         rack: tuple[int, ...] | None = None,
         absent: frozenset[int] = frozenset(),
     ) -> None:
-        """Go on in another generation (E3, E4).
+        """Continue in another generation (E3, E4).
 
-        All-reduces in progress get other deadlines, and void ones end.
+        All-reduces in progress get new deadlines, and void ones end.
 
         Raises:
-            ValueError: it is not sealed, has no peers, or `resume` or the generation does not fit it. Nothing was
-            changed.
+            ValueError: the worker is not sealed or has no peers, or `resume` or the generation does not fit. Nothing
+            has changed.
         """
         if not isinstance(self._ended, Sealed) or not self.repair.has_peers or generation == self.membership.generation:
-            raise ValueError(f"a worker with peers goes on in another generation than {generation} once it is sealed")
+            raise ValueError(f"only a sealed worker with peers continues, in another generation than {generation}")
         membership = replace(self.membership, generation=generation, rack=rack, absent=absent)
         # Everything is checked before anything changes: a refusal leaves the worker sealed.
         decided = require_fitting(resume, self.join_point, self.state)
@@ -197,21 +196,22 @@ class Worker:
         # N4: rounds begin again at the base. Positions stay.
         self.stream.renumber(resume.base)
         self.join_point.on_resume(resume)
-        # E3: held and not decided is discarded, decided and lacking is fetched, the rest is sent again.
+        # E3: held undecided results are discarded, missing decided ones are fetched, the others are sent again.
         carry_over(self.state, decided, self.join_point, generation)
         self.join_point.skip()
         self._enter(decided, now)
         for reduce in self.state.active:
-            # The change of generation took time that no switch is to blame for.
+            # The time of the change does not count as a wait for the switch.
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
         self.state.release()
         for reduce in self.state.active:
             self._want(reduce, now)
 
     def resume_at(self, start_generation: int, start: int) -> None:
-        """Take the program's word that the newcomers of a generation have its state: `submit` goes on at their `start`.
+        """Note that the program knows of the newcomers of a generation: `submit` continues at their `start`.
 
-        It may come when others are new already: then what lies before their start is left out, and they are waited for.
+        If a later generation has other newcomers, positions before their start are skipped, and `submit` waits for the
+        program to know of them.
         """
         self.join_point.resume_at(start_generation, start)
         if self._ended is None and self.join_point.skip():
@@ -232,19 +232,18 @@ class Worker:
         """Append an all-reduce to the stream and return its handle. All ranks submit the same sequence.
 
         Args:
-            op: same for all chunks.
-            payloads: uint8[chunks, up_bytes(op)], at least one chunk. They are copied.
-            now: seconds on any clock that does not go back, the same in all calls.
+            op: of all chunks.
+            payloads: uint8[chunks, up_bytes(op)], at least one chunk; copied.
+            now: seconds of a monotonic clock, the same clock in all calls.
             counts: [chunks] or a scalar, elements in use, 0 by default.
-            ready: chunks whose payloads count. Those behind them come by `fill`. None: all.
-            places: room for its results (`places_for`). New arrays if left out.
+            ready: number of first chunks whose payloads are valid; `fill` brings the others. None: all.
+            places: memory for the results (`places_for`); by default new arrays.
 
         Raises:
-            GenerationEndedError: the generation takes nothing more, or nothing now: it is sealed. Continue in a new
-            one.
-            WorkersReplacedError: the newcomers come first, see `resume_at`.
+            GenerationEndedError: the generation has ended or is sealed. Continue in a new one.
+            WorkersReplacedError: the program does not know of the newcomers yet, see `resume_at`.
             WireError: unknown op, or payloads of another shape.
-                With all of these nothing was submitted.
+                After any of these nothing was submitted.
         """
         own, stream, chunks = self.membership, self.stream, len(payloads)
         if self._ended is not None:
@@ -273,7 +272,7 @@ class Worker:
         self._handles += 1
         # E4: positions before a newcomer's start that are not decided are void on all ranks.
         if first < self.join_point.start and self.join_point.voids(first, stream.end, self.state.decided):
-            # A rank that lacks void phases of others has longer ones in their place: those end where newcomers begin.
+            # Void phases may be longer on this rank than on others: all end where newcomers begin.
             stream.end = min(stream.end, self.join_point.start)
             self.join_point.void(self._handles)
             return self._handles
@@ -284,14 +283,14 @@ class Worker:
         return reduce.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
-        """Take the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)], copied; ignore one that is over."""
+        """Set the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)]; copied. Ignore an ended one."""
         for reduce in self.state.active:
             if reduce.handle == handle:
                 reduce.fill(payloads)
                 self.state.release()
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
-        """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
+        """Process one datagram from the switch's address. A datagram without use is counted and ignored."""
         if self._ended is not None:
             return
         self.absences.on_answer()
@@ -302,7 +301,7 @@ class Worker:
             self.statistics.ignored[refused.reason] += 1
             self._ignored_packets.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
-        # W3: a RESULT of this generation counts for a position that lacks it, sent or not. The first one stays.
+        # W3: the first RESULT of this generation for a position is accepted, whether the position was sent or not.
         if header.kind == Kind.RESULT:
             self.state.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
@@ -317,12 +316,12 @@ class Worker:
             self._on_stale(header, position, now)
 
     def receive_peer(self, message: PeerMessage, now: float) -> None:
-        """Take one message of a peer. Anything that is no use is counted and ignored.
+        """Process one message of a peer. A message without use is counted and ignored.
 
         message              RUN                                 SEALED, OVER
         FETCH                answered by FOUND, GONE or not      the same (E2)
-        FOUND                accepted like a RESULT (W3)         nothing
-        GONE                 another peer is asked; none left:   nothing
+        FOUND                accepted like a RESULT (W3)         ignored
+        GONE                 FETCH to another peer; none left:   ignored
                              FellBehindError
         DONE, LEAVE,         see repair.py                       the same
         PROGRESS_QUERY
@@ -345,67 +344,67 @@ class Worker:
             repair.on_message(message)
         if self._ended is None:
             self.state.release()
-            # P4: a sum may wait for just this worker. The switch says so.
+            # P4: a sum may wait for the worker that left, as the switch's answer tells.
             if message.kind is PeerKind.LEAVE:
                 self.probe()
 
     def note_unreachable(self, now: float) -> None:
-        """Take 'port unreachable' from the network: no socket at the switch's address: a loss, unless it lasts (A2)."""
+        """Process 'port unreachable' (no socket at the switch's address): a lost datagram, unless it lasts (A2)."""
         self._ignored_packets.note("'port unreachable'")
         refused = self.absences.refused
         if self._is_lost(refused, now):
             self._fail(switch_gone(self.membership, refused.answers, refused.lasted_s))
 
     def note_failed_send(self, errno_name: str) -> None:
-        """Take the word of this host that it did not send, by the errno's name: a loss."""
+        """Process a send that failed with an errno: a lost datagram."""
         self._ignored_packets.note(f"{errno_name} of this host, which sent nothing{unsent_remedy(errno_name)}")
 
     def note_address_gone(self, ip: str, now: float) -> None:
-        """Take the word of this host that the socket's address is no longer one of its own: a loss, unless it lasts."""
+        """Process the loss of this host's address `ip`: a lost datagram, unless it lasts."""
         self._ignored_packets.note(f"looks that did not find {ip}, this rank's address, on this host")
         address = self.absences.address
         if self._is_lost(address, now):
             self._fail(address_gone(self.membership, ip, address.lasted_s))
 
     def _is_lost(self, absence: Absence, now: float) -> bool:
-        """Count a bad answer. Say whether the worker is to give up (A2, A5)."""
+        """Count a failure. Return whether the worker must give up (A2, A5)."""
         # Only while something is in progress: an idle worker does not need its switch.
         return absence.note(now) and self._ended is None and bool(self.state.active)
 
     def handle_timer(self, now: float) -> None:
-        """Queue what is due again, ask before a deadline, and give up what is past it."""
+        """Queue due retransmissions, probe before a deadline, and fail after it."""
         if self._ended is not None:
             return
         active = self.state.active
         for reduce in active:
-            # Its payloads follow from the sums of all-reduces before it, which have the time that they have.
+            # Its payloads depend on earlier sums, which have their own deadlines.
             if not reduce.ready:
                 reduce.deadline_at = now + self.timing.deadline_s
-        # The oldest all-reduce has the first deadline, and explains the wait best. All others fail with it.
+        # The oldest all-reduce has the first deadline. All others fail with the same error.
         if active and (error := self._error_of_wait(active[0], now)) is not None:
             self._fail(error)
             return
         late = self.queue.handle_timer(now)
         if self.repair.peers:
-            # W6: what stays without an answer is asked of peers as well as sent again.
+            # W6: a position without an answer is both retransmitted and fetched from peers.
             sent = {position: self.queue.sent(position) for position in late}
             self.repair.handle_timer(sent, self.state.held_back(), now)
             self.state.release()
         self._prober.handle_timer(active, now)
 
     def postpone_deadlines(self, now: float) -> None:
-        """Give the all-reduces in progress all of their time again: a newcomer that they wait for is on its way."""
+        """Restart the deadlines of all-reduces in progress, which wait for a newcomer that makes progress."""
         for reduce in self.state.active:
             reduce.deadline_at = now + self.timing.deadline_s
         self.repair.excuse(now)
 
     def probe(self) -> None:
-        """Ask the switch for the ranks that the oldest open sum waits for. `missing_text` words the answer."""
+        """Ask the switch for the missing ranks of the oldest open sum. `missing_text` has the answer."""
         if self._ended is None:
             self._prober.ask()
 
     def missing_text(self) -> str:
-        """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
+        """Return a text of the awaited results and missing ranks, as far as known; empty if nothing is in progress."""
         if not self.state.active:
             return ""
         if self._prober.oldest is not None:
@@ -424,7 +423,7 @@ class Worker:
     # ---- outputs ------------------------------------------------------------------------------------
 
     def segments_to_send(self, now: float) -> list[NDArray[np.uint8]]:
-        """Take the datagrams that are due now, in order, and set their timers.
+        """Pop the datagrams that are due now, in order, and set their timers.
 
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row. They stay valid and unchanged.
@@ -434,31 +433,31 @@ class Worker:
         probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.outgoing]
         self._prober.outgoing.clear()
         self.statistics.probes += len(probes)
-        # PROBEs go first: they are small, and the answer words an error that is near.
+        # PROBEs go first: they are small, and an error that is near quotes their answer.
         due, flush = self.queue.pop_due(now)
         return [*probes, *segments_of(due, flush, self.state.active)] if due.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
-        """Take the same datagrams as `segments_to_send`, one by one."""
+        """Pop the datagrams of `segments_to_send`, one by one."""
         return [memoryview(row) for segments in self.segments_to_send(now) for row in segments]
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
-        """Take the messages to peers that are due now, as (rank, message)."""
+        """Pop the messages to peers that are due now, as (rank, message)."""
         outgoing, self.repair.outgoing = self.repair.outgoing, []
         return outgoing
 
     def done_for_peers(self) -> PeerMessage | None:
-        """Take the DONE that all peers should have soon, if there is one. The next one takes its place (R2)."""
+        """Pop the pending DONE for all peers, if there is one. A later DONE replaces an earlier one (R2)."""
         return self.repair.pop_done()
 
     @property
     def is_idle(self) -> bool:
-        """True while no all-reduce is in progress."""
+        """Say whether no all-reduce is in progress."""
         return not self.state.active
 
     @property
     def waits_for_peers(self) -> bool:
-        """Say whether a message of a peer would help now: the caller should look often."""
+        """Say whether the worker waits for a message of a peer: the caller should poll often."""
         return self._ended is None and (bool(self.repair.asked) or self.state.held_back() is not None)
 
     def get_timer(self) -> float | None:
@@ -478,13 +477,13 @@ class Worker:
 
     @property
     def can_run_compiled(self) -> bool:
-        """Say whether the worker waits for RESULTs in the order of its slots, and for nothing else.
+        """Say whether the worker waits only for RESULTs in the order of its slots.
 
-        A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It
-        leaves all of them as `receive_datagram` and `segments_to_send` would, and calls `state.deliver`.
+        A compiled loop (worker_loop.py) may then work on `queue`, `state` and the all-reduces in progress. It leaves
+        them in the same state as `receive_datagram` and `segments_to_send` would, and calls `state.deliver`.
         """
         state = self.state
-        # The compiled loop knows no early or decided results: it would send positions that need no sending (E3).
+        # The compiled loop has no early or decided results, and would send their positions (E3).
         if self._ended is not None or state.decided is not None or state.early:
             return False
         return not (self.queue.again or self._prober.outgoing or self.repair.asked)
@@ -492,7 +491,7 @@ class Worker:
     # ---- rules --------------------------------------------------------------------------------------
 
     def _on_found(self, found: PeerMessage, now: float) -> None:
-        """Accept what a peer sends as if the switch had sent it (W3)."""
+        """Accept a peer's FOUND like a RESULT of the switch (W3)."""
         header = Header(
             kind=Kind.RESULT, op=found.op, worker=self.membership.rank, slot=found.slot, generation=found.generation,
             round=found.round, contributors=found.value, length=len(found.payload),
@@ -506,7 +505,7 @@ class Worker:
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        # A STALE for a position that was never sent answers another generation's or a forged UPDATE.
+        # A STALE for a position that was never sent answers an UPDATE of another generation, or a forged one.
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
         elif self._is_of_a_double(header, position):
@@ -518,14 +517,14 @@ class Worker:
             self._fail(round_lost(self.membership, header))
 
     def _is_of_a_double(self, header: Header, position: int) -> bool:
-        """Say whether the switch has a later round of a slot from this rank, which has sent none (W1)."""
-        # W1: a round is sent only when all earlier ones of its slot are held. So no delay explains it.
+        """Say whether another process sends as this rank: the switch has a later round that this one did not send."""
+        # W1: a round is sent only when all earlier ones of its slot are held. So delay is no explanation.
         named = header.contributors >> self.membership.rank & 1
-        # A position that was sent, and is open still, has no result here.
+        # An open position that was sent has no result yet.
         return bool(named and header.held > header.round and self.queue.sent(position))
 
     def _require_company(self) -> None:
-        """Fail if the oldest open sum waits for workers that have left without it (P4)."""
+        """Fail if the oldest open sum waits for workers that have left the job (P4)."""
         oldest = self.queue.oldest
         if oldest is None:
             return
@@ -534,42 +533,42 @@ class Worker:
             self._fail(finished_early(self.membership, self.stream.place(oldest), left))
 
     def _require_long_ones(self, now: float) -> None:
-        """Fail if the switch has answered for too long, while an UPDATE or RESULT is lost (A3)."""
+        """Fail if the switch answers PROBEs, but UPDATEs or RESULTs have been lost for too long (A3)."""
         oldest, kind, lost = self.queue.oldest, self._prober.lost_kind(), self.absences.long_ones
         if oldest is None or kind is None:
             lost.end()
             return
         if not lost.note(now, oldest):
             return
-        # What is open belongs to the oldest all-reduce in progress, or to a later one.
+        # Open positions belong to the oldest all-reduce in progress, or to a later one.
         reduce = self.state.active[0]
         if self._prober.other_op(reduce.op):
-            # Neither side takes the other's operation: that is the cause, and no datagram's length.
+            # Worker and switch have different operations: this is the cause, and not a datagram's length.
             self._fail(self._late_error(reduce, now))
         else:
             place, sent = self.stream.place(oldest), self.queue.sent(oldest)
             self._fail(long_ones_lost(self.membership, place, kind, sent, lost.lasted_s))
 
     def _error_of_wait(self, oldest: AllReduce, now: float) -> AllReduceError | None:
-        """Return the error by which the wait for the oldest all-reduce ends now, or None."""
+        """Return the error of the oldest all-reduce if its wait must end now, or None."""
         if oldest.deadline_at <= now:
             return self._late_error(oldest, now)
         waited_s, probes = now - oldest.submitted_at, self.statistics.probes
-        # One that is not filled yet waits for a sum, and not for the switch.
+        # An all-reduce without payloads waits for an earlier sum, and not for the switch.
         if oldest.ready and self.absences.is_unknown(waited_s, probes):
             return never_answered(self.membership, probes, waited_s)
         return None
 
     @property
     def _behind(self) -> tuple[list[int], list[int]]:
-        """The decided positions that lack here, and the ranks that did not say to hold an earlier all-reduce."""
+        """The decided positions without a result, and the ranks that have not confirmed an earlier all-reduce."""
         return self.repair.lacking, self.repair.store.unproved()
 
     def _late_error(self, reduce: AllReduce, now: float) -> AllReduceError:
         """Return the error of an all-reduce past its deadline."""
         own, waited_s, oldest = self.membership, now - reduce.submitted_at, self.queue.oldest
         if oldest is not None:
-            # The error says what came instead of the result, and what the switch says of the sum.
+            # The error has the packets that came in place of the result, and the switch's answer about the sum.
             asked = (self._ignored_packets, self._prober)
             return no_answer(own, reduce, self.stream.place(oldest), self.queue.sent(oldest), waited_s, asked)
         wanted, behind = self._behind
@@ -578,13 +577,13 @@ class Worker:
         return held_back(own, waited_s, behind)
 
     def _want(self, reduce: AllReduce, now: float) -> None:
-        """Have the decided results of an all-reduce fetched."""
+        """Fetch the decided results of an all-reduce from peers."""
         if self.state.decided is not None:
             self.repair.want(lacking(reduce, self.state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
-        # From now on the worker is OVER: all ranks of the generation must begin a new one.
+        # The worker is OVER: all ranks of the generation must begin a new one.
         self._ended = error
         self.state.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)
         self.queue.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that a worker handles: who it is, its timing, one all-reduce in progress, and its events."""
+"""The values of a worker: its membership, its timing, one all-reduce in progress, and its events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopsum_wire.datagrams import Allocate, new_bytes
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One worker's part in one generation, as the controller hands it out.
+    """One worker's membership in one generation, from the controller.
 
     Raises:
         ValueError: generation, rank or workers are out of range.
@@ -63,21 +63,20 @@ class Timing:
     """
 
     retransmit_s: float = 0.05
-    """Wait before a retransmission until a round trip was measured. `RttEstimator` says how long afterwards."""
+    """Wait before a retransmission until a round trip was measured, then `RttEstimator.rto_s`."""
     backoff: float = 2.0
     """Factor of the wait after every retransmission of the same chunk."""
     retransmit_max_s: float = 1.0
     deadline_s: float = 30.0
-    """Life of an all-reduce from its submission."""
+    """Deadline of an all-reduce after its submission."""
     retransmit_min_s: float | None = None
-    """Least wait once round trips are measured. None stands for `retransmit_s`."""
+    """Least wait once round trips are measured. None: `retransmit_s`."""
     flush_after_s: float | None = None
-    """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
+    """Wait of a chunk before it is sent with FLUSH, so that its sum closes at min_quorum. None: never."""
     unreachable_s: float | None = None
-    """Seconds for which everything may come back as 'port unreachable'. None: up to the deadline."""
+    """Seconds for which all datagrams may come back as 'port unreachable'. None: up to the deadline."""
     lease_s: float | None = None
-    """Seconds after which the job's controller evicts a rank of which nothing is heard, for messages. None: it has no
-    controller."""
+    """Seconds after which the job's controller evicts a silent rank, for messages. None: no controller."""
 
     def __post_init__(self) -> None:
         given = (
@@ -89,7 +88,7 @@ class Timing:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")
 
     def wait_s(self, sent: int, first_s: float) -> float:
-        """Return the wait after the `sent`-th transmission, from 1, where that after the first was `first_s`."""
+        """Return the wait after the `sent`-th transmission, from 1. `first_s` is the wait after the first one."""
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
         return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
 
@@ -103,16 +102,16 @@ class AllReduceDone:
     """uint8[chunks, down_bytes(op)], read-only: peers are served from them. `hopsum_wire.payload.lanes` reads them."""
     contributors: NDArray[np.uint64]
     """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's.
-    Where this worker is not among them, all of its contribution goes back (W5)."""
+    If this worker is not among them, its whole contribution returns to the error feedback (W5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceFailed:
-    """Event: an all-reduce will have no result. Unless by WorkersReplacedError, the generation is over here."""
+    """Event: an all-reduce will have no result. Unless the error is WorkersReplacedError, the generation has ended."""
 
     handle: int
     error: BaseException
-    """An AllReduceError, or what the codec raised that makes the payloads."""
+    """An AllReduceError, or the error of the codec that makes the payloads."""
 
 
 AllReduceEvent = AllReduceDone | AllReduceFailed
@@ -126,14 +125,14 @@ class WorkerStatistics:
     """First transmissions."""
     retransmits: int = 0
     flushes: int = 0
-    """UPDATEs with FLUSH, among those."""
+    """UPDATEs with FLUSH, among `updates` and `retransmits`."""
     probes: int = 0
     results: int = 0
     """RESULTs accepted."""
     duplicates: int = 0
     """RESULTs of chunks that were held already."""
     stale_ignored: int = 0
-    """STALEs about rounds that the worker does not wait for: answers to late duplicates (W4)."""
+    """STALEs of rounds for which the worker does not wait: answers to late duplicates (W4)."""
     fetches: int = 0
     """FETCHes sent to peers."""
     repaired: int = 0
@@ -141,24 +140,24 @@ class WorkerStatistics:
     served: int = 0
     """FOUNDs sent to peers."""
     given_up: int = 0
-    """Bitmap of the workers that results were not kept for any longer."""
+    """Bitmap of the workers for which results are no longer kept."""
     peers_ignored: Counter[str] = field(default_factory=Counter)
-    """Messages of peers that were of no use, by reason."""
+    """Ignored messages of peers, by reason."""
     ignored: Counter[Drop] = field(default_factory=Counter)
     """Malformed and foreign datagrams, by reason."""
 
 
 class Places(NamedTuple):
-    """Room for the results of an all-reduce. The arrays may be views with gaps: every k-th chunk of a vector."""
+    """Memory for the results of an all-reduce. The arrays may be strided views: every k-th chunk of a vector."""
 
     results: NDArray[np.uint8]
     """uint8[chunks, down_bytes(op)]"""
     contributors: NDArray[np.uint64]
     """[chunks]"""
     held: NDArray[np.bool_]
-    """bool[chunks]: the result is here."""
+    """bool[chunks]: whether the result has arrived."""
     addresses: tuple[int, int, int]
-    """Of the three arrays."""
+    """The addresses of the three arrays."""
 
     def of_shard(self, number: int, shards: int) -> Places:
         """Return the places of the chunks that belong to one of several shards."""
@@ -170,12 +169,9 @@ class Places(NamedTuple):
 
 
 def places_for(op: int, chunks: int, allocate: Allocate = new_bytes) -> Places:
-    """Return room for results of an operation.
-
-    Raises WireError: there is no such operation.
-    """
+    """Return memory for results of an operation. Raises WireError for an unknown operation."""
     size = down_bytes(op)
-    # One array, for one look at its address.
+    # One array, because numpy's look-up of an address is slow.
     room = allocate((chunks * (size + 9),))
     results, rest = room[: chunks * size].reshape(chunks, size), room[chunks * size :]
     rest[:] = 0
@@ -192,23 +188,23 @@ class AllReduce:
     op: int
     first: int
     datagrams: NDArray[np.uint8]
-    """uint8[chunks, bytes], read-only: what is sent, every time the same (W2)."""
+    """uint8[chunks, bytes], read-only: the datagrams, the same in every transmission (W2)."""
     submitted_at: float
     deadline_at: float
     ready: int
-    """Chunks whose payloads are here. The chunks behind them are filled later, and not sent before."""
+    """The number of first chunks with payloads. Later chunks are filled later, and not sent before."""
     places: Places
-    """The arrays that the results are put into."""
+    """The arrays of the results."""
     discarded: bool = False
-    """A change of generation has discarded results: whoever read some of them early reads them again."""
+    """Whether a change of generation has discarded results, which an early reader must read again."""
     addresses: tuple[int, ...] = ()
-    """Of `datagrams` and of the arrays of `places`, once the compiled loop has asked for them."""
+    """The addresses of `datagrams` and of the arrays of `places`, set by the compiled loop."""
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: NDArray[np.bool_] = field(init=False)
     missing: int = field(init=False)
     end: int = field(init=False)
-    """The first position behind it."""
+    """The first position after the all-reduce."""
 
     def __post_init__(self) -> None:
         self.results, self.contributors, self.held, _ = self.places
@@ -217,7 +213,7 @@ class AllReduce:
         self.datagrams.flags.writeable = False
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
-        """Take the result of a position that is not held yet."""
+        """Store the result of a position that is not held yet."""
         index = position - self.first
         self.missing -= 1
         self.results[index] = np.frombuffer(values, np.uint8)
@@ -225,14 +221,14 @@ class AllReduce:
         self.held[index] = True
 
     def discard(self, chosen: NDArray[np.bool_]) -> None:
-        """Forget the results of chunks, [chunks], where they are held."""
+        """Forget the held results of chosen chunks, [chunks]."""
         chosen = chosen & self.held
         self.held[chosen] = False
         self.missing += int(np.count_nonzero(chosen))
         self.discarded = self.discarded or bool(chosen.any())
 
     def fill(self, payloads: NDArray[np.uint8]) -> None:
-        """Take the payloads of the next chunks, uint8[n, up_bytes(op)]; copied."""
+        """Set the payloads of the next chunks, uint8[n, up_bytes(op)]; copied."""
         self.datagrams.flags.writeable = True
         self.datagrams[self.ready : self.ready + len(payloads), HOPSUM_BYTES:] = payloads
         self.datagrams.flags.writeable = False
@@ -250,10 +246,10 @@ class IgnoredPackets:
 
     seen: Counter[str] = field(default_factory=Counter)
     kinds_max: int = 32
-    """Different things told apart: a stranger who varies its packets must not fill the memory."""
+    """Most kinds that are counted separately: an attacker who varies packets must not fill the memory."""
 
     def note(self, what: str) -> None:
-        """Count one more of `what`."""
+        """Count one packet of a kind."""
         known = what in self.seen or len(self.seen) < self.kinds_max
         self.seen[what if known else "other"] += 1
 

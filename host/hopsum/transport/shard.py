@@ -423,7 +423,7 @@ class Shard:
     def _with_peers(self) -> Peers:
         """Return the peers. Raises TypeError if there are none."""
         if self._peers is None:
-            raise TypeError("only a transport with peers goes on in another generation, with what these have")
+            raise TypeError("only a transport with peers continues in another generation, with the peers' results")
         return self._peers
 
 

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker's transport: all-reduces over the shards of its job, blocking or several at a time, in one thread.
 
-One loop, `step`: send what the workers want sent, by the batch where the links can, wait for datagrams or for a timer,
-and hand them over. On UDP sockets a compiled loop does all of it for all shards as long as nothing but plain RESULTs
-comes (worker_loop.py). Datagrams that `step` is sending while a shard is sealed count as sent before the seal.
+One loop, `step`, sends the workers' datagrams, in batches if the links can, waits for datagrams or for a timer, and
+passes received datagrams to the workers. On UDP sockets a compiled loop does this for all shards as long as it receives
+in-order RESULTs only (worker_loop.py). Datagrams that `step` sends while a shard is sealed count as sent before the
+seal.
 
 Chunk c of an all-reduce belongs to shard c mod k. Each shard has its own link, worker, slots, window and round-trip
-estimate; nothing of the slot protocol passes between shards.
+estimate; shards share no state of the slot protocol.
 
     all-reduce   input                                     next    also
     IN PROGRESS  a shard has all its chunks                same    they are at their places in the vector
-    IN PROGRESS  the last shard has its chunks             over    AllReduceDone
-    IN PROGRESS  a shard fails, its generation goes on     same    WorkersReplacedError: it is void on all ranks
-    IN PROGRESS  the last shard ends after such a failure  over    AllReduceFailed
-    IN PROGRESS  a shard fails otherwise                   over    AllReduceFailed at once: the generation is over here
-    IN PROGRESS  its coder fails                           over    the same: this rank lacks payloads or a mean
+    IN PROGRESS  the last shard has its chunks             DONE    AllReduceDone
+    IN PROGRESS  a shard fails by WorkersReplacedError     same    the all-reduce is void on all ranks
+    IN PROGRESS  the last shard ends after such a failure  DONE    AllReduceFailed
+    IN PROGRESS  a shard fails by another error            DONE    AllReduceFailed at once: the generation has ended
+    IN PROGRESS  its coder fails                           DONE    AllReduceFailed: this rank lacks payloads or a mean
 
     generation   input                          next     also
-    RUNS         seal, in any thread            SEALED   nothing is sent or accepted in it any more
-    SEALED       resume, in any thread          RUNS     another one
+    RUNS         seal, in any thread            SEALED   its workers send and accept nothing more
+    SEALED       resume, in any thread          RUNS     another generation
 
-All shards change their generation together: who holds the `lock` finds all of them in one, or `is_sealed`. Peers are
-served by a thread of their own, in SEALED too.
+All shards change their generation together: a thread that holds `lock` finds all of them in one generation, or
+`is_sealed`. Another thread serves peers, also in SEALED.
 """
 
 from __future__ import annotations
@@ -51,50 +52,50 @@ from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import Drop, WireError
 from hopsum_wire.generations import Sealed
 
-# A blocking all-reduce looks up once a second at least, so that a side channel that ended is noticed.
+# A blocking all-reduce must notice the end of the side channel within this time.
 _STEP_S: Final = 1.0
 _TURN_S: Final = 0.001
-"""The wait for one of several links that are no UDP sockets, before the next one has its turn."""
+"""The longest wait for one of several links that are no UDP sockets: these are polled one after the other."""
 Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics)
 
 
 class Transport:
-    """The shards of one worker, as one.
+    """The connections of one worker to all its shards.
 
-    For one thread at a time but for `wake`, `seal`, `resume`, and what a `Shard` says.
+    For one thread at a time, except `wake`, `seal`, `resume`, and the thread-safe methods of `Shard`.
 
     Args:
         shards: in the order of the job's shards, at least one, each of the same rank; closed with the transport.
 
     Raises:
-        ValueError: the shards have several locks, so that a thread would not be kept apart from `step` at all of them.
+        ValueError: the shards do not share one lock.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards: Final = tuple(shards)
         self._workers = [shard.worker for shard in self.shards]
         self.lock: Final = self.shards[0].lock
-        """Keeps other threads from the workers. It is reentrant."""
+        """Protects the workers. Reentrant."""
         if any(shard.lock is not self.lock for shard in self.shards):
             raise ValueError("the shards of a transport have one lock")
         self._loop = self._make_loop()
         self._loop_comes = self._loop is None and is_being_compiled()
         self._window = sum(worker.membership.slots for worker in self._workers)
         self.interrupt: BaseException | None = None
-        """The error that a signal handler raised while `step` waited. What `step` did is whole all the same."""
+        """The error that a signal handler raised while `step` waited. The state is consistent nevertheless."""
         self._handles = 0
         self._all_sharded = ShardedAllReduces({}, {})
         self._poll = self._poll_of_all()
         self.is_sealed = False
         self._stepping = threading.Lock()
-        """Held during a step, and by who changes the generation."""
+        """Held during a step, and during a change of generation."""
 
     def _make_loop(self) -> WorkerLoop | None:
         return worker_loop([(shard.link, shard.worker.membership.slots) for shard in self.shards])
 
     @property
     def statistics(self) -> TransportStatistics:
-        """Counts so far, of all shards together: live where there is one, else a copy."""
+        """The counts of all shards together. With one shard they are live, else a copy."""
         found = [shard.statistics for shard in self.shards]
         if len(found) == 1:
             return found[0]
@@ -110,27 +111,27 @@ class Transport:
 
     @property
     def has_loop(self) -> bool:
-        """Say whether there is a compiled loop, which encodes and decodes where the codec has machine code."""
+        """Say whether there is a compiled loop, which also encodes and decodes for codecs with compiled kernels."""
         return self._loop is not None
 
     def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:
-        """Sum chunks over all workers. Blocks until every result is here or the deadline passes.
+        """Sum chunks over all workers. Blocks until every result has arrived or the deadline passes.
 
         All ranks make the same calls in the same order.
 
         Args:
-            op: what the switch does with the payloads.
+            op: the switch's operation.
             payloads: uint8[chunks, up_bytes(op)].
             counts: [chunks] or a scalar, elements in use.
 
         Raises:
-            AllReduceTimeoutError: no result by the deadline. The message says what was sent and what came back.
+            AllReduceTimeoutError: no result by the deadline. The message counts sent and received packets.
             ResultLostError: the switch no longer has a result that this rank lacks, and there are no peers.
-            FellBehindError: neither has any peer.
+            FellBehindError: neither the switch nor any peer has the result.
             GenerationEndedError: an earlier all-reduce failed, or the generation's rounds are used up, or it is sealed.
-                After these four, continue in a new generation with a new transport.
+                After these four errors continue in a new generation with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
-            HopsumError: the side channel has ended. Its cause is attached.
+            HopsumError: the side channel has ended. The cause is attached.
         """
         handle = self.submit(op, payloads, counts)
         while True:
@@ -155,18 +156,17 @@ class Transport:
         ranges: Sequence[int] = (),
         lanes_before: int = 0,
     ) -> int:
-        """Append an all-reduce to the streams and return its handle. `step` sends it and brings its end.
+        """Append an all-reduce to the streams and return its handle. `step` sends it and returns its event.
 
-        Several may be in progress. Arguments and errors as for `allreduce`; nothing is sent where it raises. A shard
-        without a chunk of the all-reduce takes nothing of it.
+        Several may be in progress. Arguments and errors as for `allreduce`; after an error nothing was sent.
 
         Args:
-            coder: its phase has these payloads, and it has made the first `encoded` of them. `step` lets it make the
-                others while the first are on their way, and read sums before the last one is here. It may be aborted
-                meanwhile, by the thread that calls `step`.
-            ranges: handles of neighbours in the streams whose sums the coder begins with, none of them complete.
-                Machine code may begin before the coder has them.
-            lanes_before: lanes before the ranges in their sums, which are as sent where all ranks sent the same.
+            coder: the reduction of these payloads, of which it has made the first `encoded`. `step` calls it to make
+                the others while the first are in flight, and to read sums before the last one has arrived. The thread
+                that calls `step` may abort it meanwhile.
+            ranges: handles of the preceding phases whose sums the coder needs first; none of them is complete. The
+                compiled loop may begin before the coder has the sums.
+            lanes_before: number of lanes before the ranges in their sums, which must return as they were sent.
         """
         chunks, shards = len(payloads), len(self.shards)
         if not chunks:
@@ -192,13 +192,13 @@ class Transport:
                 last = worker.state.active[-1] if worker.state.active else None
                 sharded.reduces.append(last if last is not None and last.handle == handle else None)
                 at_shards[number, handle] = sharded
-        # Last: where a shard refuses, nobody has the handle, and what earlier shards took of the vector is nobody's.
+        # Last: if a shard refuses, the caller has no handle, and earlier shards' events are ignored.
         self._all_sharded.by_handle[sharded.handle] = sharded
         self._all_sharded.at_shards.update(at_shards)
         return sharded.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
-        """Take all payloads of an all-reduce that has none, in the place of its coder. Ignore one that is over."""
+        """Set all payloads of an all-reduce without payloads, in place of its coder. Ignore one that has ended."""
         sharded = self._all_sharded.by_handle.get(handle)
         if sharded is None:
             return
@@ -207,19 +207,19 @@ class Transport:
         sharded.coder = None
 
     def _fill(self, sharded: ShardedAllReduce, first: int, payloads: NDArray[np.uint8]) -> None:
-        """Give the shards the payloads of chunks from `first` on; with the lock."""
+        """Set the payloads of chunks from `first` on at their shards. The lock is held."""
         shards = len(self.shards)
         for number, reduce in enumerate(sharded.reduces):
             if reduce is not None:
                 self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
 
     def step(self, wait_s: float) -> list[AllReduceEvent]:
-        """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events.
+        """Send due datagrams, wait for datagrams, a timer or `wake`, for `wait_s` at most, and return events.
 
-        Do nothing while the generation is sealed.
+        Does nothing while the generation is sealed.
 
         Raises:
-            HopsumError: a side channel has ended. Its cause is attached.
+            HopsumError: a side channel has ended. The cause is attached.
         """
         with self._stepping:
             return [] if self.is_sealed else self._step(wait_s)
@@ -228,8 +228,8 @@ class Transport:
         if self._loop_comes and not is_being_compiled():
             self._loop, self._loop_comes = self._make_loop(), False
         shards, workers, loop = self.shards, self._workers, self._loop
-        # Before anything is received: codes may have begun with sums of ranges, of which the coder has to hear.
-        # All shards have one channel.
+        # Before anything is received: the loop may have begun codes with sums of ranges that the coder has not read.
+        # All shards share one side channel.
         shards[0].require_open()
         for sharded in self._all_sharded.by_handle.values():
             sharded.read_again()
@@ -243,7 +243,7 @@ class Transport:
             runs = can_run_compiled = self._can_run_compiled()
             work = next_work(self._all_sharded.by_handle.values(), self._window, by_machine=runs)
             for worker in workers:
-                # A vector may have ended in `submit`: its results came early, or it is void.
+                # A vector may have ended in `submit`, by early results or because it is void.
                 if work is not None or worker.state.events:
                     wait_s = 0.0
             if loop is not None and runs:
@@ -253,15 +253,15 @@ class Transport:
                 if has_ended:
                     self._hand_over([()] * len(shards), loop.emptied)
             else:
-                # Decided under the lock, sent without it: a system call must not keep the side channel from answering
-                # peers. What is on its way out when `seal` runs counts as sent before the seal.
+                # Selected under the lock, sent without it: a system call must not block the side channel's thread.
+                # Datagrams that are being sent when `seal` runs count as sent before the seal.
                 batches = [worker.segments_to_send(begun) for worker in workers]
                 due = [timer for worker in workers if (timer := worker.get_timer()) is not None]
-                # Where datagrams to be sent again were all that kept the loop away, it takes what comes now: Python
-                # takes a hundred times as long for each.
+                # If only retransmissions prevented the compiled loop, it receives the next datagrams: Python takes a
+                # hundred times as long for each.
                 can_run_compiled, has_ended = self._can_run_compiled(), False
         if not has_ended:
-            # Nobody waits where nothing is in progress.
+            # No wait if nothing is in progress.
             until = min([begun + wait_s, *due]) if due else begun
             self._exchange(batches, until, has_run=runs, can_run_compiled=can_run_compiled)
         failed = None if work is None else self._do(work)
@@ -274,12 +274,11 @@ class Transport:
         return found
 
     def seal(self) -> Sealed:
-        """Let nothing more happen in this generation. Return what the worker holds. Any thread.
+        """Stop this generation. Return the worker's results; those of further shards are in `further_shards`.
 
-        What it holds at further shards is in `further_shards`. Raises TypeError without peers, who know how another
-        generation begins.
+        Any thread. Raises TypeError for a worker without peers, which cannot continue in another generation.
         """
-        # First, so that no other step begins, and nothing is submitted.
+        # First, so that no other step and no submission begins.
         self.is_sealed = True
         self.wake()
         with self._stepping, self.lock:
@@ -287,25 +286,24 @@ class Transport:
             return replace(first, further_shards=tuple(further))
 
     def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
-        """Continue in another generation, after `seal`, as is said for each shard. Any thread."""
+        """Continue in another generation, after `seal`, with a continuation for each shard. Any thread."""
         with self._stepping:
             for shard, given in zip(self.shards, continuations, strict=True):
                 shard.resume(generation, given)
-            # Last: whoever submits must find all shards in the new generation.
+            # Last: a submission must find all shards in the new generation.
             self.is_sealed = False
 
     def resume_at(self, start_generation: int, starts: Sequence[int]) -> None:
-        """Let what is submitted from now on follow where newcomers begin, at each shard, as `Shard.resume_at`."""
+        """Let later submissions begin at the newcomers' start, at each shard, as `Shard.resume_at`."""
         for shard, start in zip(self.shards, starts, strict=True):
             shard.resume_at(start_generation, start)
 
     def wake(self) -> None:
-        """Let the `step` in progress go on at once, or else the next one. Any thread, also after `close`."""
+        """End the wait of the current `step` at once, or else of the next one. Any thread, also after `close`."""
         self.shards[0].wake()
 
     def close(self, *, linger: bool = True) -> None:
-        """Close all shards as `Shard.close`, at the same time: each serves its peers meanwhile."""
-        # Each shard may linger for its peers, and the waits would add up.
+        """Close all shards as `Shard.close`, in parallel, because each may linger to serve its peers."""
         closers = [
             threading.Thread(target=shard.close, kwargs={"linger": linger}, name=f"hopsum-close-{number}")
             for number, shard in enumerate(self.shards[1:], 1)
@@ -327,15 +325,15 @@ class Transport:
     # ---- parts of a step ---------------------------------------------------------------------------------
 
     def _can_run_compiled(self) -> bool:
-        """Say whether the compiled loop can have the workers now; with the lock."""
-        # A thread that wants a worker gets it before the loop waits for the network with it.
+        """Say whether the compiled loop can run now. The lock is held."""
+        # The loop would hold the lock while it waits for the network, so a waiting thread goes first.
         loop = self._loop
         return loop is not None and not self.lock.waiting and loop.can_run_compiled(self._workers, self._all_sharded)
 
     def _exchange(
         self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, can_run_compiled: bool
     ) -> None:
-        """Send datagrams, wait for others unless the compiled loop will, and hand them over."""
+        """Send datagrams, receive others unless the compiled loop will, and pass them to the workers."""
         loop, rest_is_here = self._loop, self._loop is not None and self._loop.has_rest
         for shard, rows in zip(self.shards, batches, strict=True):
             shard.send(rows)
@@ -351,13 +349,13 @@ class Transport:
             self._hand_over(arrived, emptied)
 
     def _hand_over(self, arrived: Sequence[Sequence[bytes | memoryview]], emptied: Sequence[bool]) -> None:
-        """Give the shards what arrived, and the time; with the lock. `emptied`: nothing is left to read there."""
+        """Pass the received datagrams and the time to the shards. The lock is held. `emptied`: sockets without more."""
         now = time.monotonic()
         for shard, some, is_empty in zip(self.shards, arrived, emptied, strict=True):
             shard.hand_over(some, now, emptied=is_empty)
 
     def _receive(self, timeout_s: float) -> list[Sequence[bytes | memoryview]]:
-        """Wait for what arrives. Return it by shard."""
+        """Wait for datagrams. Return them by shard."""
         links = [shard.link for shard in self.shards]
         try:
             if len(links) == 1:
@@ -373,7 +371,7 @@ class Transport:
             return [()] * len(links)
 
     def _do(self, work: CodecWork) -> AllReduceFailed | None:
-        """Make the next payloads of a vector, or read its next sums. Return its end where the coder fails."""
+        """Make the next payloads of a vector, or read its next sums. Return a failure of the coder."""
         sharded = work.sharded
         assert sharded.coder is not None
         try:
@@ -382,7 +380,7 @@ class Transport:
                 return None
             first = sharded.coder.encoded
             payloads = sharded.coder.encode_part()
-        except BaseException as error:  # of a signal handler too: only the caller of `submit` can end the all-reduce
+        except BaseException as error:  # also a signal handler's: only the caller of `submit` can end the all-reduce
             self._end(sharded)
             return AllReduceFailed(sharded.handle, error)
         with self.lock:
@@ -390,11 +388,10 @@ class Transport:
         return None
 
     def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
-        """Note the end of an all-reduce at one shard. Return its end at all of them."""
+        """Record the end of an all-reduce at one shard. Return its event if it has ended as a whole."""
         sharded = self._all_sharded.at_shards.pop((number, event.handle), None)
-        if sharded is None:  # it has failed at another shard, or its coder has
+        if sharded is None:  # another shard or the coder has failed
             return None
-        # Each shard ends its own part. The all-reduce is over when the last of them is.
         sharded.left -= 1
         if isinstance(event, AllReduceFailed):
             sharded.error = event.error
@@ -408,7 +405,7 @@ class Transport:
         return AllReduceDone(sharded.handle, results, contributors)
 
     def _end(self, sharded: ShardedAllReduce) -> None:
-        """Forget an all-reduce. What shards still have in progress of it is nobody's."""
+        """Forget an all-reduce. Later events of its parts are ignored."""
         at_shards = self._all_sharded.at_shards
         if sharded.left:
             for where in [where for where, each in at_shards.items() if each is sharded]:
@@ -416,7 +413,7 @@ class Transport:
         del self._all_sharded.by_handle[sharded.handle]
 
     def _poll_of_all(self) -> select.poll | None:
-        """Return a poll of the sockets and wakers of all shards; None for one shard, and for other links."""
+        """Return a poll of the sockets and wakers of all shards; None for one shard, and for links without sockets."""
         links = [shard.link for shard in self.shards]
         if len(links) == 1 or not all(isinstance(link, UdpLink) for link in links):
             return None

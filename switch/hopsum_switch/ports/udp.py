@@ -483,13 +483,13 @@ def _check_bound(number: int, address: UdpAddress, shown_as: UdpAddress | None) 
     if bound.is_unspecified:
         if shown_as is None:
             raise PortError(
-                f"switch port {number}: {address} stands for every local address, and a frame needs one:"
+                f"switch port {number}: {address} means every local address, and a frame needs one:"
                 f" bind one address, or add as=IP:UDPPORT"
             )
     elif not is_unicast(int(bound)):
         raise PortError(f"switch port {number}: {address} is not the address of one host: bind a local address")
     if shown_as is not None and (shown_as.port == 0 or not is_unicast(int(ipaddress.IPv4Address(shown_as.ip)))):
         raise PortError(
-            f"switch port {number}: as={shown_as} cannot stand in a frame:"
+            f"switch port {number}: as={shown_as} is no address of a frame:"
             f" give one host's IPv4 address and a UDP port 1..65535"
         )

@@ -133,7 +133,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
         report = examine(job.write(), 0, patience=PATIENT)
         slots = report["slots"]
         assert_only_failure(report, "slots", "gso")
-        assert "beside the running worker's socket" in report["switch"].finding
+        assert "by a raw socket while the worker runs" in report["switch"].finding
         assert report["port"].facts == {"held": True, "pid": os.getpid()}
         assert slots.facts["stragglers"] == {"1": slots.facts["waiting"]}
         assert "nothing of rank 1 has come to slots 0 (round 1)" in slots.finding
@@ -243,8 +243,8 @@ def test_a_switch_that_is_silent(make: Callable[..., Job]) -> None:
     report = examine(job.write(), 0, patience=BRIEF)
     assert_only_failure(report, "switch", AFTER_SWITCH)
     assert "is silent" in report["switch"].finding
-    assert report["switch"].facts["causes"][0].startswith(f"generation {GENERATION} is over")
-    assert "(1) generation 41 is over" in report["switch"].fix
+    assert report["switch"].facts["causes"][0].startswith(f"generation {GENERATION} has ended")
+    assert "(1) generation 41 has ended" in report["switch"].fix
     assert report["generation"].finding == "nothing to be learnt without switch"
 
 

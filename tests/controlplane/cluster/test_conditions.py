@@ -52,7 +52,7 @@ def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> N
     device.write([Insert(theirs)])
     cluster.start()
     view = cluster.controller.switches()[0]
-    assert (view.reachable, "1 entries of another controller stand here" in view.condition) == (False, True)
+    assert (view.reachable, "1 entries of another controller are installed here" in view.condition) == (False, True)
     with pytest.raises(ResourceExhaustedError, match=r"s1: .*entries of another controller"):
         cluster.make()
     device.write([Delete(theirs)])

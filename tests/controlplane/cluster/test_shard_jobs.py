@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_refused_with_the_values(three: Cluster, options:
 
 def test_a_spine_is_no_shard(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), links=TREE_LINKS)
-    with pytest.raises(InvalidRequestError, match="no worker stands at switch 's3'; a shard is one switch, not"):
+    with pytest.raises(InvalidRequestError, match="no worker is connected to switch 's3'; a shard is one switch, not"):
         cluster.controller.create_job(JobSpec("train", ranks=4, slots=16, shards=2, shard_switches=("s1", "s3")))
     assert not cluster.controller.jobs()
 

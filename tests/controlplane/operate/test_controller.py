@@ -195,7 +195,7 @@ def test_check_says_what_links_mean(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["--config", str(path), "--check"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[-3:] == [
-        "  2048 slots; no worker stands at it",
+        "  2048 slots; no worker is connected to it",
         "tree of leaf1, then spine",
         "  leaf1 port 9 to spine port 4",
     ]
@@ -233,7 +233,7 @@ def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> N
     with Pulse(controller, period_s=0.001):  # type: ignore[arg-type]
         assert controller.enough.wait(START_S)
     calls = dict(controller.calls)
-    assert "hopsum-pulse-leaf1 failed, and goes on" in caplog.text
+    assert "hopsum-pulse-leaf1 failed, and continues" in caplog.text
     assert calls == controller.calls, "it beats on after the end"
 
 

@@ -284,7 +284,7 @@ def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
 
 def test_half_words_of_nobody_are_removed(device: TofinoDevice, switch_endpoint: SwitchEndpoint) -> None:
     device.write([Insert(half_word(device))])
-    with pytest.raises(ControlPlaneError, match="1 entries of another controller stand here"):
+    with pytest.raises(ControlPlaneError, match="1 entries of another controller are installed here"):
         SwitchController(device, switch_endpoint)
     SwitchController(device, switch_endpoint, remove_existing=True)
     assert device.read_table(device.program.half_words[0].table) == []

@@ -154,7 +154,7 @@ def test_no_source_is_left() -> None:
     worker.handle_timer(100.0)
     error = error_of(worker, AllReduceTimeoutError)
     assert "lacks 1 results that were decided when generation 8 began, the first of them slot 0, round 1" in str(error)
-    with pytest.raises(GenerationEndedError, match="generation 8 is over"):
+    with pytest.raises(GenerationEndedError, match="generation 8 has ended"):
         worker.seal()
     worker = make()
     submit(worker, 1)

@@ -290,7 +290,7 @@ def test_a_generation_that_is_over() -> None:
     worker.receive_datagram(result(0, 1), 0.0)
     worker.handle_timer(1000.0)
     assert (worker.next_event(), sent(worker), worker.get_timer()) == (None, [], None)
-    with pytest.raises(GenerationEndedError, match="generation 7 is over: rank 1 lacks the result"):
+    with pytest.raises(GenerationEndedError, match="generation 7 has ended: rank 1 lacks the result"):
         worker.submit(Op.ADD32, payloads(1), now=0.0)
 
 

@@ -164,7 +164,7 @@ def test_nobody_listens(stack: ExitStack) -> None:
     assert "generation 9, rank 0, slot 0, round 1, UPDATE sent " in str(raised.value)
     assert "x 'port unreachable'" in str(raised.value)
     assert transport.statistics.link.unreachable > 0
-    with pytest.raises(GenerationEndedError, match="generation 9 is over: no result from"):
+    with pytest.raises(GenerationEndedError, match="generation 9 has ended: no result from"):
         transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
 
 

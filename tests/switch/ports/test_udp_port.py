@@ -202,9 +202,9 @@ def test_text_that_is_no_address_is_refused(text: str) -> None:
         ("0.0.0.0:0", None, "add as="),
         ("224.0.0.1:0", None, "not the address of one host"),
         ("255.255.255.255:0", None, "not the address of one host"),
-        ("127.0.0.1:0", "0.0.0.0:5", "as=0.0.0.0:5 cannot stand"),
+        ("127.0.0.1:0", "0.0.0.0:5", "as=0.0.0.0:5 is no address of a frame"),
         ("127.0.0.1:0", "10.0.0.1:0", "UDP port 1..65535"),
-        ("127.0.0.1:0", "239.1.1.1:9", "cannot stand"),
+        ("127.0.0.1:0", "239.1.1.1:9", "is no address of a frame"),
         ("203.0.113.7:0", None, "cannot bind UDP 203.0.113.7:0"),
     ],
 )
