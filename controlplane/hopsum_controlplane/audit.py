@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries on a switch, compared with those that should be there.
+"""Comparison of the entries on a switch with the entries that it should have.
 
-Compared are the tables whose entries belong to generations, the address of the service, and the multicast groups
-of jobs. Layer-2 forwarding and the drop simulator belong to the caller that set them.
+The audit covers the tables of generations, the address of the service, and the multicast groups of jobs. Layer-2
+forwarding and the drop simulator belong to the caller that set them.
 
-    found, wanted by nobody                            foreign     removed
-    found, of a job whose end is not confirmed yet     leftover    the removal goes on
-    found with another action, decides no sums         changed     restored, the job goes on
-    found with another action, decides sums            changed     the job is lost (rule S5)
-    wanted, not found                                  missing     the job is lost: never inserted again (rule E1)
+    installed, of no job                               foreign     removed
+    installed, of a job whose end is not confirmed     leftover    its removal continues
+    installed with another action, decides no sums     changed     restored, the job continues
+    installed with another action, decides sums        changed     the job is lost (rule S5)
+    wanted, not installed                              missing     the job is lost: never inserted again (rule E1)
 
-A job that is lost ends on this switch: whatever is left of it goes, and its workers need a new generation.
+A lost job ends on this switch: its remaining entries are removed, and its workers need a new generation.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Changed(NamedTuple):
     found: Entity
 
     def __str__(self) -> str:
-        """Return both in words."""
+        """Return both as text."""
         return f"{self.found} instead of {self.wanted}"
 
 
 @dataclass(frozen=True)
 class JobFinding:
-    """A running job, made of `entries` entries, whose entries on the switch are missing or changed."""
+    """A running job of `entries` entries, some of which are missing or changed on the switch."""
 
     job: Job
     entries: int
@@ -56,7 +56,7 @@ class JobFinding:
 
     @property
     def lost(self) -> bool:
-        """Return whether the job's generation has to end: an entry is missing, or a changed one decides sums."""
+        """Return whether the job's generation must end: an entry is missing, or a changed one decides sums."""
         return bool(self.missing) or any(decides_sums(change.wanted) for change in self.changed)
 
     def __str__(self) -> str:
@@ -71,14 +71,14 @@ class JobFinding:
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of one look at a switch.
+    """The result of one comparison of a switch with its jobs.
 
     Attributes:
-        checked: number of entries that the switch had.
-        foreign: entries that this controller did not write, or that should be gone.
+        checked: number of entries on the switch.
+        foreign: entries of no job of this controller.
         leftover: entries of jobs whose end the switch has not confirmed.
-        findings: what is wrong with running jobs.
-        address: what the service's address needs, if not as it should be.
+        findings: running jobs with missing or changed entries.
+        address: the update that the service's address needs, None if it is right.
     """
 
     where: str
@@ -90,16 +90,16 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Return whether the switch has exactly the entries that it should have."""
+        """Return whether the switch has exactly the wanted entries."""
         return not (self.foreign or self.leftover or self.findings or self.address)
 
     @property
     def lost(self) -> tuple[Job, ...]:
-        """Return the jobs whose generations have to end. `SwitchController.repair` ends them."""
+        """Return the jobs whose generations must end. `SwitchController.repair` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def in_words(self) -> list[str]:
-        """Return one line for everything that is wrong, none when nothing is."""
+        """Return one line for each difference."""
         return [
             *(f"foreign: {entity}" for entity in self.foreign),
             *(f"leftover: {entity}" for entity in self.leftover),
@@ -112,8 +112,8 @@ class Audit:
 class RepairResult:
     """The outcome of `SwitchController.repair`.
 
-    removed, restored: entries. lost: jobs that lacked an entry, or had a changed one that decides sums.
-    ended: these, and the jobs whose end was due.
+    removed, restored: entries. lost: jobs with a missing entry, or a changed one that decides sums.
+    ended: the lost jobs, and the jobs that were being deleted.
     """
 
     removed: tuple[Entity, ...] = ()
@@ -124,7 +124,7 @@ class RepairResult:
 
 @dataclass(frozen=True)
 class DesiredJob:
-    """A job of the database: its entries, and whether it runs or is to end."""
+    """A job of the database: its entries, and whether it is being deleted."""
 
     job: Job
     entities: Sequence[Entity]
@@ -132,9 +132,9 @@ class DesiredJob:
 
 
 def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
-    """Read everything that is compared, by key. With `thorough` that includes half-words, which are by far the most.
+    """Read the compared entries, by key. `thorough` includes half-words, which are most of the entries.
 
-    Raises ControlPlaneError when the switch does not answer.
+    Raises ControlPlaneError if the switch does not answer.
     """
     # Groups above MAX_JOBS belong to layer-2 forwarding.
     found: list[Entity] = [group for group in device.read_groups() if 1 <= group.id <= MAX_JOBS]
@@ -149,13 +149,13 @@ def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob]
 
     The audit has its findings in the order of `jobs`.
     """
-    # Every job claims its entries; the entries that nobody claims are foreign.
+    # Every job claims its entries; unclaimed entries are foreign.
     unclaimed = dict(actual)
     leftover: list[Entity] = []
     findings: list[JobFinding] = []
     for wanted in jobs:
         found = {entity.key(): unclaimed.pop(entity.key(), None) for entity in wanted.entities}
-        # A job whose end is not confirmed misses nothing: entries of it that are left are to be removed.
+        # A job that is being deleted has no missing entries: its remaining ones are removed.
         if wanted.ending:
             leftover += [entity for entity in found.values() if entity is not None]
             continue
@@ -173,7 +173,7 @@ def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob]
 
 
 def is_of_a_job(entity: Entity) -> bool:
-    """Return whether the entry is a job's: a group, or in a table of generations or of half-words."""
+    """Return whether the entry belongs to a job: a group, or an entry in a table of generations or of half-words."""
     if isinstance(entity, TableEntry):
         return entity.table in JOB_TABLES or is_half_word(entity)
     return isinstance(entity, MulticastGroup)
@@ -195,8 +195,8 @@ _PLACE: Final = ("job_index", "slot_base", "slots", "group")
 class ForeignGeneration:
     """A generation that a switch serves and the database does not have.
 
-    generation, allocation: its number, and its place. entities: all its entries.
-    workers: IPv4 addresses that it admits, in order.
+    generation, allocation: its number, and its job index and slots. entities: all its entries.
+    workers: admitted IPv4 addresses, in order.
     """
 
     generation: int
@@ -205,7 +205,7 @@ class ForeignGeneration:
     workers: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Describe the job found on the switch in words: generation, slots, workers."""
+        """Return generation, slots and workers as text."""
         base, size = self.allocation.region
         at = f"slots {base}-{base + size - 1}, job index {self.allocation.job_index}"
         return f"generation {self.generation}: {at}, workers at {', '.join(self.workers) or 'no address'}"
@@ -221,15 +221,15 @@ class ForeignGeneration:
 def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity]) -> list[ForeignGeneration]:
     """Return the admitted generations among the foreign entries, in their order.
 
-    `actual` is all that stands: a generation's multicast group may have the number of a job's that is wanted.
+    `actual` has all entries, because a foreign generation may use the multicast group number of a wanted job.
     """
     entries = [entity for entity in foreign if isinstance(entity, TableEntry)]
     found = []
     for entry in entries:
         if entry.table == admit.JOBS and set(_PLACE) <= set(entry.params):
-            # All entries with the generation in their match belong to it, in whatever table.
+            # Entries of any table with the generation in their match belong to it.
             own = [each for each in entries if each.match.get("generation") == entry.match["generation"]]
-            # The group's number says nothing of its generation: the admitting entry names the group.
+            # A group's number does not identify its generation: the admitting entry names the group.
             group = [
                 each
                 for each in actual.values()
@@ -249,10 +249,10 @@ def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity])
 
 @dataclass(frozen=True)
 class Adoption:
-    """One job of the database as it was found on the switch.
+    """The result of adopting one job of the database.
 
     A job that is not `lost` continues under its generation, and so do its counters; its `changed` entries were
-    restored. A lost one has ended because of `reason` (rule E1): no entry of it is left on the switch.
+    restored. A lost job has ended because of `reason` (rule E1), and no entry of it is left on the switch.
     """
 
     job: Job
@@ -263,7 +263,7 @@ class Adoption:
 
 
 def moved(job: Job, switch: SwitchEndpoint) -> str:
-    """Return why a job cannot be adopted: it was made for another address of the service. Empty if it can."""
+    """Return the reason if a job cannot be adopted, because it was made for another address of the service."""
     if job.switch == switch:
         return ""
     return (
@@ -272,7 +272,7 @@ def moved(job: Job, switch: SwitchEndpoint) -> str:
 
 
 def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict[int, Adoption]:
-    """Derive the fate of each of `jobs` from an audit, by generation."""
+    """Return the adoption of each of `jobs` from an audit, by generation."""
     findings = {finding.job.generation: finding for finding in audit.findings}
     result = {}
     for job in jobs:
@@ -285,8 +285,8 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
 
 
 def check_no_duplicates(jobs: Sequence[Job]) -> None:
-    """Raise ControlPlaneError when two of the jobs have one name or one generation."""
-    # A copied line in a database would give two jobs one place: found here, before the switch is touched.
+    """Raise ControlPlaneError if two of the jobs have the same name or generation."""
+    # A copied row of a database would give two jobs the same slots: checked before any write to the switch.
     for what in ("generation", "name"):
         values = [job.generation if what == "generation" else job.spec.name for job in jobs]
         twice = next((value for value in values if values.count(value) > 1), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the engine for a program: the interpreter, machine code, or machine code where that is possible."""
+"""The choice of the engine for a program: the interpreter, or machine code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _log = logging.getLogger(__name__)
 
 
 class Backend(Enum):
-    """The way in which programs run."""
+    """The executor of programs."""
 
-    # Native code, or the interpreter, with a warning that says why, for programs and machines without native code.
+    # Native code; with a warning the interpreter, for programs and machines without native code.
     AUTO = "auto"
     INTERPRETER = "interpreter"
     NATIVE = "native"
@@ -28,8 +28,8 @@ class Backend(Enum):
 def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None = None) -> Callable[[ProgramIR], Engine]:
     """Return a function that makes an engine for a program. Compiled programs are cached in the user's cache folder.
 
-    Every engine starts the stream of `random()` at `seed`. An `observer` selects the interpreter, since machine code
-    reports no events. The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not
+    Every engine starts the stream of `random()` at `seed`. An `observer` selects the interpreter, because machine code
+    reports no events. The function raises UnsupportedError if `NATIVE` cannot run a program or llvmlite is not
     installed. Raises UnsupportedError for an observer together with `NATIVE`.
     """
     if observer is not None:

@@ -42,14 +42,13 @@ _log = logging.getLogger(__name__)
 
 _EPILOG = """\
 A UDP port: peers send datagrams to HOST:PORT; each becomes an Ethernet/IPv4/UDP frame from the peer's
-address to HOST:PORT (or to the as= address). Frames that leave are stripped and sent where they say.
+address to HOST:PORT (or to the as= address). Frames to send are stripped and sent to their destination address.
 An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
-An interface port: every frame of the interface, both ways; frames that were left to be segmented are dropped.
+An interface port: every frame of the interface, both ways; frames with pending segmentation offload are dropped.
 Without --program the switch waits for a P4Runtime client to push one.
-When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
-and then one for each UDP port that was to have any free number: udp PORT=HOST:PORT
-SIGTERM and SIGINT end it in order, with status 0; a second one ends it at once. SIGHUP reads the files of TLS again,
-where there are some.
+When it serves, it prints one line on stdout: ready grpc=ADDRESS device_id=N
+and then one line for each UDP port with the number 0: udp PORT=HOST:PORT
+SIGTERM and SIGINT end it in order, with status 0; a second one ends it at once. SIGHUP reloads the files of TLS.
 """
 
 
@@ -60,7 +59,7 @@ class UdpArgument(NamedTuple):
     address: UdpAddress
     shown_as: UdpAddress | None
     joined: bool = True
-    """False: each datagram takes a call of its own (gso=off)."""
+    """False: one system call for each datagram (gso=off)."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
@@ -70,13 +69,13 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
     if (arguments.program is None) != (arguments.p4info is None):
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
     if arguments.backend == Backend.NATIVE.value and arguments.trace:
-        parser.error("native code does not tell what it does: for a trace leave --backend native out")
+        parser.error("native code reports no events: for a trace leave --backend native out")
     if (arguments.tls_certificate is None) != (arguments.tls_key is None):
         parser.error("--tls-certificate and --tls-key go together")
     if arguments.tls_client_ca is not None and arguments.tls_certificate is None:
-        parser.error("--tls-client-ca asks for --tls-certificate and --tls-key")
+        parser.error("--tls-client-ca needs --tls-certificate and --tls-key")
     if arguments.tls_client_names is not None and arguments.tls_client_ca is None:
-        parser.error("--tls-client-names asks for --tls-client-ca: names are those in clients' certificates")
+        parser.error("--tls-client-names needs --tls-client-ca: names are those in clients' certificates")
     if arguments.trace_values and not arguments.trace:
         parser.error("--trace-values adds to a trace: give --trace too")
     logging.basicConfig(handlers=[LogWriter()], level=logging.WARNING, format="%(name)s: %(message)s")
@@ -149,11 +148,11 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         bound_end()
         server.stop()
 
-    # Until it serves there is nothing to end in order. The kernel's own action also ends a compilation.
+    # Before the switch serves, the kernel's default action suffices, and also ends a compilation.
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, lambda *_: _read_again(server.tls))
-    # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
+    # Python runs `stop` in this thread, which may be about to sleep in the packet loop.
     signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     found: list[str] = []
     try:
@@ -184,7 +183,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
 
 @contextmanager
 def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
-    """Tell the service manager of this process for the block: ready, at work while the packet loop is, ending."""
+    """Notify the service manager during the block: ready, alive while the packet loop runs, stopping."""
     over = threading.Event()
 
     def watch(watchdog_s: float) -> None:
@@ -203,7 +202,7 @@ def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
 
 
 def _read_again(tls: ServerTls | None) -> None:
-    """Read the files of TLS at a SIGHUP. Without TLS say that there are none: an unhandled SIGHUP ends a process."""
+    """Reload the files of TLS at a SIGHUP. Without TLS only log: an unhandled SIGHUP would end the process."""
     if tls is None:
         _log.warning("SIGHUP: the switch has nothing to read again, and continues")
         return
@@ -237,7 +236,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         "--backend",
         choices=[backend.value for backend in Backend],
         default=Backend.AUTO.value,
-        help="native compiles the program for this processor; auto interprets what cannot be compiled, with a warning"
+        help="native compiles the program for this processor; auto interprets other programs, with a warning"
         f" (default {Backend.AUTO.value})",
     )
     parser.add_argument(
@@ -251,8 +250,8 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         "--grpc",
         default=default_address(),
         metavar="ADDRESS",
-        help="address of P4Runtime and management: unix:PATH, for this user alone, or HOST:PORT, for everybody who "
-        "reaches it; PORT 0 is any free one (default %(default)s)",
+        help="address of P4Runtime and management: unix:PATH, for this user alone, or HOST:PORT, for all clients that "
+        "reach it; PORT 0 is any free one (default %(default)s)",
     )
     for name, what in (
         ("certificate", "certificate of P4Runtime and management (PEM); with --tls-key: TLS"),
@@ -305,7 +304,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         nargs="?",
         const="-",
         metavar="FILE",
-        help="write what happens to every packet to FILE (none or -: stderr); always interpreted",
+        help="write every packet's events to FILE (none or -: stderr); always interpreted",
     )
     parser.add_argument(
         "--trace-values",

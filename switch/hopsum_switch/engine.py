@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: a program together with its state, which takes frames and returns frames.
+"""The engine: a P4 program with its state, a function from frames to frames.
 
-An engine is single-threaded. Its owner serialises packets and control-plane accesses. It has no
-clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
+An engine is single-threaded: its owner serialises packets and control-plane accesses. It has no clock (`now_us` is an
+argument), no sockets and no randomness except its seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .state.randomness import RandomStream
 
 
 class Output(NamedTuple):
-    """A frame that leaves the switch, and the port through which it leaves."""
+    """A frame to send, and its port."""
 
     port: int
     frame: bytes
@@ -34,9 +34,9 @@ class Engine(ProgramState):
     ) -> None:
         """Start with empty state.
 
-        `ports`: the ports that exist. Frames for other ports are discarded. Empty: every port exists.
+        `ports`: the existing ports. Frames for other ports are discarded. Empty: every port exists.
         `seed`: the seed of the program's `random()` calls, see `state.randomness`.
-        `observer`: the observer of every packet's events. Packets take several times longer with an observer.
+        `observer`: receives every packet's events. Packets take several times longer with an observer.
         """
         super().__init__(program)
         self._ports = frozenset(ports)
@@ -45,9 +45,9 @@ class Engine(ProgramState):
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run a frame from ingress port `port` through parser, ingress, replication, egress and deparser.
 
-        Return the frames to send, in the order in which the copies were made. `now_us` is the time since the switch
-        started, for the timestamps of the program.
+        Returns the frames to send, in the order of their copies. `now_us` is the time since the switch started, for the
+        timestamps of the program.
         """
         outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
-        # Ports that do not exist are filtered here, not in the program: their egress has run and counted.
+        # Filtered after the program, because egress runs and counts also for a missing port.
         return [o for o in outputs if o.port in self._ports] if self._ports else outputs

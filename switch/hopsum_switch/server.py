@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole switch in one process: data plane, P4Runtime and management on one gRPC address.
 
-In a program or a test, as a context manager, with the packet loop in a thread of its own:
+In a program or a test, as a context manager, with the packet loop in a separate thread:
 
     with SwitchServer(device_id=3) as switch:
         switch.load(p4info_text, program_json)
@@ -35,22 +35,22 @@ from hopsum_switch.ports.port import check_port_number
 _log = logging.getLogger(__name__)
 # The default of bmv2.
 DEFAULT_DEVICE_ID = 0
-# Streams hold a thread each for as long as they live. These threads are left for Read, Write and the like.
+# Each stream occupies a thread. These further threads serve Read, Write and other unary calls.
 _UNARY_THREADS = 8
 # A compiled program can have many megabytes.
 _MAX_MESSAGE_BYTES = 64 << 20
-# The time for requests that are being answered when the server stops, and for the end of those that are cut off.
+# Seconds for running requests when the server stops, and for the end of cancelled ones.
 _GRACE_S, _CUT_S = 0.5, 2.0
 
-# A client whose host or path has gone says nothing more, and TCP alone would believe in its stream, and so in its
-# mastership, for hours. Clients may ask the same of the switch.
+# If a client's host or path fails silently, TCP alone would keep its stream, and so its mastership, for hours. Clients
+# may ping the switch too.
 _PING_EVERY_MS, _PING_ANSWER_MS, _PINGS_ALLOWED_EVERY_MS = 5_000, 5_000, 1_000
 _KEEPALIVE = (
     ("grpc.keepalive_time_ms", _PING_EVERY_MS),
     ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
-    ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MS),  # what newer versions of gRPC wait for; otherwise a minute
+    ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MS),  # the option of newer versions of gRPC; default: a minute
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),  # no bound: an idle stream is the usual one
+    ("grpc.http2.max_pings_without_data", 0),  # no bound, because streams are usually idle
     ("grpc.http2.min_ping_interval_without_data_ms", _PINGS_ALLOWED_EVERY_MS),
 )
 
@@ -70,10 +70,10 @@ class SwitchServer:
     ) -> None:
         """Prepare a switch. It does not listen yet.
 
-        `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
-        namespace. `capture_folder`: where every port's frames are written, see `ports.capture`. `tls`: None: without.
+        `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, for this user alone, in any network namespace.
+        `capture_folder`: the folder for every port's frames, see `ports.capture`. `tls`: None for plain text.
 
-        Raises PortError: a switch port `cpu_port` does not exist, or the folder cannot be made.
+        Raises PortError: `cpu_port` is no port number, or the folder cannot be made.
         """
         if cpu_port is not None:
             check_port_number(cpu_port)
@@ -90,16 +90,16 @@ class SwitchServer:
     def load(self, p4info_text: str, program_json: bytes) -> None:
         """Load a compiled program and its P4Info.
 
-        Raises P4RuntimeError where the program cannot run here. The former program continues to run.
+        Raises P4RuntimeError if the program cannot run here. The previous program continues.
         """
         self._service.load(parse_text(p4info_text), program_json)
 
     def open(self) -> None:
-        """Serve gRPC. `grpc_address` is the real address from now on. Raises ServerError: the address is not free."""
+        """Serve gRPC, and set `grpc_address` to the real address. Raises ServerError: the address is not free."""
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
-            # A client is known by its certificate before its request is parsed.
+            # The client's certificate is checked before its request is parsed.
             interceptors=[RequestParser()] if self.tls is None else [self.tls, RequestParser()],
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
@@ -128,10 +128,10 @@ class SwitchServer:
     def close(self) -> None:
         """End all requests and streams, then close all ports. `run` must have returned."""
         if self._server is not None:
-            # First no new requests, then the end of the streams, which otherwise outlast the grace period.
+            # No new requests first, then the end of the streams, which would outlast the grace period.
             stopped = self._server.stop(_GRACE_S)
             self._service.end_streams()
-            # Bounded: a call that gRPC never ends must not keep the ports, which workers would then send to in vain.
+            # Bounded: a call that gRPC never ends must not keep the ports open.
             if not stopped.wait(_GRACE_S + _CUT_S):
                 _log.warning("some requests of P4Runtime or management do not end")
             self._server = None

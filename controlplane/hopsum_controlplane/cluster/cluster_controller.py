@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller of a cluster: its parts, their turns, and the requests of operators.
+"""The controller of a cluster: its parts, its periodic work, and the requests of operators.
 
-Requests change the database and are answered from it: those of operators here, those of workers in `member_requests`.
-The switches follow the database, at once or at the next `tick`.
+Requests change the database and are answered from it: operators' requests here, workers' requests in `member_requests`.
+Switches are reconciled with the database, at once or at the next `tick`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from hopsum_wire.watch.snapshots import switch_path
 class ClusterController:
     """The controller of a cluster: jobs, members and leases in a database, installed on switches. Thread-safe.
 
-    Construction takes over every switch that answers. A job of the database that is still installed there continues.
-    The generation of one that is not installed any more has ended. Raises ClusterConfigError when configuration,
+    Construction takes over every switch that answers, and writes to it. A job of the database that is still installed
+    continues; if it is no longer installed, its generation has ended. Raises ClusterConfigError if configuration,
     devices and database do not fit together, and StoreError.
 
     config: of the cluster.
     store: the database. Nothing else may use it.
     devices: by switch name an open device, or a function that opens one. Nothing else may use them.
-    clock: unix seconds, for generations. monotonic: seconds that never go back, for leases.
+    clock: unix seconds, for generations. monotonic: monotonic seconds, for leases.
     random: source of tokens.
-    pipeline: program that all switches must run, or one for each switch by name; None for whatever runs.
+    pipeline: program that all switches must run, or one for each switch by name; None accepts any program.
     may_remove: see SwitchInventory. Without it foreign generations are kept.
     """
 
@@ -80,7 +80,7 @@ class ClusterController:
             config, self._cache, self._reconcilers, self.liveness, self._histories, monotonic
         )
         """The requests of workers."""
-        # Switches that answer are taken over before the first call is served; the others when they come.
+        # Switches that answer are taken over before the first call is served; the others when they answer.
         for reconciler in self._reconcilers.values():
             reconciler.reconcile()
         self._follow_trees()
@@ -90,8 +90,8 @@ class ClusterController:
 
         A repeated call, with the token and the specification of a job that is there, has the same answer.
 
-        Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError. Then
-        nothing is made.
+        Raises InvalidRequestError, JobExistsError, StoreError, or ResourceExhaustedError with a size that would fit.
+        Then nothing has changed.
         """
         check_job(spec)
         token = check_token(token) or new_token(self._random)
@@ -119,18 +119,18 @@ class ClusterController:
         return answers.created_message(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
-        """Delete a job, with all its members. When this call returns the job is gone, and its slots are free.
+        """Delete a job, with all its members. When this call returns, its slots are free.
 
-        `by` names the caller for the job's workers.
+        `by` names the caller in the errors of the job's workers.
 
-        Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
-        it is over for its members, its slots stay taken, and the controller keeps trying. A second call does the
-        same.
+        Raises UnknownJobError, StoreError, and SwitchUnavailableError if the job's entries could not be removed yet.
+        Then the job has ended for its members, its slots stay taken, and the controller retries. The call may be
+        repeated.
         """
         before, by = self._cache.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
         self._cache.apply(name, lambda now: lifecycle.delete_job(now, reason))
-        # `before` still has the job's switches, where the record may be gone already.
+        # `before` has the job's switches; the record may already be deleted.
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
@@ -142,9 +142,9 @@ class ClusterController:
             )
 
     def rotate_token(self, name: str, token: str = "") -> str:
-        """Give a job a new token, drawn where it is empty. The earlier token is valid until `revoke_earlier_token`.
+        """Set a job's token; empty: a random one. The earlier token is valid until `revoke_earlier_token`.
 
-        A repeated call, with the token that the job has, changes nothing. Return the token. Raises UnknownJobError,
+        A repeated call, with the job's token, changes nothing. Returns the token. Raises UnknownJobError,
         InvalidRequestError and StoreError.
         """
         token = check_token(token) or new_token(self._random)
@@ -159,24 +159,24 @@ class ClusterController:
             raise InvalidRequestError("this token is a job's already", hint="draw another one")
 
     def revoke_earlier_token(self, name: str) -> None:
-        """Accept no newcomer with the earlier token of a job. A member that joined with that token stays in the job.
+        """Accept no further member with the earlier token of a job. Members that joined with it stay in the job.
 
-        Raises UnknownJobError, StoreError, and InvalidRequestError where there is none.
+        Raises UnknownJobError, StoreError, and InvalidRequestError if there is no earlier token.
         """
         self._cache.apply(name, lifecycle.revoke_earlier_token)
 
     @property
     def database_condition(self) -> str:
-        """Return why the database cannot be written, an empty string when it can. This call waits for no lock."""
+        """Return the reason why the database cannot be written, empty if it can. Takes no lock."""
         return self._cache.store_condition
 
     def backup(self) -> bytes:
-        """Serialize the database, as it is between two steps of jobs. Raises StoreError."""
+        """Serialize the database in a consistent state. Raises StoreError."""
         with self._cache.changed:
             return self._store.backup()
 
     def jobs(self, *, counters: bool = False) -> list[pb.Job]:
-        """Return all jobs in the order of their names. `counters` are read from the switches if asked for."""
+        """Return all jobs in the order of their names; with `counters` also their counters, read from the switches."""
         return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> pb.Job:
@@ -184,17 +184,17 @@ class ClusterController:
         return self._view(self._cache.get(name), counters, events=True)
 
     def switches(self, *, drops: bool = True) -> list[pb.Switch]:
-        """Return all switches in the order of the configuration. `drops` are read from them if asked for."""
+        """Return all switches in the order of the configuration; with `drops` also their drop counters."""
         return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` after each step of a job, see `JobStateCache.watch`. Returns a function that ends that."""
+        """Call `watcher` after each change of a job, see `JobStateCache.watch`. Returns a function to end it."""
         return self._cache.watch(watcher)
 
     def tick(self) -> None:
-        """Evict silent members, retry failed work, and compare switches with the database when it is due.
+        """Evict silent members, retry failed work, and compare switches with the database when due.
 
-        Call it every second or so. Raises no ControlPlaneError: a failure is logged, shown by the views, and retried.
+        Call it about once a second. Raises no ControlPlaneError: failures are logged, shown as conditions, and retried.
         """
         self.expire()
         for name in self.switch_names:
@@ -202,13 +202,13 @@ class ClusterController:
         self._follow_trees()
 
     def expire(self) -> None:
-        """Do the first part of `tick`, which talks to no switch."""
+        """Do the first part of `tick`, which calls no switch."""
         self.liveness.expire()
         self.member_requests.expire()
         self._cache.probe_store(self._monotonic())
 
     def reconcile(self, switch: str) -> None:
-        """Do the part of `tick` that concerns one switch, in a thread of its own: slow switches delay no other."""
+        """Do the part of `tick` for one switch. With a thread for each switch a slow one does not delay the others."""
         self._reconcilers[switch].reconcile()
         self._histories.observe_switch(switch)
 
@@ -221,7 +221,7 @@ class ClusterController:
         """Close devices and store. The entries on the switches stay: the next controller adopts them."""
         for reconciler in self._reconcilers.values():
             reconciler.close()
-        # Under the lock: a thread that is still at work on a job must not find the store closed.
+        # Under the lock: another thread may still be changing a job.
         with self._cache.changed:
             self._store.close()
 
@@ -231,7 +231,7 @@ class ClusterController:
                 self._reconcilers.follow(record.name)
 
     def _view(self, record: JobRecord, counters: bool, *, events: bool = False) -> pb.Job:
-        # The switches are asked before the lock is taken: a slow one must not hold heartbeats up.
+        # Switches are read before the lock is taken: a slow switch must not block heartbeats.
         read = self._reconcilers.counters(record) if counters else {}
         with self._cache.changed:
             now_s = self._monotonic()

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision how a job's stream continues in a new generation, from the workers' reports of the last one.
+"""The decision about a job's stream in a new generation, from the workers' reports of the last one.
 
-It is pure (rules E2, E3, E4)::
+A pure function (rules E2, E3, E4) of the reports::
 
+    base       the lowest position that some worker has not delivered, rounded down to a multiple of the slots, so that
+               rounds begin at 1 again (N4)
+    decided    positions whose result any worker holds, with some of the holders. All others are summed again
+    start      with newcomers, which have no report: the first position of their streams, after all positions that any
+               other worker has submitted, so that all workers agree on the positions from there on. Positions before
+               it that are not decided are void
 
-    base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
-               the slots, so that rounds begin at 1 again (N4)
-    decided    results that stay: what anybody holds, with some who do. Everything else is summed again
-    start      with newcomers, who have no report: where their streams begin. Behind everything that any other worker
-               has submitted, so all workers agree on what comes there. What is before it and not decided is void
+    too late   workers that lack a result which another worker delivered and no worker holds any more. A new sum would
+               be a second, different result, so these workers are evicted, and may join as newcomers
 
-    too late   who lacks what another delivered and nobody has any more, as who had it gave up on stragglers: what is
-               summed again would be a second result. So it is out, and may come back as a newcomer
+A worker may miss the generation with newcomers, because that ended before the worker was notified. It must void the
+positions that the others voided there: while such a worker is left, every decision has the `start`.
 
-A worker may miss the generation that had newcomers, because it ended before the worker was notified. It must void
-what the others voided there: as long as such a worker is left, the `start` goes with every decision.
-
-Positions are those of the job's stream, which go on from generation to generation. Runs of them are first .. end - 1.
-The slots
-are those that workers use: as many as their window.
+Positions continue from generation to generation. A run of positions is first .. end - 1. The slots are those in the
+workers' window.
 """
 
 from __future__ import annotations
@@ -33,30 +32,29 @@ from hopsum_controlplane.resource_allocator import MAX_GENERATION
 from hopsum_wire.generations import Decided, Resume, Sealed
 
 MAX_RUNS = 4096
-"""The most runs in one report. Results are missing in the window only, which has as many positions as the job has
-slots."""
+"""Most runs in one report. Results are missing only in the window, which has as many positions as the job has slots."""
 MAX_DECIDED = 8192
-"""Runs in one decision, which is told in one message."""
+"""Most runs in one decision, which is sent in one message."""
 MAX_POSITION = (1 << 63) - 1
 NAMED = 4
-"""The largest number of holders of a run that are named."""
+"""Most holders of a run in a decision."""
 _FEW = 1024
-"""The number of decided runs above which neighbours with any common holder are joined: fewer holders are named then."""
+"""The number of decided runs above which neighbours with any common holder are joined, which names fewer holders."""
 
 Run = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Report(Sealed):
-    """The report of a worker on a generation that it has sealed, as the controller takes it from a JOIN."""
+    """The report of a worker about a generation that it has sealed, from its JOIN."""
 
     allreduces_begun: int = 0
-    """All-reduces of vectors that the worker has begun since the job's first generation, told with shard 0."""
-    # Narrowed, so that what the database returns equals what a JOIN said.
+    """The number of all-reduces that the worker has begun since the job's first generation, in shard 0's report."""
+    # Narrowed, so that a report from the database equals the report of the JOIN.
     further_shards: tuple[Report, ...] = field(default=(), kw_only=True)
 
     def check(self) -> None:
-        """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
+        """Raise InvalidRequestError for the first error, with its numbers."""
         if not 1 <= self.generation <= MAX_GENERATION:
             raise _wrong(f"generation {self.generation}", f"generations are 1 .. {MAX_GENERATION}")
         if not 0 <= self.delivered_to <= self.submitted_to <= MAX_POSITION:
@@ -92,11 +90,11 @@ class Report(Sealed):
 def decide(
     reports: Mapping[int, Report], newcomers: Collection[int], *, slots: int, generation: int, before: Resume | None
 ) -> Resume | None:
-    """Decide how a job's stream continues in `generation`, from reports by rank and the ranks without a report.
+    """Return the continuation of a job's stream in `generation`, from reports by rank and the ranks without a report.
 
-    `before` is how the last generation that ran with newcomers went on, None when there was none. Returns None
-    without any report: the stream begins at 0. Every shard's stream is decided by itself. Newcomers begin at all of
-    them after the same all-reduce, since a worker submits to all shards or to none.
+    `before` is the continuation of the last generation with newcomers, None without one. Returns None without any
+    report: the stream begins at 0. Each shard's stream has its own decision. Newcomers begin at all shards after the
+    same all-reduce, because a worker submits to all shards or to none.
     """
     if not reports:
         return None
@@ -118,14 +116,14 @@ def _by_shard(
 def _decide(
     reports: Mapping[int, Report], newcomers: Collection[int], slots: int, generation: int, before: Resume | None
 ) -> Resume:
-    """Decide how the stream of one shard continues."""
+    """Return the continuation of one shard's stream."""
     base = base_of(reports.values(), slots)
     decided = decided_runs(reports, base)
     # A worker that missed the generation with newcomers has not voided what the others voided there.
     missed = before is not None and any(report.generation < before.start_generation for report in reports.values())
     carried = before if missed else None
     if newcomers:
-        # Behind everything that anybody has submitted: only there do all workers agree on what comes.
+        # After all submitted positions: only from there on do all workers agree on the positions.
         start = max(report.submitted_to for report in reports.values())
         allreduces = max(report.allreduces_begun for report in reports.values())
         replaced = {*newcomers, *(carried.replaced if carried is not None else ())}
@@ -144,26 +142,25 @@ def base_of(reports: Iterable[Report], slots: int) -> int:
 def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...]:
     """Return the runs that any worker holds from `base` on, each with up to NAMED of its lowest holders."""
     pieces = list(_pieces(reports, base))
-    # Runs with the same named holders are joined: they say the same. Where too many are left, any common holder will
-    # do.
+    # Runs with the same named holders are joined. If too many are left, any common holder suffices.
     exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
     found = exact if len(exact) <= _FEW else _joined(pieces, lambda a, b: a & b)
     return tuple(Decided(first, end, _named(holders)) for first, end, holders in found)
 
 
 def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks that lack a result for good, at any shard. `before` is as in `decide`."""
+    """Return the ranks that lack a result that no worker holds, at any shard. `before` is as in `decide`."""
     if not reports:
         return ()
     return tuple(sorted({rank for each in _by_shard(reports, before) for rank in _too_late(*each)}))
 
 
 def _too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    # Only positions between the slowest and the fastest worker can be lacking for good.
+    # Only positions between the slowest and the fastest worker can be lost.
     lowest = min(report.delivered_to for report in reports.values())
     highest = max(report.delivered_to for report in reports.values())
     summed = [(0, MAX_POSITION)]
-    # Positions that were void in `before` count as delivered, though nobody holds a result of them.
+    # Positions that were void in `before` count as delivered, though no worker holds their results.
     if before is not None and before.start is not None:
         summed = [*((run.first, run.end) for run in before.decided), (before.start, MAX_POSITION)]
     lost = _last_of(_gaps(decided_runs(reports, lowest), lowest, highest), summed)
@@ -191,9 +188,9 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
 
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:
-    """Raise InvalidRequestError when more runs of a shard would be decided than one message tells."""
+    """Raise InvalidRequestError if a shard's decision would have more runs than one message can have."""
     for of_shard, _ in _by_shard(reports):
-        # Runs are only ever joined: fewer runs held than the limit need no look.
+        # Decided runs are never more than held runs.
         if sum(len(report.held) for report in of_shard.values()) <= MAX_DECIDED:
             continue
         decided = len(decided_runs(of_shard, base_of(of_shard.values(), slots)))
@@ -207,7 +204,7 @@ _Piece = tuple[int, int, int]
 
 
 def _pieces(reports: Mapping[int, Report], base: int) -> Iterator[_Piece]:
-    """Yield, in their order, the longest runs that the same workers hold."""
+    """Yield, in order, the longest runs that the same workers hold."""
     # The end of a run sorts before the beginning of one that touches it: False before True.
     events: list[tuple[int, bool, int]] = []
     for rank, report in reports.items():

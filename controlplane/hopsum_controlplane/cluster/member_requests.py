@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of workers: each renews a lease or takes or gives a place, and is answered from the database."""
+"""The requests of workers: join, leave, heartbeat and membership, answered from the database."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _BEATS_PER_LEASE: Final = 3
 class MemberRequests:
     """Answers the workers of a cluster's jobs. Thread-safe.
 
-    config: of the cluster. cache: the database. reconcilers: of its switches. liveness: whose leases calls renew.
-    histories: take note of refused joins. monotonic: seconds that never go back.
+    config: of the cluster. cache: the database. reconcilers: of its switches. liveness: the leases, which calls renew.
+    histories: record refused joins. monotonic: monotonic seconds.
     """
 
     def __init__(
@@ -52,34 +52,34 @@ class MemberRequests:
         """Used under the cache's lock."""
 
     def knows(self, token: str) -> bool:
-        """Say whether this is some job's token, or some member's secret in hexadecimal. Waits for no lock."""
+        """Say whether this is a job's token, or a member's secret in hexadecimal. Takes no lock."""
         return self._place_of(token) is not None
 
     def _place_of(self, token: str) -> tuple[str, int | None] | None:
-        """Return the job of a token, or job and rank of a member's secret in hexadecimal, None for anything else."""
+        """Return the job of a token, or job and rank of a member's secret in hexadecimal, None for any other text."""
         found = self._cache.place_of(digest(token))
         with suppress(ValueError):
             found = found or self._cache.place_of(digest(bytes.fromhex(token)))
         return found
 
     def locate(self, job: str, token: str) -> pb.LocateResponse:
-        """Return where members of a job send to. Raises UnknownJobError, UnauthenticatedError for another's token."""
+        """Return the address to which members of a job send. Raises UnknownJobError, UnauthenticatedError."""
         return answers.located_message(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> pb.JoinResponse:
-        """Let a member into a job, for its next generation. An incarnation that asks again gets the same answer.
+        """Admit a member to a job, for its next generation. A repeated call of an incarnation has the same answer.
 
-        Another incarnation takes the rank of the one before, which ends the generation that it was in. A member
-        of the job's last generation joins again with its report. Raises InvalidRequestError, UnknownJobError,
-        UnauthenticatedError, ResourceExhaustedError or StoreError. Then nothing has changed, but for settings that
-        differ before the first generation: they evict all waiting members, see `settings_agreement`.
+        Another incarnation takes over the rank of the previous one, and ends its generation. A member of the job's last
+        generation joins again with its report. Raises InvalidRequestError, UnknownJobError, UnauthenticatedError,
+        ResourceExhaustedError or StoreError. Then nothing has changed, except that different settings before the first
+        generation evict all waiting members (`settings_agreement`).
         """
         try:
             return self._join(request)
         except ControlPlaneError as error:
             with self._cache.changed:
                 record = self._cache.find(request.job)
-                # Only joins with the right token count: a stranger must not be able to fill a job's history.
+                # Only joins with the right token count: an unauthenticated client must not fill a job's history.
                 if record is not None and matches(request.token, record.token_digest):
                     self._histories.note_rejection(record.name, str(error))
             raise
@@ -90,18 +90,18 @@ class MemberRequests:
             record = self._with_token(request.job, request.token, request.incarnation)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
             at, leaf, further = placement.stand(record, request, rank, self._config)
-            # The secret is a function of token and incarnation: a repeated JOIN has the same answer, and nothing
-            # secret is stored.
+            # The secret is a function of token and incarnation, so a repeated JOIN has the same answer, and the
+            # database has no secret.
             secret = member_secret(request.token, record.name, rank, request.incarnation)
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
             settings = tuple(sorted(request.settings.items()))
             member = replace(member, report=request.report, settings=settings, further=further)
-            # Before the step: a worker with other settings must not end a generation by joining.
+            # Before the record changes: a worker with other settings must not end a generation by joining.
             self._disputes.require_agreement(record, member, self._monotonic(), self._liveness.lease_s(record))
             before = record.member(rank)
             self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
-                # The lease of the member before is void, or its shortened end would evict the new one.
+                # Else the shortened lease of the previous member would evict the new one.
                 self._liveness.leases.forget(record.name, rank)
             self._liveness.renew(record, rank)
             if (before is None or before.incarnation != request.incarnation) and request.is_elsewhere:
@@ -117,8 +117,8 @@ class MemberRequests:
     ) -> JobMembership | Pending:
         """Wait, up to `timeout_s` seconds, until a generation other than the known one runs with this member.
 
-        Returns its membership, or the ranks that the job waits for. Raises UnknownJobError, and UnauthenticatedError
-        when the secret is not, or not any more, that of a member with a lease.
+        Returns its membership, or the ranks for which the job waits. Raises UnknownJobError, and UnauthenticatedError
+        if the secret is not that of a present member.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._cache.changed:
@@ -129,7 +129,7 @@ class MemberRequests:
                     raise UnauthenticatedError(self._liveness.given_up(record, member), hint="close, and connect again")
                 is_in = member.phase is MemberPhase.IN and record.state is JobState.RUNNING
                 if is_in and record.generation != known_generation:
-                    # Noted before the worker hears of the generation: after a crash in between it may know (E4).
+                    # Recorded before the answer: after a crash in between the worker may know the generation (E4).
                     self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
@@ -138,20 +138,20 @@ class MemberRequests:
                         missing_ranks=record.missing_ranks,
                         state=state_number(record.state),
                         condition=self._reconcilers.condition(record),
-                        # Nobody has to take the place of a rank that the job goes on without.
+                        # No process has to replace a rank without which the job continues.
                         gone_ranks=() if record.spared_ranks else record.gone_ranks,
                         reason=record.reason,
                     )
-                # `wait` gives the lock up: a step by another thread wakes this one.
+                # `wait` releases the lock, and returns after a change by another thread.
                 self._cache.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, generation: int = 0, statistics: Mapping[str, float] | None = None
     ) -> pb.HeartbeatResponse:
-        """Renew a member's lease, and tell the member whether `generation`, which it is in (0: none), continues.
+        """Renew a member's lease, and return whether the member's `generation` (0: none) continues.
 
-        Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
+        Raises UnknownJobError, UnauthenticatedError if the member was replaced, and InvalidRequestError for invalid
         statistics.
         """
         check_statistics(statistics or {})
@@ -160,15 +160,15 @@ class MemberRequests:
             if member.phase is not MemberPhase.LOST:
                 self._liveness.renew(record, rank, statistics)
                 position = (statistics or {}).get(POSITION, 0.0)
-                # Rule N4: rounds do not wrap, so the generation ends in time, and positions go on in the next one.
+                # Rule N4: rounds do not wrap, so the generation ends in time; positions continue in the next one.
                 if generation == record.generation and (why := rounds_used_up(record, member, position)):
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 
     def record_heartbeat(self, token: str) -> None:
-        """Renew the lease of the member with this secret, in hexadecimal, for a heartbeat that was given up.
+        """Renew the lease of the member with this secret, in hexadecimal, for a heartbeat call that was cancelled.
 
-        Nothing is renewed for the secret of no present member.
+        Any other secret renews nothing.
         """
         with self._cache.changed:
             job, rank = self._place_of(token) or ("", None)
@@ -179,7 +179,7 @@ class MemberRequests:
                 self._liveness.renew(record, member.rank)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
-        """Return the answer that a heartbeat would have, and renew no lease.
+        """Return the answer of a heartbeat, without renewing the lease.
 
         Raises UnknownJobError and UnauthenticatedError.
         """
@@ -224,13 +224,13 @@ class MemberRequests:
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         """Shorten the lease of a member whose connection ended without LEAVE, see `Liveness.connection_ended`.
 
-        Raises UnknownJobError, and UnauthenticatedError when it has been replaced.
+        Raises UnknownJobError, and UnauthenticatedError if the member was replaced.
         """
         with self._cache.changed:
             self._liveness.connection_ended(*self._with_secret(job, rank, secret))
 
     def expire(self) -> None:
-        """Forget the differences between workers of jobs that are gone."""
+        """Forget the differences between workers of deleted jobs."""
         with self._cache.changed:
             self._disputes.keep_only({record.name for record in self._cache.records()})
 

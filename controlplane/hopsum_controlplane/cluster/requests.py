@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the cluster, checked before anything is looked up or allotted."""
+"""Requests to the cluster, checked before anything is looked up or allocated."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _check_codec(spec: JobSpec) -> None:
 
 
 class ShardEndpoint(NamedTuple):
-    """The source of a member's datagrams to a further shard, as its switch sees it, and its TCP port for peers."""
+    """The source of a member's datagrams at the switch of a further shard, and its TCP port for peers."""
 
     ip: str
     udp_port: int
@@ -156,17 +156,17 @@ class ShardEndpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """A member that asks for a rank, with the job's token.
+    """A worker's request for a rank.
 
     job, token: the job and its token. rank: None leaves the choice to the controller.
-    ip, udp_port, mac: source of its datagrams as the switch sees it; no MAC for switches that make one up.
-    side_port: TCP port where peers reach it, None for none.
-    incarnation: 16 bytes that the worker's process drew once: a worker with other bytes is another worker.
+    ip, udp_port, mac: the source of its datagrams at the switch; no MAC for switches that make one up.
+    side_port: its TCP port for peers, None for none.
+    incarnation: 16 random bytes of the worker's process; another process is another worker.
     wire_version, version: of its hopsum.
-    report: the results that it holds of a generation that has ended, which it has sealed; None from newcomers.
-    settings: names and values that all workers of the job need to have in common; empty is not compared.
-    further: its sources towards the job's shards 1 .. k - 1; the fields above are for shard 0.
-    caller: IPv4 address from which the call came, empty for none.
+    report: its results of an ended generation, which it has sealed; None from newcomers.
+    settings: names and values that all workers of the job need in common; empty is not compared.
+    further: its sources for the job's shards 1 .. k - 1; the fields above are for shard 0.
+    caller: IPv4 address of the caller, empty for none.
     """
 
     job: str
@@ -186,7 +186,7 @@ class JoinRequest:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Say whether the call came from an address that is none of the member's, nor this machine's own."""
+        """Say whether the caller's address is neither one of the member's nor this machine's own."""
         own = {place.ip for place in self.endpoints}
         return bool(self.caller) and self.caller not in own and not self.caller.startswith("127.")
 
@@ -196,8 +196,8 @@ class JoinRequest:
         return (ShardEndpoint(self.ip, self.udp_port, self.mac, self.side_port), *self.further)
 
     def check(self) -> None:
-        """Raise InvalidRequestError naming the first thing that is wrong."""
-        # First of all: a worker of another wire version may mean other things by every other field.
+        """Raise InvalidRequestError for the first error."""
+        # First: in another wire version the other fields may have another meaning.
         if self.wire_version != WIRE_VERSION:
             what = f"wire version {self.wire_version} of hopsum {self.version!r:.40}, the switch speaks {WIRE_VERSION}"
             raise self._wrong(what, "install the same hopsum on the controller and on all workers")
@@ -251,6 +251,6 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Return a worker's words as one line that a terminal shows and does not obey, `most` characters at most."""
-    # One character more than fits: that there are more is all that the rest could say.
+    """Return a worker's text as one line without control characters, `most` characters at most."""
+    # One character more than fits, which shows that the text was longer.
     return shortened("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)

@@ -156,10 +156,10 @@ def test_certificates_are_replaced(folder: Path, stack: ExitStack) -> None:
     ("options", "told"),
     [
         (("--tls-certificate", "leaf1.pem"), "go together"),
-        (("--tls-client-ca", "ca.pem"), "asks for --tls-certificate"),
+        (("--tls-client-ca", "ca.pem"), "needs --tls-certificate"),
         (
             ("--tls-certificate", "leaf1.pem", "--tls-key", "leaf1.key", "--tls-client-names", "ca.pem"),
-            "asks for --tls-c",
+            "needs --tls-c",
         ),
         (
             ("--tls-certificate", "leaf1.pem", "--tls-key", "server.key"),

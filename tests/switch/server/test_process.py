@@ -250,7 +250,7 @@ def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--seed", "-1"], "'-1' is not a seed: 0..18446744073709551615"),
         (["--seed", str(2**64)], "is not a seed"),
         (["--cpu-port", "511"], "switch port 511 does not exist"),
-        (["--backend", "native", "--trace"], "native code does not tell what it does"),
+        (["--backend", "native", "--trace"], "native code reports no events"),
         (["-i", "veth1"], "'veth1' is not PORT@NAME"),
         (["--interface", "1@"], "'1@' is not PORT@NAME"),
         (["--interface", "511@veth1"], "switch port 511 does not exist"),
