@@ -167,7 +167,8 @@ def standby(context: DrillContext) -> DrillReport:
 def killed_in_writes(context: DrillContext) -> DrillReport:
     """Kill the controller at random moments of a job's life: the next one makes the switch as its database says.
 
-    tests/controlplane/cluster/test_history.py dies at every single write, in one process and with a switch in memory.
+    In tests/controlplane/cluster/test_random_histories.py it dies at every single write, in one process and with a
+    switch in memory.
     """
     with drill_testbed(context, seats=context.seats_for(_TRAINERS), lease_s=_KILLED_LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")

@@ -12,7 +12,7 @@ lies from cell start_j on, around its end:
 The publication (Li et al., arXiv 2402.07529, and its code) hashes a block to three whole rows of the sketch, so that
 every column is a small hypergraph of its own: a column with more elements than the average fails alone, and rows are
 too coarse for small vectors. Shifted blocks make one large hypergraph instead, which peels from 1.23 cells per
-element on, whatever the block size (tests/host/codec/lossless/test_sizing.py compares the two).
+element on, whatever the block size (tests/host/codec/lossless/test_sketch_plan.py compares the two).
 
 A block must be much shorter than a third: two dense blocks overlap in runs, and few runs make a small hypergraph
 again. `SketchLayout.of` shortens blocks to at most a thirty-second of a third.

@@ -16,7 +16,7 @@ from hopsum_wire import Op
 
 from .jobs import exact, run, start
 from .supports import Floats, sparse
-from .test_reduction import make
+from .test_lossless_codec import make
 
 pytestmark = pytest.mark.system
 WORKERS = 4
