@@ -24,9 +24,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="hopsum doctor",
-        description="Check a worker's way to its switch, on the host where it runs or is to run: each line passes, or "
-        "fails with what to do. A running job is not disturbed. With hosts:// it checks this host before a job. Ends "
-        "with 1 if a line failed. How a controller and its jobs are, say `hopsum job show` and `hopsum top`.",
+        description="Check a worker's path to its switch, on the worker's host: each line passes, or fails with a "
+        "remedy. A running job is not disturbed. With hosts:// it checks this host before a job. The exit status is 1 "
+        "if a line failed. `hopsum job show` and `hopsum top` show the state of a controller and its jobs.",
     )
     parser.add_argument(
         "target",

@@ -54,7 +54,7 @@ COMMANDS = {
     "controller backup": Command("write a running controller's database to a file", "hopsum_cli.controller.backup"),
     "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job.job_command"),
     "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top.top_command"),
-    "doctor": Command("diagnose a worker's way to its switch", "hopsum_cli.doctor"),
+    "doctor": Command("diagnose a worker's path to its switch", "hopsum_cli.doctor"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
     "switch-ctl": Command(
         "show ports, counters and registers of a running switch", "hopsum_switch.management_command", "switch"
@@ -75,7 +75,7 @@ COMMANDS = {
     ),
     "ptf": Command("run PTF tests of any compiled P4 program on a switch", "hopsum_cli.ptf", "ptf,shell"),
     "lab": Command(
-        "write a P4 switch that aggregates, in levels, and have it graded",
+        "take the course: write a P4 switch that aggregates, and have it graded",
         "hopsum_labs.lab_command",
         "switch,controller,scapy",
     ),
@@ -86,17 +86,17 @@ COMMANDS = {
         "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper_command"
     ),
     "bench allreduce": Command(
-        "time an all-reduce over shaped links, beside gloo fp32 and fp16 (root)",
+        "time an all-reduce over rate-limited links, compared with gloo fp32 and fp16 (root)",
         "hopsum_evaluation.bench.allreduce",
         "demo",
     ),
     "bench accuracy": Command(
-        "time trainings to a target over shaped links, beside other schemes (root)",
+        "time trainings to a target over rate-limited links, compared with other schemes (root)",
         "hopsum_evaluation.training.accuracy_bench",
         "demo",
     ),
     "bench training": Command(
-        "time steps of models at their published size over shaped links, beside other schemes (root)",
+        "time steps of models of published size over rate-limited links, compared with other schemes (root)",
         "hopsum_evaluation.training.training_bench",
         "demo",
     ),
@@ -127,13 +127,13 @@ exit status:
   130  interrupted with Ctrl-C (SIGINT); `switch` and `controller` end in order then, with 0
   141  the reader of the output has ended, as with `| head`"""
 INTERRUPTED = 130
-"""Exit status of a command that SIGINT ended: 128 and the signal's number, as shells have it."""
+"""Exit status of a command that SIGINT ended: 128 plus the signal's number, as in shells."""
 UNREAD = 141
-"""The same for SIGPIPE."""
+"""Exit status of a command that SIGPIPE ended."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the first word. The rest belongs to the command."""
+    """Return the parser of the first word. The command parses the rest."""
     summaries = {**GROUPS, **{name: command.summary for name, command in COMMANDS.items()}}
     lists = [_list(heading, {word: summaries[word] for word in words}) for heading, words in SECTIONS.items()]
     summaries = {word: summaries[word] for words in SECTIONS.values() for word in words}
@@ -143,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def build_group_parser(first: str) -> argparse.ArgumentParser:
-    """Return the parser of the second word of a group. The rest belongs to the command."""
+    """Return the parser of the second word of a group. The command parses the rest."""
     rows = {name.partition(" "): row for name, row in COMMANDS.items()}
     summaries = {second: row.summary for (word, _, second), row in rows.items() if word == first}
     description = f"{GROUPS[first][:1].upper()}{GROUPS[first][1:]}."

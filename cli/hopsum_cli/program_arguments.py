@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled program on the command line: p4c's JSON, and P4Info, which lies beside it by default."""
+"""A compiled program on the command line: p4c's JSON, and P4Info, by default from the program's folder."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def add_p4info(parser: argparse.ArgumentParser) -> None:
         "--p4info",
         type=existing_file,
         metavar="X.p4info.txtpb",
-        help="P4Info of the program, in text format (default: the file beside the program, X.p4info.txtpb or .txt)",
+        help="P4Info of the program, in text format (default: X.p4info.txtpb or .txt in the folder of X.json)",
     )
 
 
 def program_with_p4info(program: Path, given: Path | None) -> tuple[Path, Path]:
-    """Return a program and its P4Info: as given, or beside the program. Raises TopologyError: there is none."""
+    """Return a program and its P4Info: as given, or from the program's folder. Raises TopologyError: there is none."""
     beside = [program.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt")]
     for path in [given] if given is not None else beside:
         if path.is_file():
             return program, path
     raise TopologyError(
-        f"{program} has no P4Info beside it: neither {beside[0].name} nor {beside[1].name}; give --p4info, "
+        f"{program} has no P4Info in its folder: neither {beside[0].name} nor {beside[1].name}; give --p4info, "
         f"or compile with p4c-bm2-ss -o {program.name} --p4runtime-files {beside[0].name}"
     )

@@ -61,9 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the tests and leave")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="folder to keep ptf's log, output and results in")
-    parser.add_argument(
-        "--trace", metavar="FILE", help="write what happens to every packet to FILE; embedded switch only"
-    )
+    parser.add_argument("--trace", metavar="FILE", help="write every packet's events to FILE; embedded switch only")
     return parser
 
 

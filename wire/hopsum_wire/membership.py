@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The membership of a job: the values that a worker needs of its job, and their one JSON format::
+"""The membership of a job: a worker's description of its job, and its JSON format::
 
   {"job": name, "generation": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
@@ -16,8 +16,8 @@
               "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]},
    "further_shards": [memberships of the same job, generation, ranks and tables], left out where there are none}
 
-A job may have several switches side by side. Each switch (or tree) is a shard, which sums every k-th chunk of a vector.
-The document is that of shard 0, and `further_shards` has the same for shards 1 .. k - 1.
+A job may have several shards, each a switch or a tree, which sums every k-th chunk of a vector. The document describes
+shard 0, and `further_shards` describes shards 1 .. k - 1.
 
 `table` has 16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, and `table16` 16 values of
 0..65535 for LOOKUP_ADD16. A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has
@@ -25,9 +25,9 @@ The document is that of shard 0, and `further_shards` has the same for shards 1 
 thresholds that are at most (sum + 128) >> 1.
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
-writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
-missing file is worth waiting for. The file is a secret of the job's workers: whoever knows `side_key` is a member of
-the generation on side channels.
+writes a file atomically, so a file that cannot be parsed is an error at once, and workers wait only for a missing file.
+The file is a secret of the job's workers: a process that knows `side_key` is a member of the generation on side
+channels.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _RUNS_MAX: Final = 1 << 20
 
 
 class MembershipError(HopsumError):
-    """A membership file that is missing, malformed, or not for this worker. The message says what to do."""
+    """A membership file that is missing, malformed, or not for this worker. The message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Endpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the pair (IPv4 address, UDP port), as sockets take addresses."""
+        """Return the pair (IPv4 address, UDP port) of a socket address."""
         return self.ip, self.udp_port
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class RankEndpoint:
-    """One rank: the endpoint that the switch admits, and the endpoint that the rank sends to.
+    """One rank: the endpoint that the switch admits, and the endpoint to which the rank sends.
 
     The latter is the switch's service unless the switch listens on ordinary UDP sockets.
     """
@@ -91,14 +91,14 @@ class RankEndpoint:
     endpoint: Endpoint
     send_to: Endpoint
     side_port: int | None = None
-    """TCP port where its peers fetch results that the switch no longer has, or None without a side channel.
+    """TCP port at which peers fetch results that the switch no longer has, or None without a side channel.
 
-    One channel serves all shards of a job: that of shard 0.
+    Shard 0's channel serves all shards of a job.
     """
     side_ip: str | None = None
-    """IPv4 address of the side channel, or None where it is the endpoint's."""
+    """IPv4 address of the side channel, or None for the endpoint's."""
     leaf: int | None = None
-    """Number of the leaf of a tree that it is below, or None at the root, where all sums are complete."""
+    """Number of the rank's leaf in a tree, or None at the root, where all sums are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class JobMembership:
     generation: int
     slots: int
     window: int
-    """Packets that a worker has in flight at most, 1..slots, the same on all ranks."""
+    """Most packets that a worker has in flight, 1..slots, the same on all ranks."""
     quorum: int
     """Workers that complete a sum."""
     tables: Mapping[str, tuple[int, ...]] = field(hash=False)
@@ -119,13 +119,13 @@ class JobMembership:
     workers: tuple[RankEndpoint, ...]
     """The workers of this generation, in the order of their ranks."""
     resume: Resume | None = None
-    """The continuation of the stream of the generations before, or None where the stream begins."""
+    """The continuation of the stream of earlier generations, or None at the beginning of the stream."""
     code_group: int = LANE_GROUP_CODES
-    """4-bit codes that the switch's program takes as a group (`hopsum_wire.payload`): 512 on software switches, what
-    half a pass consumes on Tofino. It concerns how codes are packed, not lanes.
+    """Number of 4-bit codes in a group of the switch's program (`hopsum_wire.payload`): 512 on software switches, the
+    codes of half a pass on Tofino. Workers pack codes in such groups; lanes do not depend on it.
     """
     ops: frozenset[Op] = frozenset(Op)
-    """Operations of the switch's program. A worker whose codec needs another one is refused before it sends."""
+    """Operations of the switch's program. A worker whose codec needs another operation fails before it sends."""
     side_key: bytes | None = field(default=None, repr=False)
     """The key by which workers of this generation know each other on side channels, 32 bytes. None: it was left out."""
     further_shards: tuple[JobMembership, ...] = ()

@@ -31,17 +31,17 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # systemd advises to report at half of WatchdogSec; a third leaves room for one report that comes late.
 BEATS_PER_WATCHDOG: Final = 3
 STANDBY_S: Final = 0.5
-"""The time between two tries of a standby to have the database."""
+"""Seconds between two attempts of a standby to lock the database."""
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
-When it serves it prints `page URL` and `metrics URL`, unless there are none, and
-`ready listen=ADDRESS switches=NAME,...` on stdout; a switch that does not answer is tried again and again, and keeps
-nobody waiting. SIGTERM and SIGINT end it: what stands on the switches stays, jobs go on, and a controller that is
-started with the same database has them again. A second signal ends it at once, which the database survives as well.
+When it serves, it prints `page URL` and `metrics URL`, unless there are none, and
+`ready listen=ADDRESS switches=NAME,...` on stdout. It retries a switch that does not answer, which delays no other
+switch. SIGTERM and SIGINT end it: the entries stay on the switches, jobs continue, and a controller with the same
+database adopts them. A second signal ends it at once, which the database survives too.
 
-SIGHUP reads the configuration again: certificates, keys, administrators' tokens and log_level are taken from it, for
-new connections and calls; open connections go on. What needs another start is named in the log. A configuration that
-does not fit changes nothing.
+SIGHUP reloads certificates, keys, administrators' tokens and log_level of the configuration, for new connections and
+calls; open connections continue. The log names other changed keys, which need a restart. A wrong configuration changes
+nothing.
 """
 
 
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="read the configuration, its files and the database, print what it means, and exit",
+        help="read the configuration, its files and the database, print the meaning, and exit",
     )
     parser.add_argument(
         "--remove-existing",

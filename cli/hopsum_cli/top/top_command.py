@@ -36,8 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="hopsum top",
-        description="Show a controller's switches and jobs, rates, and which ranks a job waits for. What agents say is "
-        "of their heartbeats: a rate is - before there are two of each rank.",
+        description="Show a controller's switches and jobs, rates, and the ranks for which a job waits. Agents' counts "
+        "come from their heartbeats: a rate is - before there are two of each rank.",
     )
     parser.add_argument(
         "words",

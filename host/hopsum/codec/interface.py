@@ -7,12 +7,12 @@
         reduction.on_results(results, contributors)
     reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
-A phase may be encoded and taken in parts, with the same bytes: after `encode_in_parts` each `encode_part` makes the
-next payloads, and `on_part` takes the first results before the last ones are there.
+A phase may be encoded and decoded in parts, with the same bytes: after `encode_in_parts` each `encode_part` makes the
+next payloads, and `on_part` processes the first results before the last ones have arrived.
 
-Laws, held by tests: what a vector does not deliver is in its error feedback. Decode of one contributor is its
-contribution. The mean is unbiased where nothing is truncated. Lane sums never overflow. Equal arguments give
-equal bytes, whatever the backend.
+Laws, checked by tests: the part of a vector that is not delivered is in its error feedback. The decoded sum of one
+contributor is its contribution. The mean is unbiased if nothing is truncated. Lane sums never overflow. Equal arguments
+give equal bytes, with every backend.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ Flags = NDArray[np.bool_]
 Bitmaps = NDArray[np.uint64]
 """Bitmaps of workers, rank 0 the lowest bit."""
 Tensors = Sequence[tuple[str, int]]
-"""Names and elements of the tensors that a vector is made of, in order: for messages."""
+"""Names and elements of the tensors in a vector, in order: for messages."""
 OnNonfinite = Literal["raise", "skip"]
-"""The treatment of a vector with NaN or infinity on some rank: an error, or no mean, on all ranks alike."""
+"""The treatment of a vector with NaN or infinity on some rank: an error, or no mean, on all ranks."""
 ON_NONFINITE: Final = ("raise", "skip")
 
 
 class CodecError(HopsumError):
-    """A codec cannot be made so, or was handed what does not fit together. Nothing was changed."""
+    """Options or arguments of a codec are wrong or do not fit together. Nothing has changed."""
 
 
 class CollectiveError(CodecError):
-    """An all-reduce has no mean, on all ranks alike, by the same results. The next all-reduce can follow."""
+    """An all-reduce has no mean on any rank, by the same results. The communicator stays usable."""
 
 
 class NonFiniteError(CollectiveError):
-    """Some rank's vector has NaN or infinity. No rank has a mean. Residuals are as they were before.
+    """Some rank's vector has NaN or infinity. No rank has a mean. Residuals have not changed.
 
-    `count`: elements of this rank's vector that are not finite, 0 if it was another's. `too_large`: this rank's is
-    finite, and beyond the range of the codec.
+    `count`: elements of this rank's vector that are not finite, 0 if only another rank's has such. `too_large`: this
+    rank's vector is finite, and beyond the range of the codec.
     """
 
     def __init__(self, message: str, count: int, *, too_large: bool = False) -> None:
@@ -69,13 +69,13 @@ class NonFiniteError(CollectiveError):
 
 @dataclass(frozen=True, slots=True)
 class ReductionContext:
-    """The numbers from which all randomness of one all-reduce follows, on one rank.
+    """The seeds of all randomness of one all-reduce, on one rank.
 
-    Rotations follow from seed and step, roundings from seed, step and rank: ranks rotate alike and round apart.
+    Rotations depend on seed and step, so they are the same on all ranks. Roundings also depend on the rank.
     """
 
     seed: int
-    """Shared by the job."""
+    """The same on all ranks of the job."""
     step: int
     """Number of the all-reduce, the same on all ranks. A number used twice repeats its randomness."""
     rank: int
@@ -92,11 +92,12 @@ class CollectivePhase(NamedTuple):
     lanes: int
     """Lanes in use, over all chunks (bits for OR). Only the last chunk may be partly filled."""
     last: bool = False
-    """Whatever its results, no phase follows: those of the next vector may. The same on all ranks."""
+    """Whether this is the vector's last phase for any results, so that the next vector's may follow. The same on all
+    ranks."""
     add: Callable[[Bytes], Bytes] | None = None
-    """In place of the switch's operation, for a codec whose ranks add: this rank owns a run of the chunks, as many as
-    every other rank. Called with all ranks' payloads of it, uint8[ranks, chunks, bytes], in the order of ranks, it
-    returns the results of the run for all ranks, uint8[chunks, bytes]."""
+    """The operation of a codec whose ranks add, in place of the switch's. Each rank adds an equal run of chunks: the
+    argument has all ranks' payloads of the run, uint8[ranks, chunks, bytes], in the order of ranks, and the value has
+    the results of the run for all ranks, uint8[chunks, bytes]."""
 
     def counts(self) -> NDArray[np.int64]:
         """Return the lanes in use of each chunk, int64[chunks]."""
@@ -112,41 +113,41 @@ class MachineCode(Protocol):
 
     @property
     def address(self) -> int:
-        """The place of the code in memory, for the life of the process."""
+        """The address of the code, for the life of the process."""
 
     def __call__(self, *arguments: int) -> None:
-        """Run it. Arrays are given by their addresses."""
+        """Run the code. Arrays are passed by their addresses."""
 
 
 @dataclass(slots=True)
 class ChunkStream:
-    """The codes of one vector: how many of its chunks are encoded, and of how many the sums are decoded.
+    """The codes of one vector, with the numbers of encoded and decoded chunks.
 
-    With `run`, machine code may encode and decode the next chunks in the place of the reduction that has the stream.
+    With `run`, machine code may encode and decode the next chunks in place of the reduction that owns the stream.
     """
 
     payloads: Bytes
     """uint8[chunks, up_bytes(op)]"""
     contributors: Bitmaps
-    """[chunks], of the sums that are decoded."""
+    """[chunks], of the decoded sums."""
     encoded: int = 0
-    """Chunks from the first on whose payloads are made."""
+    """The number of first chunks whose payloads are made."""
     taken: int = 0
-    """Chunks from the first on whose sums are in the mean, and settled."""
+    """The number of first chunks whose sums are in the mean and in the residual."""
     run: Record | None = None
     """A stream_kernels.ChunkRun. None: there is no machine code, or the reduction was aborted."""
     begun: bool = False
-    """`scales` are there, so chunks may be encoded."""
+    """Whether `scales` are computed, so that chunks may be encoded."""
     beginner: MachineCode | None = None
-    """stream_kernels.begin, which fills `scales` of the sums of ranges."""
+    """stream_kernels.begin, which computes `scales` from the sums of ranges."""
     scales: tuple[NDArray[Any], ...] = ()
-    """By block, what follows from the shared ranges."""
+    """By block, the scales that follow from the shared ranges."""
     encoder: MachineCode | None = None
-    """stream_kernels.encode, which `run` is for."""
+    """stream_kernels.encode, with the argument `run`."""
     decoder: MachineCode | None = None
-    """stream_kernels.decode. None: sums are not decoded before the last one is here."""
+    """stream_kernels.decode. None: sums are decoded only after the last one has arrived."""
     kept: tuple[NDArray[Any], ...] = ()
-    """The arrays to which addresses in `run` point."""
+    """The arrays to which addresses in `run` point, kept alive."""
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -159,17 +160,17 @@ class ReductionState(Enum):
     """The state of an all-reduce."""
 
     RANGES = auto()
-    """Ranges are to be summed (MAX32). The residual is as before, until DONE or GONE."""
+    """Ranges are being summed (MAX32). The residual does not change before DONE or GONE."""
     INDEX = auto()
-    """The index is to be summed (OR), if there is one."""
+    """The index, if there is one, is being summed (OR)."""
     SUMS = auto()
-    """Codes or lanes are to be summed."""
+    """Codes or lanes are being summed."""
     DONE = auto()
-    """There is a mean. The residual is what was not delivered."""
+    """There is a mean. The residual has the part that was not delivered."""
     SKIPPED = auto()
     """Some rank's vector is not finite."""
     GONE = auto()
-    """Aborted, or not to be recovered. The residual has the whole vector."""
+    """Aborted, or the mean cannot be recovered. The residual has the whole vector."""
 
 
 class Reduction(ABC):
@@ -177,21 +178,21 @@ class Reduction(ABC):
 
     elements: int
     phase: CollectivePhase | None
-    """The phase to sum next, or None when the all-reduce is over."""
+    """The phase to sum next, or None when the all-reduce has ended."""
     mean: Any
-    """float32[elements] once it is over, the caller's, `out` if that was given; a tensor on devices.
+    """float32[elements] at the end, owned by the caller, `out` if that was given; a tensor on devices.
 
-    None before, and where there is no mean.
+    None before, and if there is no mean.
     """
     contributors: Bitmaps
-    """[blocks], bitmap of the workers in the mean of each. It is empty before, and if it was skipped.
+    """[blocks], bitmap of the workers in the mean of each block. Empty before the end, and if skipped.
 
-    A block is the elements of a chunk of the last phase, or a part of them where a lane carries several sums.
+    A block has the elements of a chunk of the last phase, or a part of them if a lane carries several sums.
     """
     stream: ChunkStream | None = None
-    """The chunks of the phase, where machine code may encode and decode them; None for most codecs."""
+    """The chunks of the phase that machine code may encode and decode; None for most codecs."""
     _own: Words
-    """Its ranges, made by `_first_phase`."""
+    """The vector's ranges, made by `_first_phase`."""
 
     def __init__(
         self,
@@ -203,7 +204,10 @@ class Reduction(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: Any = None,
     ) -> None:
-        """Take a vector, see `Codec.start`, and make the first phase. Subclasses set what that needs beforehand."""
+        """Begin with a vector, see `Codec.start`, and make the first phase.
+
+        Subclasses set the attributes of `_first_phase` before they call this.
+        """
         require_on_nonfinite(on_nonfinite)
         self.context = context
         self.state = ReductionState.RANGES
@@ -214,77 +218,77 @@ class Reduction(ABC):
         self._tensors = tensors
         self._on_nonfinite = on_nonfinite
         self._x = self._compensated(x)
-        # Checked by now: what has no length is refused as no vector.
+        # After the check, which refuses objects without a length.
         self.elements = len(x)
         try:
             self.phase = self._first_phase()
-        # Nobody has this reduction, so nobody could abort it, and the feedback would stay busy.
+        # The caller has no reduction to abort, so the feedback would stay busy.
         except BaseException:
             self._rollback()
             raise
 
     def _compensated(self, x: Any) -> Any:
-        """Return the vector to encode: x, or x + residual. Raises CodecError for no vector of the host."""
+        """Return the vector to encode: x, or x + residual. Raises CodecError for an invalid vector."""
         require_vector(x, self._out)
         return x if self._feedback is None else self._feedback.compensate(x)
 
     @abstractmethod
     def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
-        """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next one.
+        """Process the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)]. Begin the next phase.
 
         Args:
             results: the same on all ranks.
             contributors: [chunks], bitmap of the workers in each sum.
 
         Raises:
-            CollectiveError: there is no mean, on all ranks alike. The reduction is over and the feedback free.
-            CodecError: nothing to take, or results of another shape. Nothing was changed.
+            CollectiveError: there is no mean on any rank. The reduction has ended and the feedback is free.
+            CodecError: no phase awaits results, or results have another shape. Nothing has changed.
         """
 
     def preview(self) -> CollectivePhase | None:
-        """Return the phase behind the first one, before that has results. None where the codec cannot.
+        """Return the phase after the first one, before the first has results. None if the codec cannot.
 
-        Machine code may begin, encode and decode that phase once the ranges are summed, before `take` has their sums.
-        Its payloads have any content until then.
+        Machine code may begin, encode and decode this phase once the ranges are summed, before `on_results` has their
+        sums. Until then the content of its payloads is undefined.
         """
         return None
 
     @property
     def left_out(self) -> CollectivePhase | None:
-        """Return the phase of zeros that ranks sum though they skip, since some may have it in the stream; or None."""
+        """Return the phase of zeros that skipping ranks still sum, because some may have it in the stream; or None."""
         return None
 
     @property
     def is_begun(self) -> bool:
-        """Say whether payloads of the phase can be made: its ranges are shared."""
+        """Say whether payloads of the phase can be made, because its ranges are shared."""
         return True
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
-        """Let the next phase begin with the payloads of so many chunks, where the codec can.
+        """Let the next phase begin with the payloads of `part_chunks` chunks, if the codec can.
 
         Args:
-            compiled: let the phase begin without any payload where there is machine code for `stream`.
+            compiled: let the phase begin without any payload if there is machine code for `stream`.
         """
 
     def encode_part(self) -> Bytes:
-        """Make the next payloads of the phase, of which some are not made. Return them, uint8[n, up_bytes(op)]."""
+        """Make the next payloads of the phase. Return them, uint8[n, up_bytes(op)]."""
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
     def on_part(  # noqa: B027
         self, first: int, results: Bytes, contributors: Bitmaps
     ) -> None:
-        """Take the results of some chunks of the phase early, where the codec can; `take` gets them again, with all.
+        """Process the results of some chunks early, if the codec can; `on_results` gets them again, with all others.
 
         Args:
-            first: number of the first chunk: the one behind the last part. 0 again takes all parts back.
+            first: number of the first chunk: the end of the previous part. 0 again discards all parts.
 
         Raises:
-            CodecError: as `take`. Abort the reduction then.
+            CodecError: as `on_results`. Abort the reduction then.
         """
 
     @abstractmethod
     def _first_phase(self) -> CollectivePhase:
-        """Return the ranges to share of the vector, which may be infinite."""
+        """Return the phase of the vector's ranges, which may be infinite."""
 
     @property
     def encoded(self) -> int:
@@ -292,13 +296,13 @@ class Reduction(ABC):
         return 0 if self.phase is None else len(self.phase.payloads)
 
     def abort(self) -> None:
-        """Abort: there will be no result, so the whole vector goes back to the error feedback.
+        """Abort without a result, and return the whole vector to the error feedback.
 
-        What parts had delivered is added again, so it comes back rounded to float32. A vector that is not finite is
-        dropped instead, as if it had been skipped.
+        Delivered parts are added to the residual again, rounded to float32. A vector that is not finite is dropped, as
+        if skipped.
 
         Raises:
-            CodecError: it is over already.
+            CodecError: the reduction has ended.
         """
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
@@ -313,15 +317,15 @@ class Reduction(ABC):
         return bool(np.isfinite(self._x).all())
 
     def _require_phase(self) -> CollectivePhase:
-        """Return the phase whose results are due. Raises CodecError when the all-reduce is over."""
+        """Return the phase whose results are due. Raises CodecError if the all-reduce has ended."""
         if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
         return self.phase
 
     def _skip(self) -> None:
-        """End without a mean, since some rank's vector is not finite. Raise an error if that was asked for."""
+        """End without a mean, because some rank's vector is not finite. Raises an error as `on_nonfinite` says."""
         error = None
-        # The error is made before the feedback gives the vector back: its message reads the vector.
+        # The error is made before the roll-back, because its message reads the vector.
         if self._on_nonfinite == "raise":
             large = not np.isfinite(self._own.view(np.float32)).all()
             error = nonfinite_error(self._on_host(), self._tensors, self.context.rank, too_large=large)
@@ -337,7 +341,7 @@ class Reduction(ABC):
 
     def _finish(self, mean: Any, contributors: Bitmaps) -> None:
         if self._out is not None and mean is not self._out:
-            # Written at the very end, so that `out` may be x itself: until here x was still needed.
+            # Written at the very end, because `out` may be x itself.
             self._out[:] = mean
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self.state, self.phase = ReductionState.DONE, None
@@ -363,7 +367,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class Codec(Protocol):
-    """The codec of a job: it makes reductions. It holds parameters only, so any thread may use it."""
+    """The codec of a job, a factory of reductions. It has parameters only, so any thread may use it."""
 
     name: str
     backend: str
@@ -371,11 +375,11 @@ class Codec(Protocol):
     op: Op
     """The switch's operation on most of the chunks."""
     lookup: tuple[int, ...] | None
-    """The table of that op that the job's switch needs, 16 integers, or None where it needs none."""
+    """The lookup table of `op` for the job's switch, or None for an op without a table."""
     code_group: int
-    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`. Without `lookup` it says nothing."""
+    """Number of codes in a group of the job's switch, see `hopsum_wire.payload`. Not used without `lookup`."""
     phases: int
-    """The phases of one all-reduce, if nothing has to be repeated."""
+    """The number of phases of one all-reduce, without repetitions."""
 
     def start(
         self,
@@ -390,22 +394,22 @@ class Codec(Protocol):
         """Begin an all-reduce.
 
         Args:
-            x: float32[elements], contiguous. It is only read. It must stay as it is until the reduction is over.
+            x: float32[elements], contiguous. It is only read, and must not change before the end of the reduction.
             context: the same seed and step on all ranks.
-            feedback: adds what earlier all-reduces left behind, and is committed when this one is over.
-            tensors: what messages about x may name.
-            on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them. With "skip"
-                the reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
-            out: becomes the mean, like x. It may be x itself. Only written at the end, and left as it is where there is
-                no mean, unless the last results are refused, or results were taken in parts.
+            feedback: error feedback whose residual is added to x. It is committed at the end of the reduction.
+            tensors: names and elements of the tensors in x, for messages.
+            on_nonfinite: the same on all ranks. "raise": `on_results` raises NonFiniteError on all of them. "skip": the
+                reduction ends without a mean. In both cases residuals do not change, and the vector is dropped.
+            out: memory for the mean, like x; it may be x itself. It is written at the end only, and not without a mean,
+                unless the last results are refused, or results were processed in parts.
 
         Raises:
-            CodecError: no float32 vector, an `out` that is not like it, or the feedback is busy or of another length.
+            CodecError: no float32 vector, an `out` of another shape, or the feedback is busy or of another length.
         """
 
 
 def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
-    """Return the lookup table of a job of this codec by its name (TABLE_NAMES); empty where it needs none.
+    """Return the lookup table of a job of this codec by its name (TABLE_NAMES); empty for a codec without one.
 
     Raises:
         CodecError: no switch can sum for this codec.
@@ -415,14 +419,14 @@ def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
 
 
 def feeds_back(codec: Any) -> bool:
-    """Return whether ranks keep what a sum by this codec does not deliver, and add it to the next vector."""
-    # An attribute that few codecs have.
+    """Return whether the codec has error feedback by default."""
+    # An optional attribute.
     return bool(getattr(codec, "error_feedback", True))
 
 
 def require_switch(codec: Any) -> None:
-    """Raise CodecError where no switch can sum for a codec, or for the codecs of a class."""
-    # An attribute that codecs of other packages need not have.
+    """Raise CodecError if no switch can sum for a codec, or for the codecs of a class."""
+    # An optional attribute.
     if getattr(codec, "ranks_add", False):
         raise CodecError(
             f"codec {codec.name}: its ranks add up its codes, and no switch can; connect to collective://gloo with it, "
@@ -437,13 +441,13 @@ def require_workers(workers: int) -> None:
 
 
 def require_on_nonfinite(on_nonfinite: str) -> None:
-    """Raise CodecError for a word that is no OnNonfinite."""
+    """Raise CodecError for a text that is no OnNonfinite."""
     if on_nonfinite not in ON_NONFINITE:
         raise CodecError(f"on_nonfinite={on_nonfinite!r}: one of {', '.join(ON_NONFINITE)}")
 
 
 def require_vector(x: NDArray[Any], out: NDArray[Any] | None = None) -> None:
-    """Raise CodecError unless x is float32[elements], contiguous, with elements, and `out`, if given, is like it."""
+    """Raise CodecError unless x is contiguous float32[elements], not empty, and `out`, if given, is like x."""
     plain = x.flags.c_contiguous and x.flags.aligned
     if x.dtype != np.float32 or x.ndim != 1 or not x.size or not plain:
         raise CodecError(
@@ -477,7 +481,7 @@ def blocks_of(elements: int, block_elements: int) -> int:
 
 def padded_rows(x: Floats, columns: int) -> list[Floats]:
     """Return the whole blocks of x as a view [blocks, columns], then any rest as a padded copy [1, columns]."""
-    # Only the rest is copied: whole blocks are a view, since a gradient has tens of megabytes.
+    # Whole blocks are a view, because a gradient has tens of megabytes.
     whole = x.size // columns
     parts = [x[: whole * columns].reshape(whole, columns)]
     if x.size % columns:
@@ -491,9 +495,9 @@ def contributor_counts(contributors: Bitmaps, workers: int) -> Ints:
     """Return the number of workers in each sum, int32[chunks].
 
     Raises:
-        CodecError: a sum of nobody, or of a worker that the job does not have.
+        CodecError: a sum without contributors, or with a worker that the job does not have.
     """
-    # As a rule all chunks have the same contributors: one comparison of the array, in place of a pass for each worker.
+    # Usually all chunks have the same contributors: one comparison of the array replaces a pass for each worker.
     first = int(contributors[0]) if contributors.size else 0
     if 0 < first < 1 << workers and (contributors == contributors[0]).all():
         return np.full(contributors.shape, first.bit_count(), np.int32)
@@ -511,7 +515,7 @@ def contributor_counts(contributors: Bitmaps, workers: int) -> Ints:
 
 
 def includes(contributors: Bitmaps, rank: int) -> Flags:
-    """Return in which sums a rank is, bool[chunks]."""
+    """Return whether a rank contributed to each sum, bool[chunks]."""
     return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 

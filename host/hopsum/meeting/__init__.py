@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks find each other, compare their settings, and have one error where one of them cannot continue.
+"""A meeting of ranks: they find each other, compare their settings, and all raise the same error if one fails.
 
-meeting     values that the ranks tell each other by topic; settings that differ name their ranks
-rank_store  torch's store: the ranks of one call agree on a name there, before they meet under it
+meeting     exchange of values by topic; the error of different settings names the ranks
+rank_store  torch's store, in which the ranks of one call first agree on a name
 
-hosts://, collective://, `local_group` and `register_comm_hook` meet like this. The ranks of memory:// are in one
-process, and those of hopsum:// meet at the controller. Both compare by the same words (`hopsum_base.shown.difference`).
+hosts://, collective://, `local_group` and `register_comm_hook` use it. The ranks of memory:// are in one process, and
+the ranks of hopsum:// meet at the controller; their errors have the same text (`hopsum_base.shown.difference`).
 """
 
 from __future__ import annotations

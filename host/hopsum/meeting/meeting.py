@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A meeting of the ranks over a key-value store: values by topic, and one error on all ranks where one has an error."""
+"""A meeting of ranks over a key-value store: values by topic, and the same error on all ranks if one fails."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hopsum.config import ConfigError
 from hopsum.errors import HopsumError
 from hopsum_base.shown import difference
 
-# torch's stores have no wait for one of several keys, so the ranks look again: soon at first, and then seldom, since
-# one process answers all of them.
+# torch's stores cannot wait for one of several keys, so the ranks poll: often at first, and then rarely, because one
+# process answers all of them.
 _LOOK_AGAIN_S: Final = 0.02
 _LOOK_SELDOM_S: Final = 0.25
 SAY_EVERY_S: Final = 60.0
-"""Seconds between two lines on the log that name the ranks which are waited for."""
+"""Seconds between two log lines that name the missing ranks."""
 STEP_S: Final = 300.0
-"""Seconds for a step of ranks that have come. A kernel that is compiled on a busy machine takes minutes."""
+"""Seconds for a step of ranks that are present. Compiling a kernel on a busy machine takes minutes."""
 ERRORS_S: Final = 4.0
-"""Seconds for the other ranks' errors, once there is one: so all ranks have the same text."""
-# Longer than those seconds, and than the pause between two looks.
+"""Seconds to wait for other ranks' errors after the first one, so that all ranks have the same text."""
+# Longer than ERRORS_S plus the pause between two polls.
 _STAY_S: Final = ERRORS_S + 2
 COMING: Final = "here"
-"""The topic at which ranks come to a meeting."""
+"""The topic of arrivals."""
 _TOLD_MAX: Final = 4
-"""Errors of ranks that one message has."""
+"""Most ranks' errors in one message."""
 Value = TypeVar("Value")
 _log: Final = logging.getLogger(__name__)
 
 
 class MeetingError(ConfigError):
-    """The ranks do not come together, or one cannot take part. All ranks have the same text."""
+    """Ranks are missing, or one cannot take part. All ranks have the same text."""
 
 
 class KeyValueStore(Protocol):
@@ -51,12 +51,12 @@ class KeyValueStore(Protocol):
         """Say in one question whether all keys have values."""
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let these ranks, which were started again, find the name of this call, unless another call has begun."""
+        """Let restarted ranks find the name of this call, unless another call has begun."""
 
 
 @contextmanager
 def store_answers(what: str, topic: str) -> Iterator[None]:
-    """Raise MeetingError in place of the error of a store that went with the process that had it."""
+    """Raise MeetingError in place of the error of a store whose process has ended."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -64,7 +64,7 @@ def store_answers(what: str, topic: str) -> Iterator[None]:
 
 
 class WaitLimit(NamedTuple):
-    """The time for ranks that have not come, and the name of the setting that says it."""
+    """The limit of the wait for missing ranks, and the name of its setting."""
 
     wait_s: float
     setting: str = "membership_wait_s"
@@ -79,11 +79,11 @@ def await_ranks(
     patience: WaitLimit,
     missing: Callable[[], Sequence[int]] | None = None,
 ) -> None:
-    """Call `look` until nothing is missing. Raises MeetingError after a time, and names the missing ranks every minute.
+    """Call `look` until no rank is missing. Logs the missing ranks every minute. Raises MeetingError after the limit.
 
     Args:
-        look: returns the ranks that are missing.
-        missing: returns the ranks that are missing, where that takes longer and `look` may return too many.
+        look: returns the missing ranks, or a superset.
+        missing: returns exactly the missing ranks, if that takes longer.
     """
     began, lines = time.monotonic(), 0
     while found := look():
@@ -97,8 +97,7 @@ def await_ranks(
         if waited_s >= (lines + 1) * SAY_EVERY_S:
             lines += 1
             absent = missing() if missing else found
-            # One line for all ranks: rank 0 has it, unless it is missing itself. Those that have come wait for rank 0,
-            # as long as that waits for others.
+            # One line for all ranks, from rank 0 unless it is missing itself.
             if rank == 0 or (topic != COMING and 0 in absent):
                 text = "%s: rank %d has waited %.0f s for ranks %s (%s), and waits %.0f s more at most%s"
                 shown = f" ({patience.setting})" if patience.setting else ""
@@ -115,15 +114,15 @@ def _advice(workers: int, patience: WaitLimit) -> str:
 
 
 def failures_key(name: str) -> str:
-    """Return the key that is set once a rank has failed in the call of that name, or in a part of it."""
+    """Return the key that is set when a rank has failed in the call of that name, or in a part of the call."""
     return f"hopsum/{name.partition('/')[0]}/failed"
 
 
 class Arrival(NamedTuple):
-    """The first words of a rank in a meeting."""
+    """The first message of a rank in a meeting."""
 
     settings: Mapping[str, str]
-    """The texts that have to be equal on all ranks, by name."""
+    """The texts that must be equal on all ranks, by name."""
     host: str = ""
     """The identity of its host."""
     group: str = ""
@@ -134,10 +133,10 @@ class Meeting:
     """Messages between the ranks that open one communicator together, over a key-value store.
 
     Args:
-        name: of the call, the same on all ranks, and of no other call over the same store.
-        patience: with ranks that have not come. Those that have get as much for each topic, 300 s at most.
-        what: the name of what is being opened; texts of errors begin with it.
-        ranks: the ranks that meet, by their numbers in the store, where that has others too.
+        name: of the call, the same on all ranks, and unique over the store.
+        patience: limit of the wait for missing ranks, and for each topic of present ranks, there 300 s at most.
+        what: the name of the communicator that is opened, the beginning of errors.
+        ranks: the numbers in the store of the ranks that meet, if the store has further ranks.
     """
 
     def __init__(
@@ -153,12 +152,12 @@ class Meeting:
         self.store, self._name, self.rank, self.workers, self._patience = store, name, rank, workers, patience
         self._what, self._ranks, self._has_all = what, range(workers) if ranks is None else ranks, ranks is None
         self.arrivals: list[Arrival] = []
-        """What each rank has told in `opening`."""
+        """The arrival of each rank, set by `opening`."""
         self.absent: Collection[int] = ()
-        """Ranks that are lost: nobody waits until they have left."""
+        """Lost ranks, whose leave is not awaited."""
 
     def among(self, ranks: Sequence[int]) -> Meeting:
-        """Return the meeting of some of these ranks for hosts://, this one among them. They are numbered anew."""
+        """Return a meeting of some of the ranks, including this one, for hosts://. They get new numbers."""
         made = Meeting(
             self.store, f"{self._name}/{ranks}", ranks.index(self.rank), len(ranks), self._patience,
             ranks=[self._ranks[rank] for rank in ranks],
@@ -175,16 +174,16 @@ class Meeting:
 
     @contextmanager
     def opening(self, arrival: Arrival) -> Iterator[None]:
-        """Meet the other ranks, and compare settings. Where the block fails, tell those that wait for this rank why.
+        """Meet the other ranks, and compare settings. An error of the block is reported to the waiting ranks.
 
-        Raises MeetingError: on all ranks, where some do not come or have other settings.
+        Raises MeetingError on all ranks if some are missing or have other settings.
         """
         try:
             self.arrivals = [Arrival(*each) for each in self.exchange(COMING, lambda: arrival)]
             if why := difference({rank: each.settings for rank, each in enumerate(self.arrivals)}):
                 raise MeetingError(f"{self._what}: {why}")
             yield
-        # All ranks hear of an error of the meeting, if rank 0, which may have the store, is there for so long.
+        # Rank 0, which may have the store, stays until all ranks have read an error of the meeting.
         except MeetingError:
             self.leave(_STAY_S, waits=self.rank == 0)
             raise
@@ -193,9 +192,9 @@ class Meeting:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Tell the ranks that wait for this one why it does not come."""
+        """Report the failure of this rank to the ranks that wait for it."""
         told = str(error) if isinstance(error, HopsumError | OSError) else f"{type(error).__name__}: {error}"
-        # The store may have gone with the process that had it.
+        # The store's process may have ended.
         with suppress(RuntimeError, OSError):
             self.store.put(self._failure_key(self.rank), told)
             self.store.put(failures_key(self._name), "true")
@@ -204,15 +203,15 @@ class Meeting:
     def exchange(
         self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None, wait_s: float | None = None
     ) -> list[Any]:
-        """Tell the others what `make` returns or fails with. Return what each rank told, in the order of ranks.
+        """All-gather the values of `make`. Return the values in the order of ranks.
 
         Args:
-            make: returns what JSON can hold.
-            ranks: who tells, by default all. The others do not call `make`.
-            wait_s: for what is told, in place of the meeting's own.
+            make: returns a JSON value.
+            ranks: the ranks with a value, by default all. The others do not call `make`.
+            wait_s: limit of the wait, in place of the meeting's own.
 
         Raises:
-            MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some did not come.
+            MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some are missing.
         """
         telling = range(self.workers) if ranks is None else ranks
         if self.rank in telling:
@@ -221,7 +220,7 @@ class Meeting:
                 told = {"value": make()}
             except (HopsumError, OSError) as error:
                 told = {"error": str(error)}
-            # A programming error, or Ctrl-C: the others hear of it before this rank goes down.
+            # A programming error, or Ctrl-C: reported to the others before this rank ends.
             except BaseException as error:
                 told = {"error": f"{type(error).__name__}: {error}"}
                 with suppress(RuntimeError, OSError):
@@ -244,17 +243,17 @@ class Meeting:
             self.store.put(failures_key(self._name), "true")
 
     def has_told(self, topic: str, rank: int) -> bool:
-        """Say whether a rank has told its value of a topic, without waiting. Raises MeetingError without a store."""
+        """Say whether a rank's value of a topic is in the store. Raises MeetingError without a store."""
         with store_answers(self._what, topic):
             return self.store.find(self._key(topic, rank)) is not None
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let these ranks, which were started again, find what was told, where all of the store's ranks meet here."""
+        """Let restarted ranks find the values of this meeting, if it has all of the store's ranks."""
         if self._has_all:
             self.store.admit(ranks)
 
     def leave(self, wait_s: float, *, waits: bool) -> None:
-        """Say that this rank needs nothing more of the others' processes. With `waits`, wait until all have said so."""
+        """Report that this rank needs the other processes no longer. With `waits`, wait until all have reported so."""
         try:
             self.store.put(self._key("left", self.rank), "true")
             until = time.monotonic() + wait_s
@@ -263,7 +262,7 @@ class Meeting:
                 if all(self.store.find(self._key("left", rank)) for rank in awaited):
                     return
                 time.sleep(_LOOK_AGAIN_S)
-        except (RuntimeError, OSError):  # the store went with the process that had it: nobody waits for anything there
+        except (RuntimeError, OSError):  # the store's process has ended, so no rank waits there
             return
 
     def _await(self, topic: str, ranks: Sequence[int], wait_s: float | None) -> dict[int, Any]:
@@ -276,7 +275,7 @@ class Meeting:
         def look() -> list[int]:
             nonlocal errors_until
             missing = [rank for rank in ranks if rank not in found]
-            # Two questions, however many ranks are missing: ranks that looked for each would keep the store busy.
+            # Two requests for any number of missing ranks: a request for each would keep the store busy.
             failed = self.store.find(failures_key(self._name)) is not None
             if not failed and not self.store.has_all([self._key(topic, rank) for rank in missing]):
                 return missing
@@ -287,7 +286,7 @@ class Meeting:
                     found[rank] = {"error": why}
             missing = [rank for rank in ranks if rank not in found]
             if missing and any("error" in each for each in found.values()):
-                # One error is enough to stop, but all ranks shall raise the same text, so the others get time to add
+                # One error suffices to stop, but all ranks must raise the same text, so the others get time to add
                 # theirs.
                 errors_until = errors_until or time.monotonic() + ERRORS_S
                 if time.monotonic() >= errors_until:
@@ -298,13 +297,13 @@ class Meeting:
         if topic != COMING and patience.wait_s > STEP_S:
             patience = WaitLimit(STEP_S, "")
         elif topic == COMING and self.rank:
-            # Rank 0 waits for them too, and knows who has come: its error is the one that all shall have.
+            # Longer than rank 0, whose error names the missing ranks, and is the error of all.
             patience = patience._replace(wait_s=patience.wait_s + 4 * _LOOK_SELDOM_S)
         await_ranks(look, self._what, topic, self.rank, self.workers, patience, absent)
         return found
 
     def _failure_key(self, rank: int) -> str:
-        # One for each call and rank, in whatever part of the meeting the rank fails.
+        # One for each call and rank, in every part of the meeting.
         return f"{failures_key(self._name)}/{self._ranks[rank]}"
 
     def _key(self, topic: str, rank: int) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's way from one generation of its job to the next: what it reports, what stays, and what is void.
+"""A worker's change from one generation of its job to the next: its report, kept results, and void positions.
 
-E2 to E4 and N4 of docs/protocol.md, whose table "Reports and decisions" says what becomes of each position. A void
-all-reduce takes its positions all the same, so that all ranks count alike. From `start` on nothing is submitted until
-the program has gone on: it gives the newcomers its state.
+Rules E2 to E4 and N4 of docs/protocol.md, whose table "Reports and decisions" has the cases of a position. A void
+all-reduce still takes its positions, so that all ranks count alike. From `start` on nothing is submitted until the
+program has called `resume` with the state for the newcomers.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from hopsum_wire.generations import Resume, Sealed
 
 
 class JoinPoint:
-    """The last position at which newcomers joined a job's stream, and whether this rank's program has gone on there.
+    """The last position at which newcomers joined a job's stream, and whether this rank's program knows of them.
 
     Args:
-        resume: of the generation in which this worker begins: with a `start` it is a newcomer itself.
+        resume: of the generation in which this worker begins; with a `start` the worker is a newcomer itself.
     """
 
     def __init__(self, state: StreamState, resume: Resume | None) -> None:
         self._state, self._stream = state, state.stream
         self.start = 0
         self.generation = 0
-        """The newcomers' first, or 0: there never were any."""
+        """The newcomers' first generation, 0 without newcomers."""
         self.ranks: tuple[int, ...] = ()
         self._passed = 0
-        """The largest start at which the program has gone on, of this join point and of those before."""
+        """The largest start from which the program has continued, of this join point or an earlier one."""
         if resume is not None:
             self.on_resume(resume)
         self.gone_on = True
 
     def is_next(self, resume: Resume) -> bool:
-        """Whether a new generation has another join point, the stream position from which its workers sum."""
+        """Say whether a new generation has another join point."""
         return resume.start is not None and resume.start_generation != self.generation
 
     def on_resume(self, resume: Resume) -> None:
-        """Take the join point that a generation brings, if it brings one."""
+        """Store the join point of a generation, if it has a new one."""
         if resume.start is not None and self.is_next(resume):
             self.start, self.generation, self.ranks = resume.start, resume.start_generation, resume.replaced
             self.gone_on = False
 
     def require_gone_on(self) -> None:
-        """Raise WorkersReplacedError where the stream has reached `start`. For a program that has not gone on yet."""
+        """Raise WorkersReplacedError if the stream has reached `start` before the program knows of the newcomers."""
         if self._stream.end >= self.start:
             raise self._error()
 
@@ -65,16 +65,16 @@ class JoinPoint:
         self._state.events.append(AllReduceFailed(handle, self._error()))
 
     def newcomers(self, generation: int) -> tuple[int, ...]:
-        """Return the ranks that were new in a generation, as far as this worker knows."""
+        """Return the known newcomers of a generation."""
         return self.ranks if generation == self.generation else ()
 
     def resume_at(self, generation: int, start: int) -> None:
-        """Take the program's word that it has gone on with the newcomers of a generation, who began at `start`."""
+        """Note that the program continues with the newcomers of a generation, which began at `start`."""
         self.gone_on |= generation == self.generation
         self._passed = max(self._passed, start)
 
     def skip(self) -> bool:
-        """Leave out positions that the program went past without submitting them. Say whether there were any."""
+        """Skip positions that the program has passed without submitting them. Return whether there were any."""
         end, to = self._stream.end, min(self._passed, self.start)
         if end >= to:
             return False
@@ -99,7 +99,7 @@ def sealed_report(generation: int, state: StreamState, kept: Sequence[tuple[int,
         held[begin - first : end - first] = 1
     for reduce in state.active:
         held[reduce.first - first : reduce.end - first] = reduce.held
-    # Where `held` changes from 0 to 1 a run begins, where it changes back the run ends.
+    # A run begins where `held` changes from 0 to 1, and ends where it changes back.
     edges = (np.flatnonzero(np.diff(held, prepend=0, append=0)) + first).tolist()
     return Sealed(generation, state.delivered_to, state.stream.end, tuple(zip(edges[::2], edges[1::2], strict=True)))
 
@@ -121,7 +121,7 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
 
 
 def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
-    """Bring all-reduces in progress into a new generation, which the stream numbers already. End void ones."""
+    """Restamp all-reduces in progress for a new generation, whose rounds the stream already has. End void ones."""
     for reduce in list(state.active):
         # E4: newcomers cannot contribute to these positions, so no sum of them can be complete.
         if join_point.voids(reduce.first, reduce.end, decided):
@@ -129,17 +129,17 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
             join_point.void(reduce.handle)
     for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
-        # E3: a result that is held here and not decided may differ from the one that the others will get.
+        # E3: an undecided result may differ from the result that the other workers will get.
         reduce.discard(~decided.covers(positions))
         _, rounds = state.stream.places(reduce.first, len(positions))
         reduce.datagrams = restamp_datagrams(reduce.datagrams, generation=generation, rounds=rounds)
-        # W2 holds again from here on.
+        # W2: frozen again.
         reduce.datagrams.flags.writeable = False
         reduce.addresses = ()
 
 
 def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:
-    """Return the decided positions of an all-reduce whose results are not here."""
+    """Return the decided positions of an all-reduce whose results are missing."""
     positions: NDArray[np.int64] = np.arange(reduce.first, reduce.end)[reduce.held == 0]
     found: list[int] = positions[decided.covers(positions)].tolist()
     return found

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The repair of results from peers, without I/O: requests, answers, and proofs.
 
-A worker requests results that the switch no longer has, answers such requests, and waits for proofs before it goes on:
-W4, W6, R1 to R3 and E3 of docs/protocol.md.
+A worker fetches results that the switch no longer has, answers such requests, and waits for proofs before it begins
+further all-reduces: W4, W6, R1 to R3 and E3 of docs/protocol.md.
 
     position    input                                       next    also
     -           STALE that names it, or silence             ASKED   FETCH to one peer
-    -           decided, submitted here, lacking (E3)       ASKED   FETCH to one that holds it, `AHEAD` at a time
-    ASKED       decided: `AGAIN_S` over                     ASKED   FETCH to another one
+    -           decided, submitted here, missing (E3)       ASKED   FETCH to one holder, `AHEAD` at a time
+    ASKED       decided: `AGAIN_S` has passed               ASKED   FETCH to another holder
     ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
-    ASKED       GONE                                        ASKED   FETCH to a peer that has not said so
-    ASKED       GONE from all peers                         -       the worker is over: FellBehindError
-    ASKED       result accepted, from whomever              -
+    ASKED       GONE                                        ASKED   FETCH to a peer that has not sent GONE
+    ASKED       GONE from all peers                         -       the worker is OVER: FellBehindError
+    ASKED       result accepted, from switch or peer        -
 
-A STALE makes a worker ask for all that is lacking of that slot before the round held, `AHEAD` rounds at most.
+After a STALE a worker fetches all missing results of the slot before the round held, at most `AHEAD` rounds.
 
-Losses between peers need no timers of their own: the open round of a slot is sent again (retransmit_queue.py),
-answered STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to
-time, and one that lacks decided results asks again, since a peer that has not begun this generation yet does not
-answer (R1).
+Lost messages between peers need no timers: the open round of a slot is retransmitted (retransmit_queue.py), answered by
+STALE or not at all, and fetched again. Only a worker that R2 holds back repeats PROGRESS_QUERY, and a worker without
+decided results repeats FETCH, because a peer that has not begun this generation yet does not answer (R1).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
 
 AHEAD: Final = 32
-"""Results asked for in one go."""
+"""Most results that are fetched at once."""
 PROGRESS_QUERY_INTERVAL_S: Final = 0.25
 AGAIN_S: Final = 0.1
-"""The time after which another worker is asked for a decided result."""
+"""Seconds before another worker is asked for a decided result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """The policy of repair: the time at which peers are asked, and the results that are kept for them.
+    """The policy of repair: the delay of requests to peers, and the results that are kept for them.
 
     Raises:
         ValueError: a number is out of range.
@@ -51,15 +50,15 @@ class RepairPolicy:
 
     ask_after: int = 3
     """Unanswered retransmissions of a chunk before peers are asked for it."""
-    # A worker that tells DONE once in 20 ms has delivered up to a hundred small all-reduces since it told the last one.
+    # In the 20 ms between two DONEs a worker delivers up to a hundred small all-reduces.
     unproved_max: int = 256
-    """All-reduces (submissions) that may be kept or in progress while some rank is not proved to hold them."""
+    """Most all-reduces (submissions) that may be kept or in progress while some rank is not proved to hold them."""
     unproved_bytes: int = 64 << 20
-    """Bytes of results from which on no more than `unproved_least` of them may be unproved."""
+    """Bytes of unproved results above which at most `unproved_least` all-reduces may be unproved."""
     unproved_least: int = 2
-    """All-reduces that may be unproved whatever their size: large ones would else never overlap."""
+    """All-reduces that may be unproved at any size, because large ones would never overlap otherwise."""
     straggler_s: float = 10.0
-    """The time for which a submission is held back for workers that are further behind. Then they are given up on."""
+    """Seconds for which a submission waits for the proof of slower workers. Then these are given up."""
 
     def __post_init__(self) -> None:
         if min(self.ask_after, self.unproved_max, self.unproved_least) < 1 or self.straggler_s <= 0:
@@ -69,20 +68,20 @@ class RepairPolicy:
 
 
 _NOBODY: Final = RepairPolicy(ask_after=1 << 62, unproved_max=1 << 62, unproved_least=1 << 62)
-"""The policy of a worker without peers: nobody is asked, and nothing is held back for anybody."""
+"""The policy of a worker without peers: no requests, and no wait for proofs."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A position that peers were asked for."""
+    """A position whose result was requested from peers."""
 
     named: int
-    """Bitmap of the workers that a STALE or a generation change named, or 0 if none did."""
+    """Bitmap of the holders that a STALE or a generation change named, or 0."""
     turn: int
     """The index of the candidate to ask next."""
     at: float = -inf
     gone: int = 0
-    """Bitmap of the workers that said GONE."""
+    """Bitmap of the workers that answered GONE."""
 
 
 class PeerRepair:
@@ -97,42 +96,42 @@ class PeerRepair:
         self.enter(membership, DecidedRanges(()), 0.0)
 
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
-        """Begin a generation: nothing is asked or sent in it yet, no rank has left it. Kept results stay kept."""
+        """Begin a generation without requests, messages and ranks that left. Kept results stay kept."""
         self._own, self._decided = membership, decided
         gone = {membership.rank, *membership.absent}
         everybody = range(membership.workers if self.has_peers else 0)
         self.peers = [rank for rank in everybody if rank not in gone]
         """The ranks of all other workers."""
         self.outgoing: list[tuple[int, PeerMessage]] = []
-        """Messages to be sent, as (rank, message)."""
+        """Pending messages, as (rank, message)."""
         self.asked: dict[int, _Asked] = {}
-        """Positions for which peers were asked, and have not answered."""
+        """Positions whose results were requested from peers and have not arrived."""
         self._lacking: dict[int, None] = {}
-        """Decided positions whose results are still to come, in the order of the stream (E3)."""
+        """Decided positions whose results are missing, in the order of the stream (E3)."""
         self._fetched_to = -1
-        """The last position among the `AHEAD` that were asked for."""
+        """The last of the `AHEAD` requested positions."""
         self._fetch_at = 0.0
-        """The time at which they are asked for again."""
+        """The time at which they are requested again."""
         self._awaited = set(self.peers)
-        """The ranks that have not said LEAVE. In the next generation the same worker may take part again."""
+        """The ranks that have not sent LEAVE. In the next generation the same worker may take part again."""
         self._finished_at: dict[int, int] = {}
-        """The position before which a worker that said LEAVE holds every result, by rank."""
+        """By rank that sent LEAVE, the position before which it holds every result."""
         self._told = 0
         """The position of the last DONE."""
         self._untold = self._untold_bytes = 0
-        """All-reduces, and bytes of their results, since DONE was last told at once."""
+        """All-reduces, and bytes of their results, since the last immediate DONE."""
         self._query_at = self._excused_at = 0.0
         self.store.enter(membership, self.peers, now)
 
     @property
     def everybody_left(self) -> bool:
-        """Say whether all others have said LEAVE (R3)."""
+        """Say whether all other workers have sent LEAVE (R3)."""
         return not self._awaited
 
     # ---- asking -------------------------------------------------------------------------------------
 
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
-        """Ask a worker that a STALE or a generation change named, but not again before a timeout."""
+        """Request results from a worker that a STALE or a generation change named, not again before a timeout."""
         for position in positions:
             asked = self.asked.setdefault(position, _Asked(named, self._own.rank))
             asked.named = named
@@ -140,13 +139,13 @@ class PeerRepair:
                 self._ask(position, asked, now)
 
     def ask_about(self, late: Mapping[int, int], now: float) -> None:
-        """Ask the next peer about the oldest of the positions that were sent so often, `late`, without an answer."""
+        """Request the oldest unanswered positions from the next peer. `late`: transmissions by position."""
         silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
         for position in silent[:AHEAD]:
             self._ask(position, self.asked.setdefault(position, _Asked(0, self._own.rank)), now)
 
     def note_gone(self, position: int, rank: int, now: float) -> bool:
-        """Take a GONE. Say whether no peer is left to ask."""
+        """Process a GONE. Return whether all candidates have answered GONE."""
         asked = self.asked.get(position)
         if asked is None:
             return False
@@ -165,16 +164,16 @@ class PeerRepair:
 
     @property
     def lacking(self) -> list[int]:
-        """Return the decided positions that are still to come, in the order of the stream."""
+        """Return the decided positions whose results are missing, in the order of the stream."""
         return list(self._lacking)
 
     def want(self, positions: Iterable[int], now: float) -> None:
-        """Take decided positions that are lacking, behind all that were taken before (E3)."""
+        """Add missing decided positions, which follow all earlier ones in the stream (E3)."""
         self._lacking.update(dict.fromkeys(positions))
         self._fetch(now)
 
     def _fetch(self, now: float) -> None:
-        """Ask for the first results that are lacking, but not for those that were asked for a moment ago."""
+        """Request the first missing results, except those that were requested a moment ago."""
         self._fetch_at = now + AGAIN_S
         for position in islice(self._lacking, AHEAD):
             self._fetched_to = position
@@ -228,11 +227,11 @@ class PeerRepair:
             self.store.note_done(message.sender, EVERYTHING)
 
     def has_left_before(self, rank: int, position: int) -> bool:
-        """Say whether a worker has finished and left without the result of a position: it never sends its UPDATE."""
+        """Say whether a worker has left before a position, and so never sends its UPDATE."""
         return self._finished_at.get(rank, position + 1) <= position
 
     def announce(self, position: int) -> None:
-        """Tell all peers at once that all results before a position are held here, if that is news."""
+        """Send DONE of a position to all peers at once, unless it was sent already."""
         self.store.note_held(position)
         if self.store.held_to > self._told:
             self._told, self._untold, self._untold_bytes = self.store.held_to, 0, 0
@@ -240,24 +239,24 @@ class PeerRepair:
                 self._send(rank, PeerKind.DONE, value=self._told)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
-        """Keep a delivered all-reduce's results for peers. This worker holds all results before `position` by now."""
+        """Keep a delivered all-reduce's results for peers. This worker now holds all results before `position`."""
         self.store.keep(reduce, now)
         self.store.note_held(position)
         self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes
         policy = self.policy
-        # R2: at half of what may be unproved, so that peers hear of it before they hold anything back.
+        # R2: at half of the permitted unproved results, so that peers get DONE before they hold an all-reduce back.
         if 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes:
             self.announce(position)
 
     def pop_done(self) -> PeerMessage | None:
-        """Take the DONE for all peers that may be told later. A later one takes its place."""
+        """Pop the delayed DONE for all peers. A later DONE replaces an earlier one."""
         if self.store.held_to == self._told:
             return None
         self._told = self.store.held_to
         return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._told)
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
-        """Take the controller's word that workers were given up: keep nothing for them, await no LEAVE."""
+        """Process the controller's eviction of workers: keep no results for them, await no LEAVE."""
         others = [rank for rank in self.peers if rank in ranks]
         self.store.on_ranks_lost(others)
         self._awaited.difference_update(others)
@@ -265,9 +264,9 @@ class PeerRepair:
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
-        """Tell everybody that no result of this generation is needed any more. It may be said again.
+        """Send LEAVE to all peers: this worker needs no further result of this generation. May be repeated.
 
-        `finished`: this worker sends no UPDATE any more, nor does another one in its place.
+        `finished`: neither this worker nor a replacement sends a further UPDATE.
         """
         for rank in self.peers:
             self._send(rank, PeerKind.LEAVE, value=self.store.held_to + 1 if finished else 0)
@@ -275,34 +274,34 @@ class PeerRepair:
     # ---- holding back, and time ---------------------------------------------------------------------
 
     def excuse(self, now: float) -> None:
-        """Let the time of stragglers begin anew: one of them gets on with the state that it needs first."""
+        """Restart the time of stragglers, because one of them makes progress with the state that it needs."""
         self._excused_at = now
 
     def may_open(self, active_before: int, bytes_before: int) -> bool:
-        """Say whether one more all-reduce may begin (R2), after those in progress, whose results have so many bytes."""
+        """Say whether R2 permits one more all-reduce after those in progress, with `bytes_before` bytes of results."""
         policy, unproved = self.policy, len(self.store) + active_before
         small = unproved < policy.unproved_least or self.store.kept_bytes + bytes_before < policy.unproved_bytes
         return small and unproved < policy.unproved_max
 
     def timer(self, held_back: AllReduce | None) -> float:
-        """Return the time at which `handle_timer` is due, infinite for never. `held_back`: what R2 holds back."""
+        """Return the time at which `handle_timer` is due, infinite for never. `held_back`: the all-reduce of R2."""
         due_at = self._fetch_at if self._lacking else inf
-        # Where nobody's proof is missing it is one in progress here that holds it back.
+        # If no proof is missing, an all-reduce in progress on this rank holds it back.
         if held_back is not None and self.store.unproved():
             due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
         return due_at
 
     def handle_timer(self, late: Mapping[int, int], held_back: AllReduce | None, now: float) -> None:
-        """Ask peers for what is due, and give up on stragglers.
+        """Send due requests to peers, and give up stragglers.
 
-        `late`: positions whose timeout is over, and how often each was sent.
+        `late`: transmissions by position, of positions whose timeout has passed.
         """
         self.ask_about(late, now)
         if self._lacking and self._fetch_at <= now:
             self._fetch(now)
         if held_back is None or not self.store.unproved():
             return
-        # R2 lets a straggler hold the others back for `straggler_s` at most, but for a newcomer that gets its state.
+        # R2: a straggler holds the others back for at most `straggler_s`, except a newcomer that receives its state.
         if self._gives_up_at(held_back.submitted_at) <= now:
             for rank in self.store.give_up():
                 self._statistics.given_up |= 1 << rank
@@ -319,8 +318,8 @@ class PeerRepair:
 
 
 def peer_fault(message: PeerMessage, own: Membership) -> str:
-    """Return in one word why a message is no peer's of this worker, or an empty string."""
-    # Checked before all else: slots and rounds mean something else in another generation.
+    """Return the fault of a message that no peer of this worker can have sent, as one word, or an empty string."""
+    # First: slots and rounds have another meaning in another generation.
     if message.generation != own.generation:
         return "generation"  # R1
     if message.sender == own.rank or message.sender >= own.workers:

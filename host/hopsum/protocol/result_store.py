@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of delivered all-reduces, kept for peers until everybody is proved to hold them (R2 of docs/protocol.md).
+"""Results of delivered all-reduces, kept for peers until all are proved to hold them (R2 of docs/protocol.md).
 
-A worker is proved to hold a position by its DONE about a later position, or by its LEAVE. One that is given up on needs
-no proof, until it is heard of again: its DONE counts from then on. A new generation has new proofs: who has a rank may
-be another worker now. What is kept stays kept.
+A worker is proved to hold a position by its DONE of a later position, or by its LEAVE. A worker that was given up needs
+no proof until its next DONE. A new generation has new proofs, because a rank may belong to another worker now. Kept
+results stay kept.
 
     all-reduce  input                                   next
     -           delivered                               KEPT
-    KEPT        everybody proved, it is the oldest      DROPPED
-    KEPT        given up on the others, here or by      DROPPED: a FETCH of it is answered GONE
+    KEPT        all workers proved, it is the oldest    DROPPED
+    KEPT        the others are given up, here or by     DROPPED: a FETCH of it is answered GONE
                 the controller (on_ranks_lost)
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hopsum.protocol.worker_state import AllReduce, Membership
 
 EVERYTHING: Final = (1 << 62) - 1
-"""A position behind all others."""
+"""A position after all others."""
 
 
 class StoredResult(NamedTuple):
@@ -57,15 +57,15 @@ class ResultStore:
         return len(self._kept)
 
     def enter(self, membership: Membership, peers: Sequence[int], now: float) -> None:
-        """Begin a generation with these peers, of whom none has proved anything yet, nor is late."""
+        """Begin a generation with these peers, without proofs."""
         self.held_to = 0
-        """The position before which this worker itself is known to hold everything."""
+        """The position before which this worker itself holds all results."""
         self._done = [0] * membership.workers
-        """Per rank, the position before which it said in this generation that it holds everything."""
+        """By rank, the position before which it holds all results, by its DONEs of this generation."""
         self._done[membership.rank] = EVERYTHING
-        # M2: a rank without a worker takes the state of another worker before it takes part again.
+        # M2: a new worker of an absent rank loads another worker's state, and needs no earlier results.
         self._out = [rank != membership.rank and rank not in peers for rank in range(membership.workers)]
-        """Per rank, whether it was given up on, and not heard of since."""
+        """By rank, whether it was given up, without a DONE since."""
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
 
     @property
@@ -79,20 +79,20 @@ class ResultStore:
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:
-        """Take a complete all-reduce. Its results are not copied, since they do not change any more."""
+        """Add a complete all-reduce. Its results are not copied, because they do not change any more."""
         # Tuples in the order of their first positions, which are all different.
         insort(self._kept, _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now))
         self.kept_bytes += reduce.results.nbytes
 
     def note_done(self, rank: int, position: int) -> None:
-        """Take a worker's word that it holds everything before a position."""
+        """Process a worker's DONE: it holds all results before a position."""
         if position > self._done[rank]:
             self._done[rank] = min(position, EVERYTHING)
             self._out[rank] = False
             self._drop()
 
     def note_held(self, position: int) -> None:
-        """Take this worker's own word that it holds everything before a position."""
+        """Note that this worker holds all results before a position."""
         self.held_to = max(self.held_to, position)
         self._drop()
 
@@ -104,13 +104,13 @@ class ResultStore:
         return [rank for rank, done in enumerate(self._done) if done < end and not self._out[rank]]
 
     def give_up(self) -> list[int]:
-        """Drop the oldest kept all-reduce unproved, and return the ranks that were not proved to hold it."""
+        """Give up the ranks that are not proved to hold the oldest kept all-reduce, drop it, and return them."""
         lacking = self.unproved()
         self.on_ranks_lost(lacking)
         return lacking
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
-        """Need no proof of workers that were given up elsewhere."""
+        """Require no proof of workers that were evicted or given up."""
         for rank in ranks:
             self._out[rank] = True
         self._drop()
@@ -124,11 +124,11 @@ class ResultStore:
         return None
 
     def is_dropped(self, position: int) -> bool:
-        """Say whether a result that is not kept was held here once, or is nobody's: the position is void."""
+        """Say whether the result was held and is dropped now, or never existed because the position is void."""
         return position < self.held_to
 
     def _drop(self) -> None:
         said_to = min(done for done, out in zip(self._done, self._out, strict=True) if not out)
-        # All-reduces are dropped in the order of the stream, whatever order they end in.
+        # All-reduces are dropped in the order of the stream.
         while self._kept and self._kept[0].end <= min(said_to, self.held_to):
             self.kept_bytes -= self._kept.pop(0).results.nbytes

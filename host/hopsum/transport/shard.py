@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's end at one shard of its job: the link to the switch, the slot protocol, and the peers.
+"""One worker's connection to one shard of its job: the link to the switch, the slot protocol, and the peers.
 
-`Transport` drives the shards of a worker in one thread. Without peers there is no other thread. With peers a side
-channel's thread answers them, between all-reduces too. Any thread may seal the generation, resume in another one, offer
-a state or fetch one. One lock keeps these threads apart in the worker. The compiled loop alone waits for the network
-while it holds the lock. A thread that wants the lock wakes that loop (`StepLock`).
+`Transport` drives the shards of a worker in one thread. With peers, a side channel's thread answers them, also between
+all-reduces. Any thread may seal the generation, resume in another one, offer a state or fetch one. One lock protects
+the worker from concurrent threads. Only the compiled loop waits for the network while it holds the lock: a thread that
+wants the lock wakes the loop (`StepLock`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hopsum.transport.udp_link import UdpLink
 from hopsum_base.spare_arrays import spare_array
 from hopsum_wire.generations import Resume, Sealed
 
-# A lock whose holder may wait for the network: whoever wants the lock wakes the holder, who then lets go of it.
+# A lock whose holder may wait for the network: a thread that wants the lock wakes the holder, which releases it.
 
 
 class StepLock:
@@ -48,16 +48,16 @@ class StepLock:
         self._lock: Final[Any] = threading.RLock()
         self._guard: Final = threading.Lock()
         self.waiting = 0
-        """The number of threads that wait for the lock. Until it is 0 the holder must not wait for the network."""
+        """The number of threads that wait for the lock. Unless it is 0, the holder must not wait for the network."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock, as `threading.RLock.acquire`."""
-        # The common case: nobody holds the lock, so nobody has to be woken.
+        """Acquire the lock, as `threading.RLock.acquire`."""
+        # The common case of a free lock needs no wake-up.
         if self._lock.acquire(blocking=False):
             return True
         if not blocking:
             return False
-        # Counted before the wake-up: the holder that wakes looks at `waiting`, and must see this thread.
+        # Counted before the wake-up, because the woken holder reads `waiting`.
         self._want(1)
         try:
             return bool(self._lock.acquire(timeout=timeout))
@@ -65,7 +65,7 @@ class StepLock:
             self._want(-1)
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.release()
 
     __enter__ = acquire
@@ -82,7 +82,7 @@ class StepLock:
         if change > 0:
             self._wake()
 
-    # threading.Condition calls these three by name on a lock that is no plain lock (CPython, threading.py).
+    # threading.Condition calls these three by name on other locks than threading.Lock (CPython, threading.py).
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())
 
@@ -98,15 +98,15 @@ class StepLock:
 
 
 _log: Final = logging.getLogger(__name__)
-# A LEAVE may be lost with its connection. It is repeated while `close` lingers, after twice as long each time: all
-# ranks of a job tell all others, for each shard.
+# A LEAVE may be lost with its connection, so it is repeated while `close` lingers. The interval doubles, because all
+# ranks of a job send it to all others, for each shard.
 LEAVE_AFTER_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
-# Longer than a process waits for a processor, and short against deadlines.
+# Longer than a process waits for a processor, and shorter than deadlines.
 TIMERS_WAIT_S: Final = 1.0
-"""The longest time for which datagrams that keep coming put off the worker's timers."""
+"""The longest time for which a stream of datagrams delays the worker's timers."""
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.LEAVE)
-"""The messages that may let the caller's thread go on."""
+"""The messages that may unblock the caller's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +116,19 @@ class TransportStatistics:
     link: LinkStatistics
     worker: WorkerStatistics
     side: SideStatistics
-    """Towards the peers; all 0 without peers."""
+    """Of the side channel; all 0 without peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other workers of a job, from whom one repairs.
+    """The other workers of a job, from which this worker fetches lost results.
 
     Args:
         channel: of this rank and generation, the same for all shards; closed with the last of them.
         addresses: (IPv4 address, TCP port) of every rank's channel.
-        policy: when peers are asked, and how much is kept for them.
-        linger_s: seconds for which `close` serves peers that have not said to need nothing more.
-        resume: of a newcomer, how the job's stream stands.
+        policy: of requests to peers, and of results kept for them.
+        linger_s: seconds for which `close` serves peers that have not sent LEAVE.
+        resume: for a newcomer, the state of the job's stream.
         shard: this shard's number in the job.
     """
 
@@ -151,13 +151,13 @@ class ShardContinuation(NamedTuple):
 
 
 class Shard:
-    """One worker's link, protocol and peers at one shard. With peers, for any thread where its methods say so.
+    """One worker's link, protocol and peers at one shard. Methods for any thread say so.
 
     Args:
         link: to the switch; closed with the shard.
-        membership: this worker's part in the job.
-        peers: without them, a result that the switch no longer has ends the generation (ResultLostError).
-        lock: of the same worker's other shards. None: it has none yet.
+        membership: of this worker.
+        peers: without peers, a result that the switch no longer has ends the generation (ResultLostError).
+        lock: of the same worker's other shards. None for its first shard.
 
     Raises:
         ValueError: a rank has no address among the peers, or `resume` does not fit the slots.
@@ -172,22 +172,21 @@ class Shard:
         lock: StepLock | None = None,
     ) -> None:
         self.link = link
-        # The link counts; the worker wants to hear of the growth only.
         self._unreachable, self._failures = 0, Counter[str]()
-        """The part of the link's counts that the worker was told."""
-        # Links that make frames answer for their address themselves.
+        """The part of the link's counts that the worker has processed."""
+        # Links that make frames do not depend on the host's addresses.
         who = f"rank {membership.rank}"
         self._own_address = OwnAddress(link.local[0], who) if isinstance(link, UdpLink) else None
         self.lock: Final = lock or StepLock(link.wake)
         """The lock of the worker, at all of its shards."""
         self._changed = threading.Condition(self.lock)  # type: ignore[arg-type]  # a lock of another class
         self._put_off_at: float | None = None
-        """The time since which datagrams put off the worker's timers, None while they do not."""
+        """The time since which datagrams delay the worker's timers, None without a delay."""
         self._closed = False
         self._dones: dict[int, PeerMessage] = {}
-        """The latest DONE of each rank, where the worker has not taken it yet."""
+        """The latest DONE of each rank that the worker has not processed yet."""
         self._waits = False
-        """True while a message of a peer would help a step."""
+        """Whether a step waits for a message of a peer."""
         self._peers, self._linger_s = peers, 0.0
         self._side_statistics = SideStatistics() if peers is None else peers.channel.statistics
         if peers is None:
@@ -208,9 +207,9 @@ class Shard:
     # ---- a step of the transport ---------------------------------------------------------------------------
 
     def begin_step(self) -> float | None:
-        """Hear and tell what there is, with the lock. Return the time at which the worker is due, None: never."""
+        """Exchange pending peer messages. The lock is held. Return the time of the worker's next timer, or None."""
         if self._peers is not None:
-            # Set before the DONEs are taken: `_on_message` looks after it has put one there. So a DONE is taken here,
+            # Set before the DONEs are popped, and read after `_on_message` has added one: so each DONE is popped here
             # or ends the wait.
             self._waits = self.worker.waits_for_peers
             self._pop_dones()
@@ -218,8 +217,8 @@ class Shard:
         return self.worker.get_timer()
 
     def end_step(self) -> None:
-        """Give the worker the DONEs of its peers where no step is in progress: there may be none for a long time."""
-        # Both threads look here: the channel's after it put a DONE there, the other one after it let go of the lock.
+        """Pass pending DONEs to the worker if no step is in progress, because the next step may be far away."""
+        # Both threads call this: the channel's after it added a DONE, the other after it released the lock.
         while self._dones and self.lock.acquire(blocking=False):
             try:
                 self._pop_dones()
@@ -236,10 +235,7 @@ class Shard:
                     self.link.send(memoryview(datagram))
 
     def hand_over(self, arrived: Sequence[bytes | memoryview], now: float, *, emptied: bool) -> None:
-        """Give the worker what arrived, what the network said since the last time, and the time; with the lock.
-
-        Put what the worker has to say of it into the channel.
-        """
+        """Pass datagrams, network errors and the time to the worker; send its peer messages. The lock is held."""
         link, worker = self.link, self.worker
         for received in arrived:
             worker.receive_datagram(received, now)
@@ -256,8 +252,8 @@ class Shard:
             worker.note_address_gone(own.ip, now)
         if isinstance(link, UdpLink):
             link.judge(counts.results - counts.repaired, counts.retransmits, worker.queue.in_flight, now)
-        # A process that waited for a processor finds its timers due and their results in the socket: first the results.
-        # The bound keeps a flood from putting off deadlines for ever.
+        # After a wait for a processor, timers are due whose results are already in the socket: results go first. The
+        # bound keeps a flood of datagrams from delaying deadlines for ever.
         if emptied or (self._put_off_at is not None and now - self._put_off_at >= TIMERS_WAIT_S):
             self._put_off_at = None
             worker.handle_timer(now)
@@ -267,60 +263,60 @@ class Shard:
             self.flush_messages()
 
     def flush_messages(self) -> None:
-        """Put what the worker has to say into the channel; with the lock."""
+        """Send the worker's peer messages. The lock is held."""
         if self._peers is not None:
             channel, number = self._peers.channel, self._peers.shard
-            # The slot protocol knows its own shard only.
+            # The worker does not know its shard's number.
             channel.send_all([(rank, said._replace(shard=number)) for rank, said in self.worker.messages_to_peers()])
             done = self.worker.done_for_peers()
             if done is not None:
                 channel.broadcast(done._replace(shard=number))
 
     def require_open(self) -> None:
-        """Raise HopsumError if the side channel has ended. Its cause is attached."""
+        """Raise HopsumError if the side channel has ended. The cause is attached."""
         if self._peers is not None:
             self._peers.channel.require_open()
 
     def probe(self) -> None:
-        """Have the switch asked, at the next step, whom the oldest open sum waits for."""
+        """Send a PROBE for the missing ranks of the oldest open sum, at the next step."""
         with self.lock:
             self.worker.probe()
 
     def wake(self) -> None:
-        """Let the step in progress go on at once, or else the next one. Any thread, also after `close`."""
+        """End the wait of the current step at once, or else of the next one. Any thread, also after `close`."""
         self.link.wake()
 
     # ---- generations -------------------------------------------------------------------------------------
 
     def seal(self) -> Sealed:
-        """Send nothing and accept nothing more of this generation, as `Worker.seal`. Peers are answered as before.
+        """Send and accept nothing more in this generation, as `Worker.seal`; peers are still served. Any thread.
 
-        Raises TypeError without peers: what the next generation begins with comes from them.
+        Raises TypeError without peers, whose results the next generation needs.
         """
         self._with_peers()
         with self._changed:
             return self.worker.seal()
 
     def resume(self, generation: int, given: ShardContinuation) -> None:
-        """Continue in another generation, as `Worker.resume`, with the generation's key and its addresses of peers.
+        """Continue in another generation, as `Worker.resume`, with the generation's key and addresses. Any thread.
 
         Raises:
-            TypeError: the shard was made without peers.
-            ValueError: as `Worker.resume`, or a peer has no address, or the key a wrong length. Nothing was changed.
+            TypeError: the shard has no peers.
+            ValueError: as `Worker.resume`, or a peer has no address, or the key a wrong length. Nothing has changed.
         """
         channel, key, peers = self._with_peers().channel, GenerationKey(generation, given.key), given.peers
         _require_all(peers, replace(self.worker.membership, rack=given.rack, absent=given.absent))
         with self._changed:
-            # Worker first: when the channel takes messages of the new generation the worker must know it.
+            # Worker first: the channel then receives messages of the new generation.
             self.worker.resume(generation, given.resume, time.monotonic(), given.rack, given.absent)
-            # The key changes with the generation, so a worker that was evicted can prove nothing any more.
+            # The key changes with the generation, so an evicted worker cannot authenticate any more.
             channel.move(key, {other: peers[other] for other in _others_of(self.worker.membership)})
             self.flush_messages()
             self._changed.notify_all()
         self.wake()
 
     def resume_at(self, start_generation: int, start: int) -> None:
-        """Take the program's word that the newcomers of a generation have its state, as `Worker.resume_at`.
+        """Note that the program knows of the newcomers of a generation, as `Worker.resume_at`. Any thread.
 
         Raises TypeError without peers.
         """
@@ -330,13 +326,13 @@ class Shard:
             self.flush_messages()
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were evicted while this generation goes on, if it is ours. Any thread."""
+        """Drop results kept for workers that were evicted from this generation. Any thread."""
         with self._changed:
-            # The call comes from the lease thread and may be older than a change of generation, or than `close`, which
-            # takes this lock before it closes the link.
+            # The lease thread's call may come after a change of generation, or after `close`, which takes this lock
+            # before it closes the link.
             if not self._closed and self.worker.membership.generation == generation:
                 self.worker.repair.on_ranks_lost(ranks)
-                self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
+                self.worker.handle_timer(time.monotonic())  # an all-reduce that waited for their proof may begin
                 self._changed.notify_all()
                 self.wake()
 
@@ -349,20 +345,19 @@ class Shard:
         return self._states
 
     def end_fetch(self) -> None:
-        """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""
+        """End every wait for a state, for good, because this worker has failed. Any thread."""
         if self._peers is not None:
             self._states.end_fetch("waits for no state any more: it has failed")
 
     def close(self, *, linger: bool = True) -> None:
-        """Serve peers until they need nothing more, `linger_s` at most. Then close channel and link.
+        """Serve peers until all have sent LEAVE, at most `linger_s`. Then close channel and link.
 
-        Without `linger` they are hardly waited for: they need nothing of a generation that is over, but may not know
-        yet.
-        Neither are they by a worker that never sent anything: it holds nothing that they could need.
+        Without `linger` the wait is short, because peers need nothing of an ended generation, but may not know of its
+        end yet. The wait is also short for a worker that never sent an UPDATE, because it holds no result.
         """
         if self._closed:
             return
-        # Set first: a second `close` from another thread must not linger again.
+        # First: a second `close` from another thread must not linger again.
         self._closed = True
         if self._peers is not None:
             self._states.end_fetch("was closed while it waited for the state of another worker")
@@ -373,7 +368,7 @@ class Shard:
     # ---- messages ------------------------------------------------------------------------------------------
 
     def _on_message(self, message: PeerMessage) -> None:
-        """Take one message, in the channel's thread."""
+        """Process one message, in the channel's thread."""
         if message.kind is PeerKind.DONE:
             self._on_done(message)
             return
@@ -388,21 +383,21 @@ class Shard:
             self.wake()
 
     def _on_done(self, message: PeerMessage) -> None:
-        """Take a DONE, in the channel's thread. It frees memory, and is not worth the end of a wait for the network."""
+        """Queue a DONE, in the channel's thread. It only frees memory, so it need not end a wait for the network."""
         self._dones[message.sender] = message
         if self._waits:
             self.wake()
         self.end_step()
 
     def _pop_dones(self) -> None:
-        """Give the worker the DONEs of its peers; with the lock."""
+        """Pass the pending DONEs to the worker. The lock is held."""
         while self._dones:
-            # One call takes the message out: the channel's thread may put another one there at any moment.
+            # One call removes the message, because the channel's thread may add another one at any moment.
             _, message = self._dones.popitem()
             self.worker.receive_peer(message, time.monotonic())
 
     def _close_channel(self, channel: SideChannel, *, linger: bool) -> None:
-        """Serve peers until everybody has left, or it is time."""
+        """Serve peers until all have left, or the limit has passed."""
         patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
         repair, began = self.worker.repair, time.monotonic()
         until, said_until, pause_s = began + patience_s, began, LEAVE_AFTER_S
@@ -410,7 +405,7 @@ class Shard:
         with self._changed:
             while channel.failure is None:
                 now = time.monotonic()
-                # Not for every message that comes: those are the LEAVEs of all others.
+                # Not after every received message: most are LEAVEs of other ranks.
                 if now >= said_until:
                     repair.leave(finished=linger)
                     self.flush_messages()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled loop of a worker on UDP sockets: what is plain is received, taken and answered without Python.
+"""The compiled loop of a worker on UDP sockets, the fast path: it receives and sends without Python.
 
-`WorkerLoop.run` copies the numbers of the worker at each shard to `worker_kernel.serve` and back; arrays it shares.
-A worker is plain while nothing but RESULTs in the order of its slots is to be expected: it runs, no datagram waits to
-be sent again, no result came early or is asked of peers, and no result was decided by a change of generation. All else
-is left to the Python worker, whose state is equal after any history.
+`WorkerLoop.run` copies the scalars of the worker at each shard to `worker_kernel.serve` and back, and shares arrays.
+The fast path serves a worker that expects only RESULTs in the order of its slots: the worker runs, no datagram waits
+for retransmission, no result is early or requested from peers, and no result was decided by a change of generation. The
+Python worker serves all other cases; both have the same state after every history.
 
 HOPSUM_COMPILED=0 turns the loop off.
 """
@@ -42,9 +42,9 @@ from hopsum_base.records import offset_of, record_address, records
 from hopsum_wire import WIRE_VERSION, Kind, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE
 
-# Copies come in batches, as what was sent again. To fill the memory takes as long as some ten datagrams in Python.
+# Duplicates come in batches, as retransmissions do. A copy into the memory takes as long as ten datagrams in Python.
 _REST_DATAGRAMS: Final = 8
-"""The datagrams that Python takes from the first one on that is not plain."""
+"""The number of datagrams that Python processes, beginning with one that is not for the fast path."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -64,7 +64,7 @@ class ShardMemory:
         self._fresh, self.pending = np.zeros(max(slots, batch), np.int64), np.zeros(2 * slots, np.int64)
         self._vectors = records(IoVector, at.SEGMENTS_MAX)
         self._open_position: NDArray[np.int64] | None = None
-        """The worker's array of that name when `copy_in` last wrote addresses. Another generation has another one."""
+        """The worker's array when `copy_in` last wrote addresses. Each generation has another array."""
         state.fd, state.waker, state.slots, state.gro = link.fileno(), link.waker.fd, slots, bool(link.offload.gro)
         state.buffer, state.patterns = address_of(link.buffer), address_of(self._patterns)
         state.fresh, state.pending = address_of(self._fresh), address_of(self.pending)
@@ -72,7 +72,7 @@ class ShardMemory:
         self._fill_headers()
 
     def _fill_headers(self) -> None:
-        """Let the kernel's message headers point to the link's buffer and to the vectors of a send."""
+        """Set the addresses of the message headers: the link's buffer, and the vectors of a send."""
         state, base = self.state, record_address(self.state)
         state.receive_address = base + offset_of(ShardState, "receive")
         state.send_address = base + offset_of(ShardState, "send")
@@ -85,7 +85,7 @@ class ShardMemory:
         state.send_control.level, state.send_control.kind = SOL_UDP, UDP_SEGMENT
 
     def copy_in(self, worker: Worker) -> None:
-        """Fill the memory from a plain worker, but for its all-reduces."""
+        """Copy a worker's state into the memory, except its all-reduces."""
         state, queue, own, stream = self.state, worker.queue, worker.state, worker.stream
         rtt, window = queue.rtt, queue.congestion
         state.base, state.stream_end, state.reduce_count = stream.base, stream.end, len(worker.state.active)
@@ -110,7 +110,7 @@ class ShardMemory:
         """Fill the row of one all-reduce in progress.
 
         Args:
-            may_open: `StreamState.may_open` says so of it.
+            may_open: the value of `StreamState.may_open` for it.
             vector: the row of its vector.
         """
         state = self.reduces[row]
@@ -123,7 +123,7 @@ class ShardMemory:
         self._patterns[row] = _result_pattern(own.generation, own.rank, reduce.op)
 
     def copy_out(self, worker: Worker) -> None:
-        """Take over into the worker what a call has changed. Complete all-reduces are delivered."""
+        """Copy the changes of a call back into the worker. Deliver complete all-reduces."""
         state, queue, statistics = self.state, worker.queue, worker.statistics
         rtt, window = queue.rtt, queue.congestion
         worker.state.open_end, queue.in_flight = state.open_end, state.in_flight
@@ -143,7 +143,7 @@ class ShardMemory:
             worker.state.deliver(state.now)
 
     def receive_rest(self, worker: Worker, now: float, most: int | None = None) -> None:
-        """Give the worker datagrams that the kernel left in the buffer: `most` of them, or all."""
+        """Pass datagrams that the kernel left in the buffer to the worker: `most` of them, or all."""
         state = self.state
         size, start, stop = max(state.segment, 1), state.rest, state.received
         end = stop if most is None else min(start + most * size, stop)
@@ -153,17 +153,17 @@ class ShardMemory:
 
     @property
     def has_rest(self) -> bool:
-        """Say whether the buffer has datagrams that nobody has taken. Another receive would overwrite them."""
+        """Say whether the buffer has unprocessed datagrams, which another receive would overwrite."""
         return self.state.rest < self.state.received
 
     def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
-        """Return the datagrams of the positions that the kernel chose and could not send."""
+        """Return the datagrams that the kernel could not send."""
         pending = self.pending[self.state.pending_first : self.state.pending_end]
         pending = pending[worker.queue.arrays.open[pending % self.state.slots] == pending]
         return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.state.active)) if pending.size else []
 
     def count(self) -> None:
-        """Count in the link's statistics what `worker_kernel` did at the socket, and the errors that it met there."""
+        """Add the kernel's datagrams, bytes and socket errors to the link's statistics."""
         state, counts, outage = self.state, self.link.statistics, self.link.outage
         counts.receives += state.receives
         counts.datagrams_received += state.datagrams_received
@@ -190,7 +190,7 @@ class WorkerLoop:
     def __init__(self, kernel: Any, ends: Sequence[tuple[UdpLink, int]]) -> None:
         self._kernel = kernel
         self.interrupt: BaseException | None = None
-        """The error that a signal handler raised while the kernel waited. Its state is as after any return."""
+        """The error that a signal handler raised while the kernel waited. The memory is consistent nevertheless."""
         self.loop = LoopState()
         self._all_shards, self._all_vectors = records(ShardState, len(ends)), records(VectorState, at.REDUCES_MAX)
         self._all_polls = records(ShardPolls, len(ends))
@@ -198,7 +198,7 @@ class WorkerLoop:
         self._rows = np.zeros((at.REDUCES_MAX, len(ends)), np.int64)
         self.shards = [ShardMemory(*end, state) for end, state in zip(ends, self._all_shards, strict=True)]
         self.emptied = [False] * len(ends)
-        """By shard: the last call ended with nothing left to read in the socket."""
+        """By shard, whether the last call has drained the socket."""
         loop = self.loop
         loop.layout, loop.shard_count, loop.shards = at.FINGERPRINT, len(ends), record_address(self._all_shards)
         loop.vectors, loop.rows = record_address(self._all_vectors), address_of(self._rows)
@@ -208,20 +208,20 @@ class WorkerLoop:
         loop.batch_chunks = min(at.BATCH_CHUNKS * len(ends), at.BATCH_CHUNKS_MAX)
 
     def can_run_compiled(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces) -> bool:
-        """Say whether the loop can have the workers now, one of each shard."""
+        """Say whether the loop can serve the workers now, one of each shard."""
         in_progress = 0
         for number, worker in enumerate(workers):
             if not worker.can_run_compiled:
                 return False
             for reduce in worker.state.active:
                 in_progress += 1
-                # The rest of an all-reduce that has failed at another shard is nobody's.
+                # The all-reduce has failed at another shard.
                 if (number, reduce.handle) not in all_sharded.at_shards:
                     return False
         return in_progress > 0 and len(all_sharded.by_handle) <= at.REDUCES_MAX
 
     def copy_in(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces, limit_at: float) -> int:
-        """Fill the memory from plain workers. Return the address that a call of the kernel takes.
+        """Copy the workers' state into the memory. Return the address for a call of the kernel.
 
         Args:
             limit_at: the time at which the call ends, on the clock of `time.monotonic`.
@@ -261,7 +261,7 @@ class WorkerLoop:
             if stream.beginner is None:
                 return
             for each in ranges:
-                # Sums that are delivered are the coder's: it begins before the next call.
+                # The coder begins by itself, before the next call, if the sums are delivered.
                 if not each.missing:
                     return
             vector.begin, vector.lanes_before = stream.beginner.address, sharded.lanes_before
@@ -273,16 +273,16 @@ class WorkerLoop:
             assert sent is not None
             vector.ranges_sent = sent.addresses[0] + at.HOPSUM_BYTES
         vector.codec, vector.encode = record_address(stream.run), stream.encoder.address
-        # What the coder did not read, though it was asked to, it reads in the end.
+        # A coder that did not read an earlier part reads all sums at the end.
         if stream.decoder is not None and stream.taken == sharded.taken:
             vector.decode = stream.decoder.address
         vector.payloads, vector.taken = address_of(stream.payloads), sharded.taken
         vector.results, vector.contributors, vector.held = sharded.places.addresses
 
     def copy_out(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces) -> None:
-        """Take over into workers and coders what a call has changed. Complete all-reduces are delivered."""
+        """Copy the changes of a call back into workers and coders. Deliver complete all-reduces."""
         for memory, worker in zip(self.shards, workers, strict=True):
-            # Without one nothing can have changed. A short vector is in progress at one shard of many.
+            # A short vector is in progress at some of the shards only.
             if worker.state.active:
                 memory.copy_out(worker)
         for vector, sharded in zip(self.vectors, all_sharded.by_handle.values(), strict=False):
@@ -296,20 +296,20 @@ class WorkerLoop:
     ) -> list[list[NDArray[np.uint8]]]:
         """Call the compiled kernel until `limit_at`, a wake-up, a socket error, or an all-reduce with all its results.
 
-        A worker in Python takes a datagram that is not plain, and a few after it. The kernel continues where all
-        workers are plain again.
+        A worker in Python processes a datagram that is not for the fast path, and a few after it. Then the kernel
+        continues if it can.
 
         Args:
             all_sharded: all all-reduces in progress.
 
         Returns:
-            By shard, the datagrams that the caller sends next, uint8[n, bytes] each. They are counted as sent already.
+            By shard, the datagrams that the caller sends next, uint8[n, bytes] each. They already count as sent.
 
         Raises:
             RuntimeError: the kernel in numba's cache has another layout of the memory.
         """
         unsent: list[list[NDArray[np.uint8]]] = [[] for _ in workers]
-        # A flood of datagrams that are not plain must not keep the caller from its timers, nor a thread from the lock.
+        # Bounded, so that a flood of other datagrams does not delay timers or a thread that waits for the lock.
         for _ in range(BATCH_DATAGRAMS):
             self._serve(self.copy_in(workers, all_sharded, limit_at))
             has_rest = False
@@ -323,29 +323,29 @@ class WorkerLoop:
                     has_rest = True
             if not has_rest and self.loop.stop != at.STOP_DONE:
                 break
-            # Else the caller has something to do first.
+            # The caller first sends datagrams and processes events.
             for number, worker in enumerate(workers):
                 if unsent[number] or worker.state.events or self.interrupt is not None:
                     return unsent
             if not self.can_run_compiled(workers, all_sharded):
                 break
-            # What the kernel has sent meanwhile has timers of its own.
+            # The kernel's datagrams have new timers.
             limit_at = min([limit_at, *(due for worker in workers if (due := worker.get_timer()) is not None)])
         return unsent
 
     def receive_rest(self, workers: Sequence[Worker], now: float) -> None:
-        """Give the workers all datagrams that the kernel left in the buffers."""
+        """Pass all datagrams that the kernel left in the buffers to the workers."""
         for memory, worker in zip(self.shards, workers, strict=True):
-            # Now: the worker may have sent something since the kernel's last batch, and measures round trips.
+            # With the current time, because the worker may have sent since the kernel's last batch.
             memory.receive_rest(worker, now)
 
     @property
     def has_rest(self) -> bool:
-        """Say whether a buffer has datagrams that nobody has taken."""
+        """Say whether a buffer has unprocessed datagrams."""
         return any(memory.has_rest for memory in self.shards)
 
     def _serve(self, address: int) -> None:
-        """Call the kernel, and count what it did at the sockets."""
+        """Call the kernel, and count its datagrams."""
         try:
             self._kernel.serve(address)
         except BaseException as error:  # of a signal handler, which runs as soon as the machine code has returned
@@ -353,7 +353,7 @@ class WorkerLoop:
         stop = self.loop.stop
         if stop == at.STOP_STALE:
             raise RuntimeError(
-                "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder beside "
+                "numba's cache has machine code of another version of hopsum: remove the __pycache__ folder next to "
                 f"{self._kernel.__file__}"
             )
         for number, (memory, polls) in enumerate(zip(self.shards, self._polls, strict=True)):
