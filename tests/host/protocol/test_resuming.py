@@ -268,7 +268,7 @@ def test_what_does_not_fit_changes_nothing(given: Resume, message: str) -> None:
 def test_without_peers_no_generation_follows() -> None:
     worker = Worker(Membership(7, 0, 2, 4), TIMING)
     assert worker.seal() == Sealed(7, 0, 0, ())
-    with pytest.raises(ValueError, match="a worker with peers"):
+    with pytest.raises(ValueError, match="a sealed worker with peers"):
         worker.resume(8, resume(0), 1.0)
     with pytest.raises(ValueError, match="multiple of the 4 slots"):
         make(resume(2))
