@@ -104,7 +104,7 @@ def half_common(rank: int, *seeds: int) -> NDArray[np.float32]:
 
 
 def test_the_error_of_many_means_falls_as_the_root_of_their_number() -> None:
-    told = said(r"errs as 1/√T: (0\.\d+) after one, (0\.\d+) after 10, (0\.\d+) after 100 and (0\.\d+) after 400")
+    told = said(r"falls as 1/√T: (0\.\d+) after one, (0\.\d+) after 10, (0\.\d+) after 100 and (0\.\d+) after 400")
     gains = said(r"the decoded mean is (0\.\d+) \(`thc`\), (0\.\d+) \(`bits=3`\) and (1\.\d+) \(`bits=2`\)")
     vectors = [half_common(rank) for rank in range(4)]
     truth = np.mean(vectors, axis=0, dtype=np.float64)
