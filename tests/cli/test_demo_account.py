@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsum.agent.allreduce_results import CommunicatorStatistics, SocketTraffic
 from hopsum_evaluation.demo.counted_testbed import DemoCounts, read_quiet
-from hopsum_evaluation.demo.training_demo import DemoReport
+from hopsum_evaluation.demo.demo_worker import DemoResult
+from hopsum_evaluation.demo.training_demo import DemoReport, take_in
 from hopsum_topologies.local_cluster import InterfaceCounters
 from hopsum_wire import Event
 
@@ -82,6 +84,25 @@ def test_a_frame_that_nobody_sent_is_a_difference(lost: tuple[int, int, int, int
         wrong["bytes down are missing, and no frame"] = at_workers("bytes_down", agents.bytes_down - 1)
     for what, changed in wrong.items():
         assert not changed.counters_agree, what
+
+
+def test_a_probe_is_no_contribution() -> None:
+    """On a slow machine a rank asks the switch for a late sum: the program answers, and adds nothing."""
+    report = account(2, 40, (0, 0, 0, 0))
+    probes = 3
+    up, down = 80 + probes, 80 + probes
+    report.counts.events["probed"] = probes
+    at_interfaces = InterfaceCounters(up, up * UP_BYTES, down, down * DOWN_BYTES)
+    report.counts = replace(report.counts, interfaces=at_interfaces, replies=down)
+    ranks = [
+        SocketTraffic(datagrams_sent=40, datagrams_received=40),
+        SocketTraffic(datagrams_sent=40 + probes, datagrams_received=40 + probes, probes=probes),
+    ]
+    take_in(report, [DemoResult(2, 1, 1, 1, "", CommunicatorStatistics(traffic=traffic), 1) for traffic in ranks])
+    assert report.updates == 80
+    report.agents = at_interfaces
+    assert report.counters_agree
+    assert not replace(report, updates=report.updates + probes).counters_agree
 
 
 def test_counters_are_read_until_they_stand_still() -> None:

@@ -303,7 +303,8 @@ def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
     report.repaired = sum(each.statistics.repaired for each in trained)
     traffic = [each.statistics.traffic for each in trained]
     report.retransmits = sum(each.retransmits for each in traffic)
-    report.updates = sum(each.datagrams_sent - each.retransmits for each in traffic)
+    report.probes = sum(each.probes for each in traffic)
+    report.updates = sum(each.datagrams_sent - each.retransmits - each.probes for each in traffic)
     report.agents = InterfaceCounters(
         sum(each.datagrams_sent for each in traffic),
         sum(each.interface_bytes_sent for each in traffic),
@@ -367,6 +368,7 @@ class DemoReport:
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """The counts of the agents themselves."""
     retransmits: int = 0
+    probes: int = 0
     updates: int = 0
     """First transmissions of all agents."""
     fetches: int = 0
@@ -501,7 +503,7 @@ class DemoReport:
         table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
         table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
         table.add_row("contributions added", f"{self.updates:,}", "", f"{counts.events['added']:,}")
-        table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{repeated:,}")
+        table.add_row("repeated, answered, stale", f"{self.retransmits + self.probes:,}", "", f"{repeated:,}")
         if self.quorum < self.workers:
             table.add_row("results asked of peers, and got", f"{self.fetches:,}, {self.repaired:,}", "", "")
         table.add_row("dropped", "", "", f"{sum(counts.drops.values()):,}")

@@ -33,6 +33,8 @@ class SocketTraffic(NamedTuple):
     bytes_sent: int = 0
     """UDP payload."""
     bytes_received: int = 0
+    probes: int = 0
+    """The PROBEs among the datagrams sent."""
 
     @property
     def interface_bytes_sent(self) -> int:
@@ -51,7 +53,8 @@ class SocketTraffic(NamedTuple):
         for each in statistics:
             link = each.link
             sent, received = link.datagrams_sent, link.datagrams_received
-            counts = sent, received, each.worker.retransmits, link.bytes_sent, link.bytes_received
+            worker = each.worker
+            counts = sent, received, worker.retransmits, link.bytes_sent, link.bytes_received, worker.probes
             total = tuple(map(add, total, counts))
         return cls._make(total)
 
