@@ -15,7 +15,7 @@ from hopsum_cli.program_arguments import add_p4info, program_with_p4info
 from hopsum_switch.cli import port_number
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals
-from hopsum_topologies.ptf.case_runner import RunnerError, list_cases, log_folder, run_cases
+from hopsum_topologies.ptf.ptf_command import RunnerError, list_cases, log_folder, run_cases
 from hopsum_topologies.ptf.ptf_switches import SWITCHES
 
 _MAX_PORTS = 200

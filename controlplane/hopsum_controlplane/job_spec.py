@@ -97,7 +97,7 @@ class ParentEndpoint:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job as its user asks for it: of a cluster, or of one switch with the places of its workers.
+    """The specification of a job: of a cluster, or of one switch with the endpoints of its workers.
 
     name: of the job, unique in the cluster and on the switch.
     workers: the workers of a generation on one switch, with the ranks 0 .. n - 1. Empty before they have joined.
@@ -113,13 +113,13 @@ class JobSpec:
 
     Only a cluster uses the others.
 
-    switch: name of the job's switch, or of its spine; None for the one with most room.
+    switch: name of the job's switch, or of its spine; None for the one with most free slots.
     lease_s: seconds that a member may be silent, None for the cluster's.
-    tree: over a spine and all leaves below it, though one switch would reach all workers.
-    codec, codec_options: of the workers, the options as a JSON object; both empty where each worker chooses.
-    shards: number of switches side by side. shard_switches: their names, empty for those with most room.
-    min_workers: workers with which a generation may begin, None for all. replace_s: seconds for which it waits for one
-        that is gone as long as so many are there, None for a lease.
+    tree: whether to use a spine and its leaves also if one switch would reach all workers.
+    codec, codec_options: of the workers, the options as a JSON object; both empty if each worker chooses.
+    shards: number of switches of the job. shard_switches: their names, empty for those with most free slots.
+    min_workers: number of workers with which a generation may begin, None for all. replace_s: seconds to wait for a
+        missing worker when so many have joined, None for a lease.
     """
 
     name: str
@@ -143,7 +143,7 @@ class JobSpec:
 
     @property
     def lookups(self) -> dict[Op, tuple[int, ...]]:
-        """Return the lookup tables by the operation that looks them up: the job cannot do without these operations."""
+        """Return the lookup tables by operation: the switch must have these operations."""
         return {op: self.tables[name] for op, name in TABLE_NAMES.items() if name in self.tables}
 
     @property
@@ -162,7 +162,7 @@ class JobSpec:
         return self.ranks if self.min_workers is None else self.min_workers
 
     def check(self) -> None:
-        """Raise ControlPlaneError naming the first thing that is wrong with what one switch has of the job."""
+        """Raise ControlPlaneError for the first error in the job's part on one switch."""
         if not self.name:
             raise ControlPlaneError("a job without a name", hint="give it one")
         children = self.children or self.ranks
@@ -190,7 +190,7 @@ class JobSpec:
         if unknown := [name for name in self.tables if name not in TABLE_NAMES.values()]:
             raise self._wrong(f"a table {unknown[0]!r:.80}", f"tables are {', '.join(TABLE_NAMES.values())}")
         for op, table in self.lookups.items():
-            # All workers' values meet in one lane: the proof is for the whole tree, not for this switch's part.
+            # A lane adds the values of all workers: the proof is for the whole tree, not for this switch's part.
             if (code_bits := lanes.RESULT_CODE_BITS.get(op)) is None:
                 lanes.check_lane_overflow(self.total, lanes.check_table(table), SHAPES[op].lane_bits)
                 continue

@@ -128,13 +128,13 @@ class InProcessGroup:
 
 
 _groups: Final[dict[str, InProcessGroup]] = {}
-_racks_lock: Final = threading.Lock()
+_groups_lock: Final = threading.Lock()
 
 
 def _join(name: str, rank: int, workers: int, settings: Mapping[str, str]) -> InProcessGroup:
     """Return the group with this rank in it. Raises MeetingError."""
     settings = {"workers": str(workers), **settings}
-    with _racks_lock:
+    with _groups_lock:
         group = _groups.get(name)
         # Ranks that come after a refusal hear of it too, and not of missing ranks a minute later.
         if group is not None and group.refused and rank not in group.told:
@@ -159,7 +159,7 @@ def _join(name: str, rank: int, workers: int, settings: Mapping[str, str]) -> In
 
 def _part(group: InProcessGroup, rank: int) -> None:
     """Take a rank out. An empty group is forgotten, unless late ranks are to be told why."""
-    with _racks_lock:
+    with _groups_lock:
         group.ranks.discard(rank)
         if not group.ranks and not group.refused and _groups.get(group.name) is group:
             del _groups[group.name]
@@ -181,24 +181,24 @@ class MemoryCommunicator(SerialCommunicator):
     def __init__(
         self, name: str, rank: int, *, codec: Codec, settings: Mapping[str, str], seed: int, deadline_s: float
     ) -> None:
-        self._rack = _join(name, rank, codec.workers, settings)
+        self._group = _join(name, rank, codec.workers, settings)
         self._deadline_s = deadline_s
         super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
 
     def _agree(self, call: str) -> None:
-        require_agreement(self._rack.meet(self.rank, call, lambda calls: dict(enumerate(calls)), self._deadline_s))
+        require_agreement(self._group.meet(self.rank, call, lambda calls: dict(enumerate(calls)), self._deadline_s))
 
     def _sum(self, phase: CollectivePhase) -> Summed:
         def add(phases: list[CollectivePhase]) -> tuple[Bytes, NDArray[np.uint64]]:
             return simulate_phase(self.codec, phases)
 
-        results, contributors = self._rack.meet(self.rank, phase, add, self._deadline_s)
+        results, contributors = self._group.meet(self.rank, phase, add, self._deadline_s)
         # copies, since the other ranks read the same arrays
         return Summed(results.copy(), contributors.copy(), phase.payloads.nbytes)
 
     def _interrupt(self) -> None:
-        self._rack.leave(self.rank, "has left")
+        self._group.leave(self.rank, "has left")
 
     def _leave(self, why: BaseException | None) -> None:
-        self._rack.leave(self.rank, "has left" if why is None else f"failed: {why}")
-        _part(self._rack, self.rank)
+        self._group.leave(self.rank, "has left" if why is None else f"failed: {why}")
+        _part(self._group, self.rank)

@@ -19,9 +19,9 @@
 A job may have several shards, each a switch or a tree, which sums every k-th chunk of a vector. The document describes
 shard 0, and `further_shards` describes shards 1 .. k - 1.
 
-`table` has 16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, and `table16` 16 values of
-0..65535 for LOOKUP_ADD16. A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has
-2^b values of -128..127, then 2^b - 1 thresholds of 1..127 that do not fall. The code of a sum is the number of
+`table` has the 16 values of LOOKUP_ADD8 for 4-bit codes, each 0..255, and `table16` those of LOOKUP_ADD16, each
+0..65535. A table of results that are codes, `table4`, `table3` or `table2` for codes of b bits, has 2^b values of
+-128..127, then 2^b - 1 thresholds of 1..127 in ascending order, with repetitions. The code of a sum is the number of
 thresholds that are at most (sum + 128) >> 1.
 
 The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
@@ -55,7 +55,7 @@ _LIMITS: Final = {
     "slots": (1, MAX_SLOTS),
 }
 _ALWAYS: Final = ("table", "table16")
-"""The tables that a document has always, null where there is none."""
+"""The tables that every document has, null for none."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _RUNS_MAX: Final = 1 << 20
 
@@ -111,7 +111,7 @@ class JobMembership:
     window: int
     """Most packets that a worker has in flight, 1..slots, the same on all ranks."""
     quorum: int
-    """Workers that complete a sum."""
+    """Number of workers that complete a sum."""
     tables: Mapping[str, tuple[int, ...]] = field(hash=False)
     """Lookup tables by name (`TABLE_NAMES`), see the module's format."""
     switch: Endpoint

@@ -86,9 +86,9 @@ class ClusterController:
         self._follow_trees()
 
     def create_job(self, spec: JobSpec, token: str = "") -> pb.CreateJobResponse:
-        """Create a job: reserve its slots. Its members join with `token`, which is drawn where it is empty.
+        """Create a job in the database, which reserves its slots. Its members join with `token`; empty: a random one.
 
-        A repeated call, with the token and the specification of a job that is there, has the same answer.
+        A repeated call, with the token and the specification of an existing job, has the same answer.
 
         Raises InvalidRequestError, JobExistsError, StoreError, or ResourceExhaustedError with a size that would fit.
         Then nothing has changed.
@@ -100,7 +100,7 @@ class ClusterController:
             is_ours = made is not None and made.state is not JobState.ENDING and matches(token, made.token_digest)
             if made is not None and is_ours and made.spec == spec:
                 return answers.created_message(made, token)
-            # Under one lock from the look at free places to the record on disk: two requests never get one place.
+            # One lock from the search for free slots to the record on disk: two requests never get the same slots.
             self._cache.check_new(spec.name)
             self._check_unused(token)
             for name in (*spec.shard_switches, spec.switch):
@@ -108,12 +108,11 @@ class ClusterController:
                     raise InvalidRequestError(
                         f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}"
                     )
-            # Places are computed from the database, not from the switches: a record's slots are taken before anything
-            # is on a switch.
+            # Free slots are computed from the database, because a record reserves its slots before any switch has them.
             switches = self._reconcilers.capacities(spec)
             switch, at, branches = placement.place(spec, switches, self._config.links)
             record = JobRecord(spec, digest(token), switch, at.job_index, at.region, branches=branches)
-            # The database comes before the switch: what may be on a switch is on disk first.
+            # The database before the switch: every entry that may be on a switch is on disk first.
             self._cache.add(record)
             self._histories.observe(record.name)
         return answers.created_message(record, token)

@@ -38,10 +38,10 @@ _SETTING = re.compile(r"[ -~]{0,256}")
 
 
 def check_tree(spec: JobSpec) -> None:
-    """Raise InvalidRequestError when it asks for what a job over a tree of switches cannot have.
+    """Raise InvalidRequestError for options that a job over a tree of switches cannot have.
 
-    A leaf sends its sum up when all workers of its rack are in it, and no spine knows which workers a rack lacks:
-    so a quorum of the workers of all racks is no number that a switch could compare with.
+    A leaf sends its sum to the spine when all workers of its rack are in it, and a spine does not know the missing
+    workers of a rack. So no switch can compare with a quorum over the workers of all racks.
     """
     who = f"job {spec.name!r} over a tree of switches"
     if spec.quorum not in (None, spec.ranks):

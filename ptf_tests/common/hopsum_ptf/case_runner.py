@@ -23,7 +23,7 @@ from hopsum_ptf.tna_device import tna_target
 from hopsum_topologies import TopologyError, bmv2_unavailable
 from hopsum_topologies.ptf import case_runner
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals, read_results
-from hopsum_topologies.ptf.case_runner import RunnerError, log_folder, run_cases
+from hopsum_topologies.ptf.ptf_command import RunnerError, log_folder, run_cases
 from hopsum_topologies.ptf.ptf_switches import SWITCHES, PtfTarget
 
 ROOT: Final = Path(__file__).resolve().parents[3]
