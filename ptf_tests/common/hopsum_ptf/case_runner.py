@@ -21,7 +21,7 @@ from hopsum_ptf.case_places import PORTS
 from hopsum_ptf.model_device import model_target, model_unavailable
 from hopsum_ptf.tna_device import tna_target
 from hopsum_topologies import TopologyError, bmv2_unavailable
-from hopsum_topologies.ptf import case_runner
+from hopsum_topologies.ptf import ptf_command
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals, read_results
 from hopsum_topologies.ptf.ptf_command import RunnerError, log_folder, run_cases
 from hopsum_topologies.ptf.ptf_switches import SWITCHES, PtfTarget
@@ -58,7 +58,7 @@ TARGETS: Final = {
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
     """List the names `module.Class` of the `chosen` modules or cases. Empty: all cases of `folder`."""
-    return case_runner.list_cases(chosen, folder)
+    return ptf_command.list_cases(chosen, folder)
 
 
 def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:
