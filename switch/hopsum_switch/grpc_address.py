@@ -32,7 +32,7 @@ class ServerError(Exception):
 
 
 def default_address() -> str:
-    """Return the default address of a switch, which its tools use too."""
+    """Return the address of a switch, and for its tools, by default: unix:PATH, a socket in this user's own folder."""
     return f"{_UNIX}{_default_folder() / 'switch.sock'}"
 
 

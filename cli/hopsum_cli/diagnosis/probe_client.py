@@ -105,9 +105,9 @@ class RawProbeTransport(UdpProbeTransport):
 
 
 def open_probe_client(source: ProbeSource, switch: Endpoint) -> tuple[ProbeClient | None, str]:
-    """Return a client with the source's address, by a raw socket if the address is in use.
+    """Return a client with the source's address, by a raw socket if a UDP socket fails, and an empty text.
 
-    If neither socket can be opened, the client is None, and the text has the reason.
+    If both sockets fail, the client is None, and the text has the UDP socket's error.
     """
     refusal = ""
     for way in (UdpProbeTransport, RawProbeTransport):

@@ -123,7 +123,7 @@ def _member(job: str, member: Member, left_s: float | None, leases: Leases, now_
 
 
 def left_s_of(record: JobRecord, leases: Leases, now_s: float) -> dict[int, float | None]:
-    """Return the seconds until each member of a job is evicted, by rank; None for a member without a lease."""
+    """Return the seconds until each member's lease ends, by rank, 0 at least; None for a member without a lease."""
     found: dict[int, float | None] = {}
     for member in record.members:
         until_s = leases.until_s(record.name, member.rank)

@@ -163,7 +163,7 @@ def append(tasks: list[Task], task: Task) -> None:
 
 
 def end_group(tasks: list[Task]) -> None:
-    """Remove `more` of the last submitted vector, unless another one has followed."""
+    """Clear `more` of the last all-reduce, unless one was submitted after it: no other of its group follows."""
     if tasks and tasks[-1].follower is None:
         tasks[-1].more = False
 

@@ -25,10 +25,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Progress:
-    """Looks at all shards of a transport, in the thread that has it.
+    """The watchdog of a transport's shards, in the thread of the transport: logs stalls, and probes the switch.
 
     Args:
-        on_stall: called by `look` when nothing comes back, again and again while that lasts.
+        on_stall: called by `look`, repeatedly, while no datagram arrives for STALL_S in spite of retransmissions.
     """
 
     def __init__(self, shards: Sequence[Shard], on_stall: Callable[[], None]) -> None:

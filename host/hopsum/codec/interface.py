@@ -137,8 +137,8 @@ class ChunkStream:
     run: Record | None = None
     """A stream_kernels.ChunkRun. None: there is no machine code, or the reduction was aborted."""
     begun: bool = False
-    """Whether `scales` are computed, so that chunks may be encoded."""
-    beginner: MachineCode | None = None
+    """Whether `scales` are computed: chunks are encoded after that."""
+    scale_kernel: MachineCode | None = None
     """stream_kernels.begin, which computes `scales` from the sums of ranges."""
     scales: tuple[NDArray[Any], ...] = ()
     """By block, the scales that follow from the shared ranges."""

@@ -117,7 +117,7 @@ class RangeCodec(WithKernels, ABC):
         raise NotImplementedError
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:
-        """Begin a stream: chunks may be encoded. The machine code `stream.beginner` does the same."""
+        """Begin a stream: chunks may be encoded. The machine code `stream.scale_kernel` does the same."""
         stream.begun = True
 
     @abstractmethod

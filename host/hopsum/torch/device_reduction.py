@@ -62,8 +62,8 @@ _LARGE: Final = 2.0**100
 class DeviceFeedback:
     """The undelivered part of one vector's all-reduces, on the device of the vector. One all-reduce at a time.
 
-    The verbs are those of `hopsum.codec.ErrorFeedback`, always revocable. `compensate` measures the ranges in the same
-    pass over the vector:
+    The methods are those of `hopsum.codec.ErrorFeedback`, and the last commit can be taken back. `compensate` measures
+    the ranges in the same pass over the vector:
 
         own      = feedback.compensate(codec, x)                      x + residual, and its ranges
         payloads = codec.encode(feedback.pending, own, shared, context)

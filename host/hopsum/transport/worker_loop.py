@@ -258,13 +258,13 @@ class WorkerLoop:
             return
         if not stream.begun:
             ranges = sharded.ranges
-            if stream.beginner is None:
+            if stream.scale_kernel is None:
                 return
             for each in ranges:
                 # The coder begins by itself, before the next call, if the sums are delivered.
                 if not each.missing:
                     return
-            vector.begin, vector.lanes_before = stream.beginner.address, sharded.lanes_before
+            vector.begin, vector.lanes_before = stream.scale_kernel.address, sharded.lanes_before
             vector.ranges_first, vector.ranges_end = ranges[0].row, ranges[-1].row + 1
             for row in range(vector.ranges_first, vector.ranges_end):
                 self.vectors[row].is_ranges = True

@@ -730,7 +730,10 @@ class Pieces:
 
 
 def is_piecewise(expr: Expr) -> bool:
-    """Return whether nothing of an expression is computed as one integer, or under a condition."""
+    """Return whether an expression can be computed piece by piece, so that several assignments join in one loop.
+
+    These are +, -, &, |, ^, ~ and shifts by constants, of constants, fields and parameters, without a condition.
+    """
     if isinstance(expr, ex.Binary):
         if expr.op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR):
             return isinstance(expr.right, ex.Const) and is_piecewise(expr.left)

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class SnapshotError(Exception):
-    """A snapshot has no such part. The message says why."""
+    """No register or counter has the given name, or several do. The message names them."""
 
 
 def full_name(name: str, arrays: Collection[str]) -> str:

@@ -108,7 +108,7 @@ class CaptureFile:
 
 
 class CapturedPort(Port):
-    """A port whose frames are also written to a file. All else is done by the port, frame by frame."""
+    """A port whose frames are also written to a file. It sends frames one by one, to leave out dropped ones."""
 
     def __init__(self, port: Port, file: CaptureFile) -> None:
         self.counters: PortCounters = port.counters

@@ -104,7 +104,7 @@ class CalculationInput(IrNode, frozen=True):
 
 
 class CalculationIR(IrNode, frozen=True):
-    """A checksum or hash over fields, skipping those of invalid headers."""
+    """A checksum or hash over fields, headers, constants and maybe the payload. Invalid headers are skipped."""
 
     name: str
     algorithm: str

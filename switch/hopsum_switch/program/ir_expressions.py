@@ -283,7 +283,7 @@ def invert_type(operand: IntType) -> IntType:
 
 
 def binary_type(op: BinaryOp, left: DataExpr, right: DataExpr) -> IntType:
-    """Return the type of a binary operator's result."""
+    """Return a type that holds all results of a binary operator, which never wraps: a sum has one bit more."""
     a, b = left.type, right.type
     if op is BinaryOp.ADD:
         both = a.covering(b)

@@ -37,7 +37,7 @@ class Declarations(dict[K, V]):
 
 
 class ProgramScope:
-    """All declarations of a program so far. They are added in the order headers, state, actions, tables."""
+    """The symbol table of a program while it is lowered: headers, then state, then actions. It has no tables."""
 
     def __init__(self) -> None:
         self.headers = Declarations[str, ex.HeaderIR]("header")

@@ -17,7 +17,7 @@ LAST_SHIFT = 31
 
 
 class RandomStream:
-    """The stream of random numbers of one engine."""
+    """The random numbers of the interpreter. `native/operation_code.py` has the same stream as machine code."""
 
     def __init__(self, seed: int = 0) -> None:
         """Start with a seed, of which the low 64 bits count."""

@@ -208,7 +208,7 @@ def test_machine_code_begins_as_python_does(
     shared = lanes(other.phase) if case == "late" else np.maximum(lanes(one.phase), lanes(other.phase))
     one.encode_in_parts(3, compiled=True)
     phase, stream = one.preview(), one.stream
-    if phase is None or stream is None or stream.run is None or stream.beginner is None:
+    if phase is None or stream is None or stream.run is None or stream.scale_kernel is None:
         assert codec.backend == "numpy"
         return
     # Eight lanes go before the ranges, and the first chunk is an array of its own.
@@ -216,7 +216,7 @@ def test_machine_code_begins_as_python_does(
     room[:8], room[8 : 8 + shared.size] = sent, shared
     room[7] += case == "another call"
     first, rest = room[:256].copy(), room[256:].copy()
-    stream.beginner(record_address(stream.run), address_of(sent), 8, address_of(first), address_of(rest))
+    stream.scale_kernel(record_address(stream.run), address_of(sent), 8, address_of(first), address_of(rest))
     made = [array.copy() for array in stream.scales]
     late = (one._own > shared[: one._own.size]).any()
     assert has_fault(stream) == (case in ("not finite", "another call") or bool(late))
@@ -315,11 +315,11 @@ def test_an_abort_of_codes_that_machine_code_has_begun_gives_the_whole_vector_ba
     reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
     reduction.encode_in_parts(2, compiled=True)
     stream = reduction.stream if reduction.preview() is not None else None
-    if stream is None or stream.run is None or stream.beginner is None or stream.encoder is None:
+    if stream is None or stream.run is None or stream.scale_kernel is None or stream.encoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
     assert reduction.phase is not None
     sums, sent = lanes(reduction.phase).copy(), np.zeros(1, ">u4")
-    stream.beginner(record_address(stream.run), address_of(sent), 0, address_of(sums), 0)
+    stream.scale_kernel(record_address(stream.run), address_of(sent), 0, address_of(sums), 0)
     assert not has_fault(stream)
     stream.encoder(record_address(stream.run), 0, encoded)
     stream.encoded, stream.begun = encoded, True

@@ -80,7 +80,7 @@ class Codes:
         self.mean = np.zeros((len(payloads), down_bytes(op)), np.uint8)
         run = CopiedRun()
         self.stream = ChunkStream(np.zeros_like(payloads), np.zeros(len(payloads), np.uint64), run=run)
-        self.stream.begun, self.stream.beginner = sums is None, compare_sums
+        self.stream.begun, self.stream.scale_kernel = sums is None, compare_sums
         if sums is not None:
             run.sums, run.sums_bytes = address_of(sums), sums.nbytes
         self.stream.encoder, self.stream.decoder = copy_codes, copy_sums

@@ -27,12 +27,12 @@ LATENCY_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 3
 
 
 class WorkerCount(NamedTuple):
-    """One count of a worker, in heartbeats and on the controller's metrics page."""
+    """The definition of a worker's counter, for heartbeats and for the controller's metrics page."""
 
     name: str
     """The name in heartbeats, and of the attribute of `CommunicatorStatistics` in its group."""
     word: str
-    """The words of the metric's name. Empty: the count is the sum of the histogram of durations."""
+    """A part of the metric's name. Empty: the count is the sum of the histogram of durations."""
     meaning: str
     """The help text of the metric."""
     group: str = ""

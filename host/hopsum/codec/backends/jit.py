@@ -197,7 +197,7 @@ def fetch_add(_: Context, array: Kind, index: Kind, value: Kind) -> Made:
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
 def call_at(_: Context, address: Kind, arguments: Kind) -> Made:
-    """Call the kernel at an address with a tuple of arguments, of the types that the kernel was made for."""
+    """Call a compiled kernel, which returns nothing, by its address. Nothing checks the types of the arguments."""
 
     # By address: a call by name would compile the kernel once more, into its caller.
     def generate(context: Context, builder: Builder, signature: Kind, values: Sequence[Value]) -> Value:

@@ -307,7 +307,7 @@ class NumbaKernels(Kernels):
         run.elements, run.has_feedback, run.rank = len(x), kept is not None, rank
         run.rotation, run.rounding, run.dither = keys.rotation, keys.rounding, keys.dither
         run.dither_shift = max(keys.shift, 0)
-        stream.beginner, stream.encoder = stream_kernels.begin, stream_kernels.encode
+        stream.scale_kernel, stream.encoder = stream_kernels.begin, stream_kernels.encode
         stream.decoder = None if mean is None else stream_kernels.decode
         return stream
 

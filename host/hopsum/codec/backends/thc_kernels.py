@@ -179,7 +179,13 @@ def _first_stages(builder: Builder, x: Value, scale: Value, lanes: Value, spare:
 
 
 def middle_stages(builder: Builder, spare: Value, kind: Kind, elements: int) -> None:
-    """Do the stages of strides from 16 to B/16 in place, in vectors of this type; spare: integers[B]."""
+    """Write the code of a Hadamard transform's stages of strides 16 to B/16, in place.
+
+    Args:
+        spare: the block, integers[B].
+        kind: the type of vectors in which the code works: 8 or 16 such integers.
+        elements: B, the number of the block's elements.
+    """
     with rows_of(builder, elements, elements // 8) as (first, _count):
         # Strides here are multiples of 16: 16 neighbours go together, as one vector or as two.
         for base in range(0, 16, kind.count):
