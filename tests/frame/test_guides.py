@@ -185,10 +185,11 @@ def test_packets_are_sent_captured_and_read(
 
 @pytest.mark.shell
 def test_the_shell_of_getting_started_opens_on_the_switch(tmp_path: Path) -> None:
-    (block,) = blocks("docs/getting-started", "sh", "hopsum shell")
-    with switch_of(block, tmp_path, free_port(socket.SOCK_DGRAM)) as process:
+    (starting,) = blocks("docs/getting-started", "sh", "hopsum switch")
+    (opening,) = blocks("docs/getting-started", "sh", "hopsum shell")
+    with switch_of(starting, tmp_path, free_port(socket.SOCK_DGRAM)) as process:
         address = grpc_address(process)
-        line = block.splitlines()[-1].replace("127.0.0.1:9559", address)
+        line = opening.strip().replace("127.0.0.1:9559", address)
         assert line.startswith("hopsum shell ")
         said = command(line, tmp_path, 'print("tables", len(list(tables)))\nexit\n')
     assert re.search(r"tables \d\d", said), said
@@ -277,6 +278,7 @@ def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureF
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
 def test_the_job_made_by_hand_sums(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = blocks("docs/getting-started", "python", "create_job")
+    (joining,) = blocks("docs/getting-started", "python", "sys.argv")
     (command,) = blocks("docs/getting-started", "sh", "hopsum switch")
     udp = re.search(r"--udp 1=127\.0\.0\.1:24677,(as=\S+)", command)
     assert udp is not None
@@ -292,10 +294,7 @@ def test_the_job_made_by_hand_sums(backend: str, tmp_path: Path, monkeypatch: py
         exec(compile(code, "getting-started.md", "exec"), names)  # closes its device at the end; the job stays
 
         def work(rank: int) -> np.ndarray:
-            with hopsum.connect(f"file://{tmp_path}/job.json", rank=rank) as comm:
-                result = comm.allreduce(np.full(3000, rank + 1, np.float32))
-            assert set(result.contributors.tolist()) == {0b1111}
-            return result.mean
+            return run(joining.replace("int(sys.argv[1])", str(rank)), {})["mean"]
 
         with ThreadPoolExecutor(WORKERS) as pool:
             means = list(pool.map(work, range(WORKERS)))
