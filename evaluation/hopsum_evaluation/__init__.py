@@ -4,7 +4,8 @@
 bench        measurements: `hopsum bench`
 compare      codecs on vectors: `hopsum codec`; baselines: methods that no switch sums
 report       what papers claim, reproduced on one page: `hopsum report`
-plan         step times: the library's model beside measurements
-demo, sums   a training and sums through a switch: `hopsum demo`, `hopsum selftest`
+training     trainings and their steps over shaped links
+plan         times of steps, predicted: `hopsum plan`
+demo         a training through a switch: `hopsum demo`; selftest: sums through a switch
 torch        what of these needs torch
 """

@@ -8,10 +8,10 @@ handlers            token -> message -> answer; the calls that may be in progres
 member_service      locate, join, wait, heartbeat, leave
 operator_service    create, list, show, delete, move, backup; and switches that register
 event_loop          the event loop on its thread, and news of jobs for the coroutines that wait there
-access              bearer tokens, administrators            credentials   the certificates of the service
+access              bearer tokens, administrators            connections   the silence of TCP connections
 audit_log           lines for calls that changed something         log_format    the log on stderr
 
-Only this folder imports gRPC. The cluster controller does not know it.
+The cluster controller does not know gRPC.
 """
 
 from __future__ import annotations

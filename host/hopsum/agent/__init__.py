@@ -5,6 +5,8 @@ communicator         `Communicator`: submit, allreduce, close, and the states of
 serial_communicator  `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
 agent                `Agent`, the communicator at a switch
 allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
+driver               the thread that runs the engine, and its waits
+phase_order          the next phase in the stream, and its failure
 phases_in_flight     the phases in the stream, and the meaning of their events
 progress             log lines about missing results
 shards               an agent's transports to several switches

@@ -5,6 +5,7 @@
     vector_reduction  ranges, agreed upon by MAX32: how large each block is; reductions in two phases
     range_codec       codecs with one range per block, from the ranges to the mean
     thc               thc and uhc: codes of a randomly rotated vector, added in lanes
+    dither            subtractive dither, and the table of a job whose results are codes
     fixed             32-bit fixed point, added exactly: the uncompressed yardstick
     lossless          sparse vectors, added exactly: an index of the elements that are not zero, and a sketch that peels
     two_shot          codes that the ranks add up: for all-reduces without a switch

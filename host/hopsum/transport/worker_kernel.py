@@ -120,7 +120,7 @@ def _on_ack(shard: ShardState, once: bool, first_sent_at: float) -> None:
 
 @inner
 def _mark_acked(shard: ShardState, slot: int, position: int) -> None:
-    """Forget an open position that has its result (`RetransmitQueue.settle`)."""
+    """Forget an open position that has its result (`RetransmitQueue.mark_acked`)."""
     if integers_at(shard.open)[slot] != position:
         return
     integers_at(shard.open)[slot] = NO_POSITION
@@ -236,7 +236,7 @@ def _gather(shard: ShardState) -> int:
 
 @inner
 def choose(shard: ShardState) -> None:
-    """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.take`)."""
+    """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.pop_due`)."""
     opened, fresh, pending = integers_at(shard.open), integers_at(shard.fresh), integers_at(shard.pending)
     # With a full window all that was opened may go: no pass over all slots is needed.
     if shard.window < shard.slots or shard.window_held:
