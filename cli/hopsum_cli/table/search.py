@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lane-bits", type=whole(1, MAX_LANE_BITS), default=8, help="bits of a sum (default %(default)s)"
     )
     parser.add_argument(
-        "--error-feedback", action="store_true", help="table of workers with error feedback, which send truncated parts later"
+        "--error-feedback",
+        action="store_true",
+        help="table of workers with error feedback, which send truncated parts later",
     )
 
 

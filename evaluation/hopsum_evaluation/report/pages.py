@@ -25,6 +25,7 @@ from hopsum_evaluation.report.answers import (
     accuracy_words,
     answer_table,
     answers_of,
+    auto_table,
     check_table,
     check_words,
     compare,
@@ -78,6 +79,7 @@ def answers_page(report: dict[str, Any]) -> str:
     lines = ["# Results", "", *answer_lines(report, "")]
     for heading, table, words in (
         ("Accuracy", accuracy_table(result), _ACCURACY),
+        ("What the first steps choose", auto_table(result), _AUTO),
         ("A sum at every step, or rarely", rare_table(answers_of(result)), _RARE),
         ("Every figure", figure_table(result), _FIGURES),
         ("Where a step goes", parts_table(result), _STEP_PARTS),
@@ -115,6 +117,9 @@ Each table is a file in `csv/` of the report."""
 _ACCURACY: Final = """\
 Steps to the target, mean of the seeds, and over those of fp32.
 Missed: with one seed or more the target was not reached within the steps of the plan, at least 1.4 times fp32's."""
+_AUTO: Final = """`method="auto"` measures the methods in its first steps, and keeps the fastest that is safe.
+Gradients of these steps are random: low rank delivers little of them, so that the limit on low rank leaves it out.
+The best fixed scheme has no such limit."""
 _RARE: Final = """\
 Seconds of the transformer to its target.
 `diloco-fp32-10`: each worker trains by itself, and every ten steps changes are averaged in fp32, as torchft does it.

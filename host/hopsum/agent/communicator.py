@@ -238,6 +238,12 @@ class Communicator(ABC):
                 self._queue_end_of_group()
 
     @property
+    def is_over(self) -> bool:
+        """Return whether the communicator takes no vector any more: it is closed, or its job has ended."""
+        with self._lock:
+            return self._closed or self._why_over() is not None
+
+    @property
     def is_newcomer(self) -> bool:
         """Whether this worker replaced a lost worker, or joined a running job: call `fetch_state` first."""
         return False

@@ -54,9 +54,11 @@ class GroupSums:
     def means(self, values: list[float]) -> list[float]:
         """Return the mean of each number over the ranks. Wait for it."""
         # float64: a rounding to float32 may decide between two close times.
-        x = torch.tensor(values, dtype=torch.float64, device="cpu") / self.workers
+        # NCCL has no all-reduce of the host's memory.
+        device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
+        x = torch.tensor(values, dtype=torch.float64, device=device) / self.workers
         self._start(x, dist.ReduceOp.SUM).wait()
-        return list(map(float, x))
+        return list(map(float, x.tolist()))
 
     def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
         """Begin to replace uint8 flags by whether any rank has one."""

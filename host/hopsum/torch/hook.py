@@ -75,8 +75,8 @@ def register_comm_hook(ddp: nn.Module, comm: Communicator | None = None, **optio
     meeting = meet_ranks("register_comm_hook", None, module.process_group)
     assert meeting is not None, "a DistributedDataParallel has a process group"
     try:
-        # Whoever wrote neither a URL nor a method has not said that hopsum is faster here.
-        if over_hosts and "method" not in {*options, *hook_environment()}:
+        # A user who names no method has not said that hopsum is the fastest here.
+        if over_hosts and options.get("method") is None and "method" not in hook_environment():
             options["method"] = "auto"
         state = HopsumState(comm, module, **options)
         shared = state.shared_options

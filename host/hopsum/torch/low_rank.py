@@ -78,11 +78,12 @@ def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool
 def usual_rank(parameters: Iterable[torch.Tensor]) -> int:
     """Return the rank with which such a model trains as it does in fp32, as far as trainings have shown.
 
-    Filters of a convolution move in fewer directions than the matrices of a transformer (docs/performance.md).
+    Convolutional networks, with the matrices behind their filters, need fewer directions than transformers
+    (docs/performance.md). A transformer's few filters, such as those of patches, make it none.
     """
     shapes = [each.shape for each in parameters if each.dim() >= 2]
     filters = sum(shape.numel() for shape in shapes if len(shape) > 2)
-    return 8 if 2 * filters > sum(shape.numel() for shape in shapes) else 32
+    return 8 if 20 * filters > sum(shape.numel() for shape in shapes) else 32
 
 
 class Matrices(NamedTuple):
@@ -208,10 +209,11 @@ class LowRank:
 
     def begin_step(self) -> None:
         """Begin a step. If the step before is not over, its residuals become what they were before it."""
-        before, self._sums, self._energy = self._sums, _StepSums(), [0.0, 0.0]
+        before, self._sums = self._sums, _StepSums()
         if before is not None and not all(each.step.over.done() for each in before.entries):
             # In the thread that uses the residuals: they are free when this returns.
             self._thread.submit(self._abandon, before).result()
+        self._energy = [0.0, 0.0]
 
     def layout(self, names: list[str], places: list[slice], elements: int) -> MatrixLayout:
         """Return the layout of matrices of a bucket."""

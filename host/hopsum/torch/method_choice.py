@@ -13,7 +13,7 @@ it. No link is modelled, so that what binds (a wire, a processor, a slow rank) c
     WAITING     a step begins, and no rank compiles                             TRYING the first method
     TRYING      a step begins, and the method has all its steps, or is slow     TRYING the next method
     TRYING      the same for the last method                                    CHOSEN
-    CHOSEN      steps wait for the network twice as long as then, or half       TRYING the first method
+    CHOSEN      steps wait for the network twice as long as before, or half     TRYING the first method
 
 Slow: two steps in succession took more than twice as long as a step of the best method so far.
 
@@ -38,6 +38,8 @@ PROCESS_GROUP: Final = "process group"
 SETTLING_STEPS: Final = 3
 """Steps of each method that are not counted: DDP builds its buckets, memory is touched for the first time."""
 COUNTED_STEPS: Final = 5
+MEASURED_STEPS: Final = 3
+"""Counted steps, the last ones, in which low rank says how much of the energy it delivers."""
 WATCHED_STEPS: Final = 100
 """Steps between two looks at how long steps wait. Doubled with every new trial, which costs steps."""
 LEAST_DELIVERED: Final = 0.2
@@ -87,6 +89,7 @@ class MethodChoice:
         decides: the fastest method stays. With False the first one stays in any case, and the times are told.
         tells: this rank writes the verdict.
         is_ready: whether this rank's codecs are compiled as far as they will be.
+        is_over: whether this rank's communicator takes no vector any more: no trial begins then.
         clock: in seconds.
     """
 
@@ -99,11 +102,13 @@ class MethodChoice:
         decides: bool = True,
         tells: bool = False,
         is_ready: Callable[[], bool] = lambda: not is_compiling(),
+        is_over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._methods, self._agree, self._is_ready, self._clock = tuple(methods), agree, is_ready, clock
+        self.methods, self._agree, self._is_ready, self._clock = tuple(methods), agree, is_ready, clock
+        self._is_over = is_over
         self._counted, self._decides, self._tells = counted_steps, decides, tells
-        self.method = self._methods[0]
+        self.method = self.methods[0]
         """The method of the step in progress."""
         self.times: tuple[MethodTime, ...] = ()
         """Of the last trial, in the order of the methods."""
@@ -114,13 +119,16 @@ class MethodChoice:
         self._begun_s: float | None = None
         """When the step in progress began, None before the first one of a trial."""
         self._waits_s: list[float] = []
+        self._usual_wait_s: float | None = None
+        """What steps waited at the first look after the trial. In a trial ranks begin together, and wait less."""
         self._watched_steps = WATCHED_STEPS
 
     @property
     def measures_delivered(self) -> bool:
         """Whether low rank says after the step in progress how much of the energy it delivered."""
-        # Not later: it takes two passes over the matrices.
-        return self.method.factors and self.is_trying and len(self._tried) >= SETTLING_STEPS
+        # In fewer than half of the steps that count or one more: it takes two passes over the matrices.
+        last = SETTLING_STEPS + self._counted - MEASURED_STEPS
+        return self.method.least_delivered > 0 and self.is_trying and len(self._tried) >= last
 
     def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
         """Hear that a step begins, and decide its method.
@@ -134,11 +142,13 @@ class MethodChoice:
             return
         now, before_s = self._clock(), self._begun_s
         took_s = 0.0 if before_s is None else now - before_s
-        took_s, wait_s, delivered, ready = self._agree([took_s, last_wait_s, delivered, float(self._is_ready())])
+        # Not whether ranks are ready: n times 1/n need not be 1, and zeros add up to zero.
+        waits = float(not self._is_ready())
+        took_s, wait_s, delivered, waits = self._agree([took_s, last_wait_s, delivered, waits])
         if before_s is not None:
             self._tried.append((took_s, wait_s, delivered))
             self._advance()
-        if before_s is not None or ready == 1.0:
+        if before_s is not None or not waits:
             self._begun_s = now
 
     def _advance(self) -> None:
@@ -150,36 +160,44 @@ class MethodChoice:
             return
         counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:]
         # Medians, as one checkpoint or data stall would decide the mean.
-        step_s, wait_s, delivered = (median(each) for each in zip(*counted, strict=True))
-        self._found.append(MethodTime(self.method, step_s, wait_s, delivered if self.method.factors else 1.0))
+        step_s, wait_s = median(each[0] for each in counted), median(each[1] for each in counted)
+        # Of a method that was given up as too slow nobody asks it.
+        delivered = median(each[2] for each in counted[-MEASURED_STEPS:]) if self.method.least_delivered else 1.0
+        self._found.append(MethodTime(self.method, step_s, wait_s, delivered))
         self._tried = []
-        if len(self._found) < len(self._methods):
-            self.method = self._methods[len(self._found)]
+        if len(self._found) < len(self.methods):
+            self.method = self.methods[len(self._found)]
         else:
             self._choose()
 
     def _choose(self) -> None:
         self.times, self._found, self.is_trying = tuple(self._found), [], False
+        self._usual_wait_s = None
         safe = [each for each in self.times if each.is_safe] if self._decides else self.times[:1]
         self.method = min(safe, key=lambda each: each.step_s).method
         self._say(self.verdict)
 
     def _watch(self, wait_s: float) -> None:
         """Look now and then whether steps wait as long as they did."""
-        self._waits_s.append(wait_s)
-        if len(self._waits_s) < self._watched_steps or not self._decides or len(self._methods) < 2:
+        if not self._decides or len(self.methods) < 2:
             return
-        (wait_s,) = self._agree([median(self._waits_s[self._watched_steps // 2 :])])
+        self._waits_s.append(wait_s)
+        if len(self._waits_s) < self._watched_steps:
+            return
+        wait_s, over = self._agree([median(self._waits_s[self._watched_steps // 2 :]), float(self._is_over())])
         self._waits_s = []
+        if self._usual_wait_s is None:
+            self._usual_wait_s = wait_s
+            return
         then = next(each for each in self.times if each.method is self.method)
-        less_s, more_s = sorted((wait_s, then.wait_s))
-        if more_s > _CHANGED * less_s and more_s - less_s > _LEAST_CHANGE * then.step_s:
-            self._watched_steps *= 2
-            self.method, self.is_trying, self._begun_s = self._methods[0], True, None
+        less_s, more_s = sorted((wait_s, self._usual_wait_s))
+        if not over and more_s > _CHANGED * less_s and more_s - less_s > _LEAST_CHANGE * then.step_s:
             self._say(
-                f"a step waits {1e3 * wait_s:.1f} ms for the network, and waited {1e3 * then.wait_s:.1f} ms when "
+                f"a step waits {1e3 * wait_s:.1f} ms for the network, after {1e3 * self._usual_wait_s:.1f} ms when "
                 f"{then.method.name} was chosen: all methods are tried again"
             )
+            self._watched_steps *= 2
+            self.method, self.is_trying, self._begun_s = self.methods[0], True, None
 
     def _say(self, text: str) -> None:
         if self._tells:

@@ -61,14 +61,18 @@ class Residuals:
         """The number of parameters whose residuals are in each layout."""
         self._left: set[Layout] = set()
         """Layouts that a parameter has left: what they have of its residual is stale."""
+        self._empty: set[str] = set()
+        """Parameters that were cleared and have been in no sum since: nobody copies their zeros to look at them."""
 
     def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> ErrorFeedback:
         """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
+        self._empty.difference_update(names)
         here = self._here(tuple(names))
         return here if isinstance(here, ErrorFeedback) else self._move(tuple(names), sizes, _on_host)
 
     def device_feedback(self, names: Sequence[str], sizes: Sequence[int], device: torch.device) -> DeviceFeedback:
         """Return the error feedback of these parameters on a device, as `feedback` does on the host."""
+        self._empty.difference_update(names)
         here = self._here(tuple(names))
         if isinstance(here, DeviceFeedback) and here.device == device:
             return here
@@ -80,12 +84,15 @@ class Residuals:
 
     def read(self, name: str) -> Floats | None:
         """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
+        if name in self._empty:
+            return None
         residual = self._copy(name) if name in self._places else None
         return residual if residual is not None and residual.any() else None
 
     def clear(self, name: str) -> None:
         """Set a parameter's residual to zero."""
         if name in self._places:
+            self._empty.add(name)
             place = self._places[name]
             feedback = self._feedback[place.layout]
             with _queue(feedback):
@@ -103,6 +110,7 @@ class Residuals:
         self._places.clear()
         self._members.clear()
         self._left.clear()
+        self._empty.clear()
         for name, residual in residuals.items():
             kept = self._move((name,), (residual.numel(),), _on_host).residual
             kept[:] = residual.detach().to("cpu", torch.float32).numpy()

@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, Unpack, get_args
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Communicator
 from hopsum.codec.interface import CollectiveError, feeds_back, require_on_nonfinite
 from hopsum.config import CodecOn, Method
-from hopsum.errors import GenerationEndedError, HopsumError, RankLeftError, WorkersReplacedError, unhandled
+from hopsum.errors import WorkersReplacedError, unhandled
 from hopsum.torch.buckets import (
     Bucket,
     GroupSums,
@@ -65,7 +64,6 @@ from hopsum.torch.step_times import (
 from hopsum.torch.sum_order import SumOrder
 from hopsum.torch.tensor_parallel import replicated_beside_shards, shown
 from hopsum.torch.tensors import real_elements
-from hopsum_wire.membership import MembershipError
 
 _VERSION: Final = 3
 _OPTIONS: Final = (
@@ -75,8 +73,6 @@ _OPTIONS: Final = (
 _METHODS: Final = get_args(Method)
 _OF_ONE_RANK: Final = ("error_feedback", "log_every", "codec_on")
 """Options in which ranks may differ."""
-CAUSE_S: Final = 15.0
-"""Seconds to ask a job for the rank that has ended, after torch's process group has failed."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -300,6 +296,7 @@ class HopsumState:
                 counted_steps=compared or COUNTED_STEPS,
                 decides=self.method == "auto",
                 tells=self.rank == 0,
+                is_over=lambda: comm.is_over,
             )
 
     def _matrices(self, names: dict[torch.Tensor, str], plain: frozenset[str], codec: Any) -> Matrices | None:
@@ -313,7 +310,7 @@ class HopsumState:
 
     def _methods(self, codec: Any, matrices: Matrices | None) -> list[AveragingMethod]:
         """Return the methods to try: those of the options first, then the process group, then low rank."""
-        # Last, as the residual of a codec is in place then, and the first gradients are not of low rank.
+        # Last, as the first gradients of a training are not of low rank.
         methods = [AveragingMethod(codec.name, compresses=True), AveragingMethod(PROCESS_GROUP, compresses=False)]
         if matrices is not None:
             given = self.low_rank is not None
@@ -348,6 +345,9 @@ class HopsumState:
     def shared_options(self) -> dict[str, str]:
         """Return the options that ranks need to have in common, as texts by name."""
         shared = {name: repr(getattr(self, name)) for name in _OPTIONS if name not in _OF_ONE_RANK}
+        if self.choice is not None:
+            # The methods follow also from options in which ranks may differ without a trial, such as error_feedback.
+            shared["methods on trial"] = ", ".join(each.name for each in self.choice.methods)
         return {**shared, COMPARE_VARIABLE: str(steps_to_compare())}
 
     @property
@@ -422,12 +422,11 @@ class HopsumState:
         if step.over.done():
             try:
                 dropped = step.over.result()
-            except BaseException as failure:
-                error = failure if self.failure else self._cause_of(failure)
+            except BaseException as error:
                 # What ended all is kept. An error that a later step may follow is replaced by the newest.
                 if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
                     self.failure = error
-                raise error from (None if error is failure else failure)
+                raise
             if dropped and buffer.is_sparse:
                 # All rows, as a rank may have none: GradScaler looks for NaN on each rank by itself.
                 return buffer.copy_(torch.full_like(buffer.to_dense(), torch.nan).to_sparse(buffer.sparse_dim()))
@@ -471,11 +470,7 @@ class HopsumState:
             self._step, self.choice = Step(self._residuals.clear), None
         # Steps in which matrices travel whole say nothing of those that follow.
         if self.choice is not None and self.steps >= self._first_factored:
-            try:
-                self.choice.begin_step(0.0 if before is None else before.wait_s, delivered)
-            except RuntimeError as failure:
-                self.failure = self._cause_of(failure)
-                raise self.failure from failure
+            self.choice.begin_step(0.0 if before is None else before.wait_s, delivered)
             if low_rank is not None:
                 low_rank.measures_delivered = self.choice.measures_delivered
         if self._sender is not None and has_switch:
@@ -488,20 +483,6 @@ class HopsumState:
             self._residuals.scale(scale / self._scale)
             self._scale = scale
         return self._step
-
-    def _cause_of(self, failure: BaseException) -> BaseException:
-        """Return the reason why a rank has ended, where torch's process group says only that a connection has."""
-        if self.choice is None or self._sender is None or isinstance(failure, HopsumError):
-            return failure
-        with suppress(TimeoutError):
-            try:
-                # No sum without the rank: the job says which one has ended, and why.
-                self._sender.communicator.submit(np.zeros(1, np.float32)).result(CAUSE_S)
-            except (MembershipError, GenerationEndedError, RankLeftError) as cause:
-                return cause
-            except HopsumError:
-                pass
-        return failure
 
     def _end_group(self) -> None:
         """End the group of the step's buckets, if one is open."""

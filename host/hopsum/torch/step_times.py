@@ -8,8 +8,8 @@ rate         bytes of the busier direction by the busy time. A straggler, encodi
 ring         2 (n - 1)/n of the gradients' bytes leave and reach every rank of a ring of n ranks. Its time at this rate
              is an estimate: too long where processors bind, not links, since a ring encodes nothing
 
-HOPSUM_COMPARE=N measures N steps of each method on any job, prints the times and leaves the method as it is
-(`method_choice.py`).
+HOPSUM_COMPARE=N measures N steps of each method on any job and prints the times (`method_choice.py`). Without
+method="auto" the method stays as it was.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.agent import Communicator
+from hopsum.config import OnSwitchLost
 from hopsum.torch import DiLoCo, StateDictRecovery, register_comm_hook
 
 EVERY = 3
@@ -56,7 +57,9 @@ def train(goal: Path, way: str) -> None:
     ddp = DistributedDataParallel(torch.nn.Linear(256, 256))
     say("connect", way)
     if way != "plain":
-        state = register_comm_hook(ddp, on_switch_lost="fall_back" if way == "fall_back" else "raise")
+        # Steps by torch's process group, as in a trial of methods, fail as plain DDP does.
+        lost: OnSwitchLost = "fall_back" if way == "fall_back" else "raise"
+        state = register_comm_hook(ddp, on_switch_lost=lost, method="hopsum")
         shards = [str(shard.worker(rank).send_to) for shard in state.communicator.membership.shards]
         say("job", json.dumps({"shards": shards, "children": children(), "pid": os.getpid()}))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)

@@ -19,6 +19,7 @@ from hopsum.torch import HopsumState
 from hopsum.torch.low_rank import usual_rank
 from hopsum.torch.method_choice import (
     COUNTED_STEPS,
+    MEASURED_STEPS,
     PROCESS_GROUP,
     SETTLING_STEPS,
     WATCHED_STEPS,
@@ -102,12 +103,12 @@ def test_low_rank_stays_only_where_it_delivers_enough(capsys: pytest.CaptureFixt
     assert training.steps(3 * EACH + 1)[-1] == "low rank 8"
 
 
-def test_the_energy_is_measured_in_the_counted_steps_of_low_rank() -> None:
+def test_the_energy_is_measured_in_the_last_steps_of_low_rank() -> None:
     training, measured = Training({"thc": 1.0, PROCESS_GROUP: 1.0, "low rank 8": 1.0}), []
     for _ in range(3 * EACH + 5):
         training.steps(1)
         measured.append(training.choice.measures_delivered)
-    assert [number for number, each in enumerate(measured) if each] == [*range(3 * EACH - COUNTED_STEPS, 3 * EACH)]
+    assert [number for number, each in enumerate(measured) if each] == [*range(3 * EACH - MEASURED_STEPS, 3 * EACH)]
 
 
 def test_numbers_that_are_no_numbers_leave_low_rank_out() -> None:
@@ -128,7 +129,7 @@ def test_all_methods_are_tried_again_where_steps_wait_twice_or_half(
     factor: float, again: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training = Training({"thc": 2.0, PROCESS_GROUP: 1.0})
-    training.steps(2 * EACH + 1)
+    training.steps(2 * EACH + 1 + WATCHED_STEPS)
     training.seconds[PROCESS_GROUP] *= factor
     went = training.steps(WATCHED_STEPS + 2 * EACH + 2)
     assert ("all methods are tried again" in capsys.readouterr().err) == again
@@ -136,14 +137,43 @@ def test_all_methods_are_tried_again_where_steps_wait_twice_or_half(
     assert went[-1] == ("thc" if factor > 2 else PROCESS_GROUP)
 
 
-def test_steps_that_hardly_wait_start_no_trial() -> None:
+@pytest.mark.parametrize("waits_s", [(0.001, 0.05), (0.5, 5.0)])
+def test_steps_that_hardly_wait_start_no_trial_nor_does_an_ended_communicator(waits_s: tuple[float, float]) -> None:
+    training = Training({"thc": 2.0, PROCESS_GROUP: 1.0}, is_over=lambda: waits_s[1] > 1)
+    training.steps(2 * EACH + 1)
+    for wait_s in waits_s:
+        for _ in range(WATCHED_STEPS + 5):
+            training.choice.begin_step(wait_s)
+            assert training.choice.method is GROUP
+
+
+def test_the_wait_of_a_trial_in_which_ranks_begin_together_is_no_measure() -> None:
     training = Training({"thc": 2.0, PROCESS_GROUP: 1.0})
     training.steps(2 * EACH + 1)
-    training.choice.times = tuple(each._replace(wait_s=0.001) for each in training.choice.times)
-    training.wait_s = 0.05
-    for _ in range(WATCHED_STEPS + 5):
-        training.choice.begin_step(0.05)
+    for _ in range(2 * WATCHED_STEPS + 5):
+        training.choice.begin_step(2.0)
         assert training.choice.method is GROUP
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6, 7, 10])
+def test_a_trial_begins_whatever_the_number_of_ranks(ranks: int) -> None:
+    """Six times 1/6, one added after the other, is less than 1."""
+
+    def agree(own: list[float]) -> list[float]:
+        means = []
+        for each in own:
+            total = 0.0
+            for _ in range(ranks):
+                total += each / ranks
+            means.append(total)
+        return means
+
+    clock = FakeClock()
+    choice = MethodChoice([CODEC, GROUP], agree, is_ready=lambda: True, clock=clock)
+    for _ in range(2 * EACH + 1):
+        choice.begin_step()
+        clock.now_s += 1.0
+    assert not choice.is_trying
 
 
 def test_a_comparison_tells_all_times_and_leaves_the_method(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,8 +206,9 @@ def test_rank_0_alone_tells_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_the_rank_follows_from_what_the_model_has_most_of() -> None:
-    filters, matrix = torch.empty(64, 64, 3, 3), torch.empty(100, 100)
+def test_the_rank_follows_from_the_kind_of_the_model() -> None:
+    """A network for images has large matrices behind its filters; a transformer for images has filters of patches."""
+    filters, matrix = torch.empty(64, 64, 3, 3), torch.empty(600, 600)
     assert usual_rank([filters, matrix]) == 8
-    assert usual_rank([filters, matrix, torch.empty(300, 300)]) == 32
+    assert usual_rank([filters, matrix, torch.empty(600, 1200)]) == 32
     assert usual_rank([torch.empty(7)]) == 32
