@@ -35,6 +35,8 @@ from hopsum.torch.step_times import COMPARE_VARIABLE, tell
 
 PROCESS_GROUP: Final = "process group"
 """The name of the method without hopsum."""
+LOW_RANK: Final = "low rank {}"
+"""The name of the method of factors, by their rank."""
 SETTLING_STEPS: Final = 3
 """Steps of each method that are not counted: DDP builds its buckets, memory is touched for the first time."""
 COUNTED_STEPS: Final = 5
@@ -48,7 +50,7 @@ of a rank that trains as fp32 does and that of a rank that does not (docs/perfor
 _SLOW: Final = 2.0
 _CHANGED: Final = 2.0
 _LEAST_CHANGE: Final = 0.1
-"""Of a step: a change of the time that a step waits is not looked at where it is shorter than this part."""
+"""Share of a step: a smaller change of the time that steps wait for the network starts no trial."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -126,9 +128,9 @@ class MethodChoice:
     @property
     def measures_delivered(self) -> bool:
         """Whether low rank says after the step in progress how much of the energy it delivered."""
-        # In fewer than half of the steps that count or one more: it takes two passes over the matrices.
-        last = SETTLING_STEPS + self._counted - MEASURED_STEPS
-        return self.method.least_delivered > 0 and self.is_trying and len(self._tried) >= last
+        # Not in more steps: it takes two passes over the matrices, which the time of the step has in it.
+        first = SETTLING_STEPS + self._counted - MEASURED_STEPS
+        return self.method.least_delivered > 0 and self.is_trying and len(self._tried) >= first
 
     def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
         """Hear that a step begins, and decide its method.
@@ -142,13 +144,14 @@ class MethodChoice:
             return
         now, before_s = self._clock(), self._begun_s
         took_s = 0.0 if before_s is None else now - before_s
-        # Not whether ranks are ready: n times 1/n need not be 1, and zeros add up to zero.
-        waits = float(not self._is_ready())
-        took_s, wait_s, delivered, waits = self._agree([took_s, last_wait_s, delivered, waits])
+        # Ranks tell whether they still compile: their mean is exactly 0 if none does. If all told that they are ready,
+        # the mean of n ones, each divided by n before the sum, could be less than 1.
+        compiling = float(not self._is_ready())
+        took_s, wait_s, delivered, compiling = self._agree([took_s, last_wait_s, delivered, compiling])
         if before_s is not None:
             self._tried.append((took_s, wait_s, delivered))
             self._advance()
-        if before_s is not None or not waits:
+        if before_s is not None or not compiling:
             self._begun_s = now
 
     def _advance(self) -> None:
@@ -161,7 +164,6 @@ class MethodChoice:
         counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:]
         # Medians, as one checkpoint or data stall would decide the mean.
         step_s, wait_s = median(each[0] for each in counted), median(each[1] for each in counted)
-        # Of a method that was given up as too slow nobody asks it.
         delivered = median(each[2] for each in counted[-MEASURED_STEPS:]) if self.method.least_delivered else 1.0
         self._found.append(MethodTime(self.method, step_s, wait_s, delivered))
         self._tried = []

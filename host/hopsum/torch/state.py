@@ -43,7 +43,14 @@ from hopsum.torch.buckets import (
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import Matrices, matrices_of, require_low_rank, usual_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
-from hopsum.torch.method_choice import COUNTED_STEPS, LEAST_DELIVERED, PROCESS_GROUP, AveragingMethod, MethodChoice
+from hopsum.torch.method_choice import (
+    COUNTED_STEPS,
+    LEAST_DELIVERED,
+    LOW_RANK,
+    PROCESS_GROUP,
+    AveragingMethod,
+    MethodChoice,
+)
 from hopsum.torch.options import HookOptions, Scaler, settings_from
 from hopsum.torch.residuals import (
     RankStateDict,
@@ -314,7 +321,7 @@ class HopsumState:
         methods = [AveragingMethod(codec.name, compresses=True), AveragingMethod(PROCESS_GROUP, compresses=False)]
         if matrices is not None:
             given = self.low_rank is not None
-            low_rank = AveragingMethod(f"low rank {matrices.rank}", True, True, 0.0 if given else LEAST_DELIVERED)
+            low_rank = AveragingMethod(LOW_RANK.format(matrices.rank), True, True, 0.0 if given else LEAST_DELIVERED)
             methods = [low_rank, methods[1]] if given else [*methods, low_rank]
         return methods
 
@@ -356,7 +363,7 @@ class HopsumState:
         if not self.compresses:
             return PROCESS_GROUP
         if self.factors_matrices and self._sender is not None and self._sender.low_rank is not None:
-            return f"low rank {self._sender.low_rank.matrices.rank}"
+            return LOW_RANK.format(self._sender.low_rank.matrices.rank)
         return self.communicator.codec.name
 
     @property
