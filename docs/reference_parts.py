@@ -69,7 +69,7 @@ def hooks() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the table of the controller's metrics."""
-    from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
+    from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX
 
     rows = (
         (f"`{PREFIX}{name}`", kind, ", ".join(f"`{label}`" for label in labels), meaning)

@@ -11,6 +11,7 @@
     resource_allocator job indices, slots and generations                          lanes   the proof of no overflow
     membership_file    a job's membership for its workers, as a file
     devices            one driver file for each target                             bfruntime   of a Tofino switch
+    switch_channel     the gRPC channel to a switch                                switch_tls  its TLS
     shell_prompt       p4runtime-shell's prompt
 
 Importing this package imports neither grpc nor protobuf. Opening a device does.

@@ -18,7 +18,7 @@ from google.protobuf import text_format
 
 from hopsum_base.p4runtime import p4info_pb2
 from hopsum_cli.main import COMMANDS, GROUPS
-from hopsum_controlplane.prometheus_metrics import CONDITION_REASONS
+from hopsum_controlplane.web.prometheus_metrics import CONDITION_REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

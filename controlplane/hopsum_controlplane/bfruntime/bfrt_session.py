@@ -26,8 +26,8 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
     Stub,
     message,
 )
-from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
+from hopsum_controlplane.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
 from hopsum_controlplane.switch_tls import SwitchTls
 
 _CLOSE_S: Final = 2.0

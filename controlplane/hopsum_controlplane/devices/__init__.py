@@ -6,10 +6,9 @@
     reconnecting       a device that opens a new session when one was lost
     p4runtime_device   everything that targets with a P4Runtime server share
     p4runtime_session  one session as the primary client, and its election id
-    switch_channel     the gRPC channel of sessions of P4Runtime and BF Runtime
     native             the embedded switch
     bmv2               simple_switch_grpc
     tofino             a Tofino switch behind a BF Runtime server
 
-Only `p4runtime_device`, `p4runtime_session` and `switch_channel` import gRPC.
+Only `p4runtime_device` and `p4runtime_session` import gRPC.
 """

@@ -15,7 +15,6 @@ from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.p4runtime_session import ElectionId, Session
-from hopsum_controlplane.devices.switch_channel import refusals
 from hopsum_controlplane.entries import CounterValue, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -26,6 +25,7 @@ from hopsum_controlplane.errors import (
 )
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_controlplane.p4runtime_encoding import decode_counter, decode_entity, fill_update
+from hopsum_controlplane.switch_channel import refusals
 from hopsum_controlplane.switch_tls import SwitchTls
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest

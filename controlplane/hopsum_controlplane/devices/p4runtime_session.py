@@ -26,8 +26,8 @@ from google.rpc import code_pb2
 
 from hopsum_base.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 from hopsum_base.quiet_grpc import grpc
-from hopsum_controlplane.devices.switch_channel import OPTIONS, SEARCH, open_channel
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
+from hopsum_controlplane.switch_channel import OPTIONS, SEARCH, open_channel
 from hopsum_controlplane.switch_tls import SwitchTls, no_answer
 
 ElectionId = tuple[int, int]

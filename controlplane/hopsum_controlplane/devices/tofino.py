@@ -40,7 +40,6 @@ from hopsum_controlplane.bfruntime.chip import (
     port_data,
 )
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID, Capabilities, Device, PipelineConfig
-from hopsum_controlplane.devices.switch_channel import RefusedUpdate
 from hopsum_controlplane.entries import (
     CounterValue,
     Delete,
@@ -52,6 +51,7 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, SessionLostError, WriteError
 from hopsum_controlplane.p4info import read_program
+from hopsum_controlplane.switch_channel import RefusedUpdate
 from hopsum_controlplane.switch_tls import SwitchTls
 from hopsum_wire import Op
 

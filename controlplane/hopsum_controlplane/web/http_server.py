@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol, Self
 from hopsum_base.web_server import HttpAnswer, ReadOnlyServer, health_answer
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.prometheus_metrics import CONTENT_TYPE, expose
 from hopsum_controlplane.web.page_state import PageState
+from hopsum_controlplane.web.prometheus_metrics import CONTENT_TYPE, expose
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
 FRESH_S: Final = 0.5

@@ -16,7 +16,7 @@ import pytest
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.errors import ClusterConfigError
-from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
+from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX
 from hopsum_wire import HOPSUM_UDP_PORT
 
 from ...support.pages import DOCS, blocks

@@ -11,8 +11,8 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.job_history import KEPT_EVENTS
 from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.errors import SessionLostError
-from hopsum_controlplane.prometheus_metrics import collect
 from hopsum_controlplane.web.page_state import PageState
+from hopsum_controlplane.web.prometheus_metrics import collect
 from hopsum_ptf.fake_device import Failure
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict

@@ -12,7 +12,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
-from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX, collect, expose
+from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX, collect, expose
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import JOB_EVENTS, Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES

@@ -15,8 +15,8 @@ from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, SwitchUnavailableError
-from hopsum_controlplane.prometheus_metrics import expose
 from hopsum_controlplane.tables import forward
+from hopsum_controlplane.web.prometheus_metrics import expose
 from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Event, Op
 

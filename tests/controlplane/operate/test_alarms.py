@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsum_base import __version__
-from hopsum_controlplane.prometheus_metrics import FAMILIES, PREFIX
+from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
