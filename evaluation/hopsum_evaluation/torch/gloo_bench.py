@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent import Communicator
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.connection.collective import CollectiveCommunicator
+from hopsum.serial.collective import CollectiveCommunicator
 from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, take_turns
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat

@@ -28,7 +28,7 @@ from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.codec.interface import feeds_back
 from hopsum.config import Method
-from hopsum.connection.collective import CollectiveCommunicator
+from hopsum.serial.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.diloco import DiLoCo
 from hopsum_evaluation.bench.allreduce_worker import join

@@ -2,7 +2,6 @@
 """The handles by which a program sums float32 vectors over the ranks of a job, and the agent that does so at a switch.
 
 communicator         `Communicator`: submit, allreduce, close, and the states of a communicator
-serial_communicator  `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
 agent                `Agent`, the communicator at a switch
 allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
 driver               the thread that runs the engine, and its waits
@@ -15,8 +14,7 @@ task                 the state of a vector from submission to the end of its fut
 signature            the facts about a call that all ranks need in common
 allreduce_results    results, spans of time, and counts: times, codes by op, quantisation error; heartbeats carry them
 
-Three kinds of communicators exist: `Agent` at a switch, `hopsum.memory` in one process, `hopsum.connection.collective`
-over a process group of torch.
+Communicators without a switch are in `hopsum.serial`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from hopsum.agent.allreduce_results import (
     Span,
 )
 from hopsum.agent.communicator import Communicator
-from hopsum.agent.serial_communicator import SerialCommunicator, Summed, require_agreement
 from hopsum.agent.signature import MismatchError
 from hopsum.agent.vector import HostVector, Vector
 
@@ -44,10 +41,7 @@ __all__ = [
     "CommunicatorStatistics",
     "HostVector",
     "MismatchError",
-    "SerialCommunicator",
     "SocketTraffic",
     "Span",
-    "Summed",
     "Vector",
-    "require_agreement",
 ]

@@ -194,7 +194,7 @@ def _opener(config: Config, scheme: str) -> Opener:
             return open_over_hosts
         if scheme == "collective":
             needs = "torch: pip install 'hopsum[torch]'"
-            from hopsum.connection.collective import open_collective
+            from hopsum.connection.collective_url import open_collective
 
             return open_collective
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from hopsum.agent import Communicator
 from hopsum.config import Config, shared_settings
 from hopsum.connection.open_agent import Hooks, codec_of, rank_of
 from hopsum.connection.url import UrlError, query_of, require_range
-from hopsum.memory import MemoryCommunicator
+from hopsum.serial.memory import MemoryCommunicator
 from hopsum_wire import MAX_WORKERS
 
 

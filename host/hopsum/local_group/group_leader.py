@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 
 from hopsum.agent import AllReduceResult, Communicator, CommunicatorStatistics, MismatchError
-from hopsum.agent.serial_communicator import call_in_words, require_agreement
 from hopsum.agent.task import Task
 from hopsum.codec import CollectiveError, NonFiniteError
 from hopsum.codec.interface import Bitmaps, Floats, nonfinite_error
@@ -40,6 +39,7 @@ from hopsum.errors import (
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
 from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+from hopsum.serial.serial_communicator import call_in_words, require_agreement
 
 # Tasks and ends of groups share one queue, since their order matters.
 _END_GROUP: Final = object()

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from hopsum.agent import AllReduceResult, SocketTraffic
-from hopsum.agent.serial_communicator import call_in_words
 from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats, nonfinite_error
@@ -24,6 +23,7 @@ from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank
 from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_of
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
+from hopsum.serial.serial_communicator import call_in_words
 
 
 @dataclass(slots=True)

@@ -240,7 +240,7 @@ def test_a_sum_that_fails_breaks_the_rack(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*_: Any, **__: Any) -> None:
         raise CodecError("no such op")
 
-    monkeypatch.setattr("hopsum.memory.simulate_phase", refuse)
+    monkeypatch.setattr("hopsum.serial.memory.simulate_phase", refuse)
     with join("broken", 0) as first, join("broken", 1) as second:
         futures = [job.submit(np.ones(2, np.float32)) for job in (first, second)]
         kinds = sorted(type(future.exception(60)).__name__ for future in futures)

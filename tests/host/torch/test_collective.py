@@ -18,9 +18,10 @@ from hopsum.agent import Communicator  # noqa: E402
 from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
 from hopsum.config import Config, ConfigError  # noqa: E402
-from hopsum.connection.collective import open_collective, pack_words, unpack_words  # noqa: E402
+from hopsum.connection.collective_url import open_collective  # noqa: E402
 from hopsum.connection.open_agent import Hooks  # noqa: E402
 from hopsum.connection.url import split_url  # noqa: E402
+from hopsum.serial.collective import pack_words, unpack_words  # noqa: E402
 from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 from hopsum_wire.payload import SHAPES  # noqa: E402
 

@@ -22,7 +22,7 @@ import hopsum
 from hopsum.agent import Communicator
 from hopsum.codec import make_codec
 from hopsum.errors import HopsumError
-from hopsum.memory import MemoryCommunicator
+from hopsum.serial.memory import MemoryCommunicator
 from hopsum.torch import StateDictRecovery
 
 from ..rpc.desk import desk_service

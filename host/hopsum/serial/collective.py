@@ -25,42 +25,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import SplitResult
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.agent import SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import lane_values, simulate_switch
-from hopsum.config import Config, ConfigError
-from hopsum.connection.open_agent import Hooks, codec_of
-from hopsum.connection.url import UrlError, query_of
+from hopsum.config import ConfigError
 from hopsum.errors import AllReduceError
-from hopsum_wire import MAX_WORKERS, Op
+from hopsum.serial.serial_communicator import SerialCommunicator, Summed, require_agreement
+from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
-_KINDS: Final = ("gloo", "nccl")
 # all_gather needs tensors of one size.
 _CALL_BYTES: Final = 200
 
 
-def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> CollectiveCommunicator:
-    """Take part as this process's rank. All ranks call it at the same point.
+def require_group(kind: str, group: dist.ProcessGroup | None) -> int:
+    """Return the number of ranks of a process group, or of all ranks without one.
 
-    `hooks.group` is a torch process group that nothing else uses. Without one a group of all ranks is made, and
-    destroyed with the communicator.
-
-    Raises:
-        ConfigError: a malformed URL, torch.distributed is not initialised, or the group is of another kind.
+    Raises ConfigError: torch.distributed is not initialised, or the group is of another kind.
     """
-    query_of(config, parts, {})
-    kind, group = parts.netloc, hooks.group
-    if kind not in _KINDS or parts.path:
-        raise UrlError(f"URL {config.url!r}: {' or '.join(f'collective://{kind}' for kind in _KINDS)}")
     if not dist.is_available() or not dist.is_initialized():
         raise ConfigError(
             f"collective://{kind}: torch.distributed is not initialised; call "
@@ -68,20 +56,13 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Collect
         )
     if group is not None and dist.get_backend(group) != kind:
         raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
-    workers = dist.get_world_size(group)
-    if workers > MAX_WORKERS:
-        raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
-    codec = codec_of(config, workers)
-    timeout = timedelta(seconds=config.deadline_s)
-    # A group of its own: collectives of the training script run at the same time in other threads.
-    own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
-    return CollectiveCommunicator(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
+    return dist.get_world_size(group)
 
 
 class CollectiveCommunicator(SerialCommunicator):
     """One rank of a process group. The contract is `hopsum.agent.Communicator`.
 
-    a phase in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
+    A phase in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
 
     Args:
         kind: "gloo" or "nccl".
@@ -98,6 +79,18 @@ class CollectiveCommunicator(SerialCommunicator):
         self._has_or = kind == "gloo"
         self._device = torch.device("cuda", torch.cuda.current_device()) if kind == "nccl" else torch.device("cpu")
         super().__init__(f"collective://{kind}", rank=rank, codec=codec, seed=seed)
+
+    @classmethod
+    def of(
+        cls, kind: str, group: dist.ProcessGroup | None, *, codec: Codec, seed: int, timeout_s: float
+    ) -> CollectiveCommunicator:
+        """Take part in a process group, or without one in a new group of all ranks. All ranks call it at one point.
+
+        The new group has the timeout `timeout_s`, and ends with the communicator.
+        """
+        # A group of its own: collectives of the training script run at the same time in other threads.
+        own = dist.new_group(backend=kind, timeout=timedelta(seconds=timeout_s)) if group is None else group
+        return cls(kind, own, dist.get_rank(own), codec=codec, seed=seed, owned=group is None)
 
     def _agree(self, call: str) -> None:
         calls: list[bytes] = []

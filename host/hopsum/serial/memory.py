@@ -22,12 +22,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import SerialCommunicator, Summed, require_agreement
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.interface import Bytes
 from hopsum.codec.simulate import simulate_phase
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 from hopsum.meeting import MeetingError
+from hopsum.serial.serial_communicator import SerialCommunicator, Summed, require_agreement
 from hopsum_base.shown import difference
 
 REFUSED_S: Final = 60.0
