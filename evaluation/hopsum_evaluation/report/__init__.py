@@ -2,7 +2,7 @@
 """`hopsum report`: what papers claim, beside what this machine measures, on two pages.
 
 reporting         command: runs the sections into one JSON object, judges their claims
-experiment        what sections have in common; claims: verdicts and intervals; pages: Markdown, pictures, CSV
+claims            verdicts; pages: Markdown, pictures, CSV
 
 Sections: error, links, packet_loss, lossless_claims, estimation.
 

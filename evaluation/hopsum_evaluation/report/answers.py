@@ -28,9 +28,9 @@ from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.units import format_number, format_rate, rate_bits_per_s, said_time
 from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
+from hopsum_evaluation.experiment import Result, Shown, ShownTable
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
-from hopsum_evaluation.report.experiment import Result, Shown, ShownTable
 from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED, diloco_of, low_rank_of
 from hopsum_evaluation.training.time_to_target import (
     Ratio,

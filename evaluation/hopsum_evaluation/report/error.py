@@ -22,8 +22,8 @@ from hopsum_evaluation.compare.compare import BUDGETS, as_json, error_plots, lea
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
+from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 

@@ -21,8 +21,8 @@ from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
 from hopsum_evaluation.charts import Plot, Series
+from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
 
 SURESH: Final = "Suresh et al. (ICML 2017)"
 LEVELS: Final = 16

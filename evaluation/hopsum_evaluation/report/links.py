@@ -19,10 +19,10 @@ from rich.console import Console
 from hopsum_base.units import format_number
 from hopsum_evaluation.bench import allreduce
 from hopsum_evaluation.bench.timing import commit, is_crowded, machine
+from hopsum_evaluation.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
 from hopsum_evaluation.plan import step_plan
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
 from hopsum_evaluation.report.answers import show as show
-from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import unavailable
 from hopsum_evaluation.training.accuracy_plan import AUTO, UNSHAPED

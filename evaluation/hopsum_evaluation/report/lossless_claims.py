@@ -25,8 +25,9 @@ from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum_base.units import format_number
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.interval import interval
+from hopsum_evaluation.report.claims import Basis, Claim, Relation
 
 LHC: Final = "Li et al., LHC (2024)"
 LINK_BITS_PER_S: Final = 1e9

@@ -24,7 +24,7 @@ from hopsum.codec.interface import blocks_of, feeds_back
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import CODE_BITS, LookupTableCodec
 from hopsum_evaluation.baselines import thc_published
-from hopsum_evaluation.report.experiment import NotRunError, Settings
+from hopsum_evaluation.experiment import NotRunError, Settings
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 

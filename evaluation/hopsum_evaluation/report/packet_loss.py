@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from hopsum_base.units import format_number
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.report.claims import Basis, Claim, Relation, interval
-from hopsum_evaluation.report.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.interval import interval
+from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.lossy_training import Case, Learner, train
 
 THC: Final = "Li et al., THC (NSDI 2024)"

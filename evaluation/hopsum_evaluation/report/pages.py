@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from hopsum_base.units import format_number, format_rate
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
+from hopsum_evaluation.experiment import Shown, ShownTable
+from hopsum_evaluation.interval import CONFIDENCE
 from hopsum_evaluation.report.answers import (
     FABRIC,
     HOOKS,
@@ -36,8 +38,7 @@ from hopsum_evaluation.report.answers import (
     rare_table,
     speed_bars,
 )
-from hopsum_evaluation.report.claims import CONFIDENCE, Judged, Verdict
-from hopsum_evaluation.report.experiment import Shown, ShownTable
+from hopsum_evaluation.report.claims import Judged, Verdict
 from hopsum_evaluation.training.accuracy_plan import MODELS, TIMED
 
 LINKS: Final = "links"

@@ -24,6 +24,7 @@ from rich.console import Console
 from hopsum.errors import HopsumError
 from hopsum_base.units import list_of, one_of, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.experiment import NotRunError, Result, Settings, Shown, Size, Tell, write_report
 from hopsum_evaluation.report import (
     error,
     estimation,
@@ -32,7 +33,6 @@ from hopsum_evaluation.report import (
     packet_loss,
 )
 from hopsum_evaluation.report.claims import Judged, judge
-from hopsum_evaluation.report.experiment import NotRunError, Result, Settings, Shown, Size, Tell, write_report
 from hopsum_evaluation.report.pages import claim_cells, write_pages
 
 SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {

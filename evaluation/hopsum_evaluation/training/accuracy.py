@@ -20,7 +20,7 @@ from hopsum.codec import make_codec
 from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import make_job, window_of
-from hopsum_evaluation.report.experiment import Tell
+from hopsum_evaluation.experiment import Tell
 from hopsum_evaluation.training.accuracy_plan import (
     UNSHAPED,
     AccuracyPlan,

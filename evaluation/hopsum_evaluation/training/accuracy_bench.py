@@ -28,7 +28,7 @@ from hopsum_evaluation.bench.dilation import add_dilate_option
 from hopsum_evaluation.bench.timing import commit, machine, processors_of
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.demo.digits_network import MissingDataError
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size, measure_apart, write_report
+from hopsum_evaluation.experiment import NotRunError, Settings, Size, measure_apart, write_report
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.training.accuracy_plan import (
     AUTO,

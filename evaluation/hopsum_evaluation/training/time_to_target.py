@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec.registry import is_codec
 from hopsum_base.units import format_number
-from hopsum_evaluation.report.claims import LEAST, interval
+from hopsum_evaluation.interval import LEAST, interval
 from hopsum_evaluation.training.accuracy_plan import AccuracyModel, codec_of, ranks_codec_of
 
 BEST: Final = "best"

@@ -24,8 +24,8 @@ from rich.console import Console
 
 from hopsum_base.units import format_number, format_rate, list_of, one_of, rate_bits_per_s, said_time, time_s, whole
 from hopsum_evaluation.command_options import figure_table
-from hopsum_evaluation.report.claims import LEAST, interval
-from hopsum_evaluation.report.experiment import NotRunError
+from hopsum_evaluation.experiment import NotRunError
+from hopsum_evaluation.interval import LEAST, interval
 from hopsum_evaluation.training.accuracy import Trainings
 from hopsum_evaluation.training.accuracy_bench import (
     OTHERS,

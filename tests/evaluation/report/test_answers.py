@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hopsum_evaluation.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report import answers, links
 from hopsum_evaluation.report.answers import (
     CLAIMS,
@@ -32,7 +33,6 @@ from hopsum_evaluation.report.answers import (
     speed_bars,
 )
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.pages import answer_lines, answers_page, plan_words, question_lines
 from hopsum_evaluation.training.accuracy_plan import MODELS
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopsum_evaluation.experiment import Settings, Size
 from hopsum_evaluation.report import estimation
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.experiment import Settings, Size
 from hopsum_evaluation.report.lossless_claims import (
     THRESHOLD,
     iteration_speedup,

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, interval, judge
-from hopsum_evaluation.report.experiment import Shown, ShownTable
+from hopsum_evaluation.experiment import Shown, ShownTable
+from hopsum_evaluation.interval import interval
+from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum_evaluation.report.pages import claim_cells, claims_page, write_pages
 from hopsum_evaluation.report.reporting import SECTIONS
 

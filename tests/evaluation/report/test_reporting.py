@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hopsum_evaluation.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report import reporting
 from hopsum_evaluation.report.claims import Verdict
-from hopsum_evaluation.report.experiment import NotRunError, Settings, Size
 from hopsum_evaluation.report.reporting import SECTIONS
 
 from ...support.printed import usage_error

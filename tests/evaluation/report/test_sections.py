@@ -12,8 +12,8 @@ from unittest.mock import ANY
 import pytest
 
 from hopsum_evaluation.charts import write_chart
+from hopsum_evaluation.experiment import Settings, Size
 from hopsum_evaluation.report import error, links
-from hopsum_evaluation.report.experiment import Settings, Size
 from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.training import accuracy
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_evaluation.report.experiment import NotRunError, measure_apart
+from hopsum_evaluation.experiment import NotRunError, measure_apart
 from hopsum_evaluation.training.accuracy import Trainings, train_all, turned
 from hopsum_evaluation.training.accuracy_plan import MODELS, Course
 from hopsum_evaluation.training.time_to_target import seconds_to_target
@@ -38,7 +38,7 @@ import os
 import signal
 import threading
 import time
-from hopsum_evaluation.report.experiment import measure_apart
+from hopsum_evaluation.experiment import measure_apart
 
 if __name__ == "__main__":
     # A test run in the background of a shell's script has it ignored.

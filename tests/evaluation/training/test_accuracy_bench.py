@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_evaluation.report.claims import interval
+from hopsum_evaluation.interval import interval
 from hopsum_evaluation.training import accuracy_bench
 from hopsum_evaluation.training.accuracy import Trainings
 from hopsum_evaluation.training.accuracy_plan import MODELS, codec_of, low_rank_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hopsum_evaluation.report.experiment import measure_apart
+from hopsum_evaluation.experiment import measure_apart
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
 from hopsum_evaluation.training.accuracy_plan import Course, diloco_of
