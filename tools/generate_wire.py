@@ -23,12 +23,12 @@ TARGET = ROOT / "wire" / "hopsum_wire" / "_layout.py"
 ENUMS = {"KIND_": "Kind", "FLAG_": "Flag", "OP_": "Op", "STATE_": "State", "DROP_": "Drop", "EVENT_": "Event"}
 """Prefix of the P4 constants that become members of an IntEnum."""
 ENUM_DOCS = {
-    "Kind": "What a packet is.",
+    "Kind": "Type of a packet.",
     "Flag": "Bits of the header's `flags`.",
-    "Op": "What the switch does with a payload.",
+    "Op": "Operation of the switch on a payload.",
     "State": "State of a slot copy: `count` of a STATE.",
-    "Drop": "Why a packet was dropped: index into the switch's `drops` counter.",
-    "Event": "What a packet did: index into a job's part of the switch's `job_events` counter.",
+    "Drop": "Reason for a dropped packet: index into the switch's `drops` counter.",
+    "Event": "Effect of a packet: index into a job's part of the switch's `job_events` counter.",
 }
 PLAIN = {"DROP_REASONS"}
 """Constants that start like an enum's members and are none: sizes."""

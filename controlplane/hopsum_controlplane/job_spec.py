@@ -296,7 +296,7 @@ class Job:
 
     @property
     def slots(self) -> int:
-        """Return the number of slots."""
+        """Return the number of slots in the job's region on the switch."""
         return self.region.size
 
     @property

@@ -44,9 +44,13 @@ class ControlPlane:
         self._write(Modify(DefaultAction(table, action, params)))
 
     def insert(self, table: str, match: Mapping[str, int], action: str, **params: int) -> None:
-        """Add an entry with an exact key.
+        """Add an entry with an exact key to a table on the switch.
 
-        The name of a table's only key is the program's own: it has the names of the program's parameters in it.
+        `match` has values by key name. If the table has one key, the name in `match` is ignored, because p4c names the
+        key after the program's parameters.
+
+        Raises:
+            ProgramError: the program has no such table, or the write failed.
         """
         self._require(table)
         keys = [key.name for key in self._device.p4info.tables[table].keys]

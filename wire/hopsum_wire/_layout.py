@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Kind(IntEnum):
-    """What a packet is."""
+    """Type of a packet."""
 
     UPDATE = 1  # worker -> switch: one chunk
     RESULT = 2  # switch -> worker: the sum of a complete round
@@ -30,7 +30,7 @@ class Flag(IntEnum):
 
 
 class Op(IntEnum):
-    """What the switch does with a payload."""
+    """Operation of the switch on a payload."""
 
     LOOKUP_ADD8 = 1  # 1024 4-bit codes up, looked up; 1024 8-bit lanes down
     LOOKUP_ADD16 = 2  # 512 4-bit codes up, looked up; 512 16-bit lanes down
@@ -54,7 +54,7 @@ class State(IntEnum):
 
 
 class Drop(IntEnum):
-    """Why a packet was dropped: index into the switch's `drops` counter."""
+    """Reason for a dropped packet: index into the switch's `drops` counter."""
 
     NONE = 0
     TRUNCATED = 1  # the frame ends before its headers or payload do
@@ -80,7 +80,7 @@ class Drop(IntEnum):
 
 
 class Event(IntEnum):
-    """What a packet did: index into a job's part of the switch's `job_events` counter."""
+    """Effect of a packet: index into a job's part of the switch's `job_events` counter."""
 
     ADDED = 0  # a contribution entered a sum
     COMPLETED = 1  # ... and was the last one: RESULT multicast

@@ -149,11 +149,17 @@ def has_joined_with(record: JobRecord, token: str, incarnation: bytes) -> bool:
 
 
 def join(record: JobRecord, member: Member) -> JobRecord:
-    """Let a member wait for the next generation. `choose_rank` gives its rank, and a `report` is the member's own.
+    """Return the record in which a member waits for the next generation. This may end the present generation.
 
-    A member that is in the generation or waits already stays as it is. Raises UnauthenticatedError when it now comes
-    from another address, its report is not of the last generation that it was told of, or missing, or the job is
-    being deleted. InvalidRequestError when another member has its address, or the report is more than can be told.
+    `choose_rank` gives the member's rank. `member.report` is the member's own, None from a newcomer. Another
+    incarnation of the rank is retired. The generation ends if it had that incarnation, if it began without the rank,
+    or if this member is in it and joins again with a report of it. A repeated call leaves the record unchanged.
+
+    Raises:
+        UnauthenticatedError: the job is being deleted, the member has another address than before, or it was evicted;
+            or its report is missing, or not the one of the last generation that it was told of.
+        InvalidRequestError: another member has its address, its report has another number of shards, or the decision
+            about all reports does not fit into one message.
     """
     if record.state is JobState.ENDING:
         raise UnauthenticatedError(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
@@ -385,7 +391,11 @@ def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
 
 
 def end_generation(record: JobRecord, reason: str) -> JobRecord:
-    """End the generation that is installed or being installed: its entries are to be removed. Else change nothing."""
+    """Return the record with its generation ended for `reason`. Without a generation it stays unchanged.
+
+    The state becomes CHANGING: the entries on the switches have to be removed. Members that left are forgotten. The
+    others of the generation become OVER, or WAITING if they were not told of it.
+    """
     if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
     # Workers that left have their end: they are forgotten, and their incarnations retired.

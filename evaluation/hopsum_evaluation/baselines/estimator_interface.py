@@ -185,7 +185,7 @@ class Levels:
         return np.clip(np.floor(place + u), 0, self.count - 1).astype(np.uint16)
 
     def values(self, codes: NDArray[np.uint16]) -> Doubles:
-        """Return the values of codes."""
+        """Return the level of each code, float64[n]."""
         return self.low + codes.astype(np.float64) * self.step
 
 

@@ -358,7 +358,10 @@ def mean_energy(vectors: Sequence[Floats]) -> float:
 
 
 def mse_bound_sb(d: int, n: int, energy: float) -> float:
-    """Return d / (2 n) F."""
+    """Return the upper bound d / (2 n) F of the mean squared error of `sb` (stochastic binary quantisation).
+
+    d: elements. n: workers. F is `energy`, the mean of |X_i|^2 over workers, see `mean_energy`.
+    """
     return d / (2 * n) * energy
 
 

@@ -111,7 +111,7 @@ ACTIONS = ("encode", "decode", "encode_feedback", "residual_read", "residual_wri
 
 
 class Subject:
-    """A codec to time, with one vector for all ranks, its payloads, and the results that a switch would return."""
+    """A codec to time, with one vector for all ranks, its payloads, and the results of a simulated switch."""
 
     def __init__(self, name: str, codec: RangeCodec, x: NDArray[np.float32], seed: int) -> None:
         self.name = name

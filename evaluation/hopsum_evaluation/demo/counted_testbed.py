@@ -77,7 +77,14 @@ Address = tuple[str, int]
 
 
 def network_of(name: str, workers: int | None) -> Topology:
-    """Find a network of the catalogue for so many workers, or read a file's. Raises DescriptionError: not one job."""
+    """Return a network of the catalogue with `workers` workers, or the network of a .json file.
+
+    `workers` None: the catalogue's own number. For a file it has to be None.
+
+    Raises:
+        DescriptionError: the network is unknown or unreadable, cannot have this number of workers, or does not have
+            exactly one job.
+    """
     described = find_topology(name, workers)
     if len(described.jobs) != 1:
         raise DescriptionError(f"topology {name!r} has {len(described.jobs)} jobs: the demo is one")

@@ -53,7 +53,7 @@ _PACKAGES: Final = ("hopsum", "numpy", "numba", "llvmlite", "torch", "scikit-lea
 
 
 class ReportError(Exception):
-    """A file is not a report that this version can show. The message says where and why."""
+    """A file cannot be read, or is no report that this version can show. The message has the path and the cause."""
 
 
 def build_parser() -> argparse.ArgumentParser:

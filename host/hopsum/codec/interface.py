@@ -52,7 +52,11 @@ class CodecError(HopsumError):
 
 
 class CollectiveError(CodecError):
-    """An all-reduce has no mean on any rank, by the same results. The communicator stays usable."""
+    """An all-reduce has no mean. All ranks raise the error for the same all-reduce.
+
+    The communicator stays usable, except after a MismatchError through a switch. Codec `lossless` adds the vector to
+    the residual before it raises.
+    """
 
 
 class NonFiniteError(CollectiveError):

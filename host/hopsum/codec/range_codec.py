@@ -32,7 +32,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from hopsum.codec.backends.kernels import WithKernels
+from hopsum.codec.backends.kernels import KernelCodec
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
@@ -63,7 +63,7 @@ from hopsum_wire.payload import SHAPES
 _LARGE = np.float32(2.0**100)
 
 
-class RangeCodec(WithKernels, ABC):
+class RangeCodec(KernelCodec, ABC):
     """The part of the contract, `hopsum.codec.interface.Codec`, that reductions need. A codec holds parameters only."""
 
     name: str

@@ -97,11 +97,13 @@ class CodecName(NamedTuple):
 
 
 def parse_codec(text: str) -> CodecName:
-    """Read `NAME` or `NAME:OPTION=VALUE,...`. Values are numbers, true, false, or text.
+    """Parse `NAME` or `NAME:OPTION=VALUE,...`. This imports and registers an installed package's codec.
+
+    Values are numbers, true, false, or text.
 
     Raises:
-        CodecError: an unknown codec or option, an option without a value or with one of another type, or one that is
-            there twice. Whether options fit each other and the job is found when the codec is made.
+        CodecError: the codec or an option is unknown, or an option has no value, a value of another type, or two
+            values. `make_codec` checks that the options fit each other and the job.
     """
     name, colon, rest = text.partition(":")
     if not is_codec(name):

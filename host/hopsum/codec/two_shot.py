@@ -22,7 +22,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK, TWO_SHOT_SCALE_BYTES, Kernels, WithKernels
+from hopsum.codec.backends.kernels import TWO_SHOT_BLOCK, TWO_SHOT_SCALE_BYTES, KernelCodec, Kernels
 from hopsum.codec.interface import (
     Bitmaps,
     Bytes,
@@ -42,7 +42,7 @@ from hopsum.codec.interface import (
 from hopsum_wire import LANE_GROUP_CODES, Op
 
 
-class TwoShot(WithKernels):
+class TwoShot(KernelCodec):
     """Codec `two-shot`: codes of a few bits, which the ranks add up themselves. Contexts are not used but for the rank.
 
     Args:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from hopsum.agent import Agent, Communicator, Span
 from hopsum.codec import Codec, make_codec
 from hopsum.codec.backends import NotCompiledError, only_cached
-from hopsum.codec.backends.kernels import WithKernels
+from hopsum.codec.backends.kernels import KernelCodec
 from hopsum.codec.registry import BUILT_IN, parse_codec, require_options
 from hopsum.compile_ahead import compile_ahead, may_come_later
 from hopsum.config import Config, ConfigError
@@ -83,8 +83,8 @@ def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: 
 
     def go_over() -> None:
         made = make(threads=threads)
-        assert isinstance(codec, WithKernels)
-        assert isinstance(made, WithKernels)
+        assert isinstance(codec, KernelCodec)
+        assert isinstance(made, KernelCodec)
         codec.use_kernels(made.kernels)
 
     compile_ahead(

@@ -274,7 +274,7 @@ class PeerRepair:
     # ---- holding back, and time ---------------------------------------------------------------------
 
     def excuse(self, now: float) -> None:
-        """Restart the time of stragglers, because one of them makes progress with the state that it needs."""
+        """Restart the timeout of stragglers: one of them is a newcomer that receives its state and makes progress."""
         self._excused_at = now
 
     def may_open(self, active_before: int, bytes_before: int) -> bool:

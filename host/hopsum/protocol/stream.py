@@ -33,9 +33,11 @@ SLOTS_OF_SHARD_LEAST: Final = 64
 
 
 def slots_for(bits_per_s: float, round_trip_s: float, shards: int = 1) -> int:
-    """Return the slots at each shard that keep a worker's link busy for a round trip, at most MAX_SLOTS.
+    """Return the number of slots of each shard that keeps a worker's link busy for a round trip.
 
-    A slot holds one packet of 4-bit codes in flight, so the number is the bandwidth-delay product over a packet's bits.
+    A slot holds one packet of 4-bit codes in flight, so the number is the bandwidth-delay product over the bits of a
+    packet, divided among the shards and rounded up. It is at least SLOTS_OF_SHARD_LEAST and SLOTS_LEAST // shards, and
+    at most MAX_SLOTS.
     """
     bits = 8 * (FRAME_OVERHEAD_BYTES + SHAPES[Op.LOOKUP_ADD8].up_bytes)
     least = max(SLOTS_OF_SHARD_LEAST, SLOTS_LEAST // shards)

@@ -349,7 +349,11 @@ class Worker:
                 self.probe()
 
     def note_unreachable(self, now: float) -> None:
-        """Process 'port unreachable' (no socket at the switch's address): a lost datagram, unless it lasts (A2)."""
+        """Count a 'port unreachable' answer (no socket at the switch's address). It may end the generation.
+
+        One answer counts as a lost datagram. A series of `unreachable_s` (A2 of absence.py) fails all all-reduces in
+        progress. A worker without an all-reduce in progress does not fail.
+        """
         self._ignored_packets.note("'port unreachable'")
         refused = self.absences.refused
         if self._is_lost(refused, now):

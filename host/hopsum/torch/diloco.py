@@ -51,7 +51,7 @@ from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of
 from hopsum.torch.step import BucketSlice, Step
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensor_parallel import require_no_copies
-from hopsum.torch.tensors import within_range
+from hopsum.torch.tensors import clamp_to_float16
 
 # ---- fragments of a model ----------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def _data(parameter: torch.Tensor) -> torch.Tensor:
 
 def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return float32 values in the type of a parameter."""
-    return within_range(values, dtype).to(dtype)
+    return clamp_to_float16(values, dtype).to(dtype)
 
 
 # ---- rare synchronisation ----------------------------------------------------------------------------------

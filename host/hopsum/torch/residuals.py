@@ -253,7 +253,10 @@ def fitting(saved: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict
 
 
 def own_names(saved: Iterable[str], own: Container[str]) -> dict[str, str]:
-    """Return the names here of parameters that were saved under these names. A foreign name stays as it is."""
+    """Map each saved name of a parameter to the parameter's name here. Wrappers may have changed it since.
+
+    A name without a parameter here maps to itself. If two saved names map to one parameter, all map to themselves.
+    """
     names = {}
     for name in saved:
         bare = _bare(name)

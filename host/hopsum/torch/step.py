@@ -46,7 +46,7 @@ from hopsum.config import OnSwitchLost
 from hopsum.errors import AllReduceError, GenerationEndedError, RankLeftError, WorkersReplacedError
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.tensors import values_of, within_range
+from hopsum.torch.tensors import clamp_to_float16, values_of
 from hopsum_wire.membership import MembershipError
 
 
@@ -115,7 +115,7 @@ class BucketSlice:
             return
         # The mean may have been written in place.
         if self.x.data_ptr() != self.buffer.data_ptr():
-            mean = within_range(self.x, self.buffer.dtype)
+            mean = clamp_to_float16(self.x, self.buffer.dtype)
             for place, own in zip(self.layout.places, self.layout.own_places, strict=True):
                 self.buffer[place].copy_(mean[own])
 

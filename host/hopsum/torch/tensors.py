@@ -52,10 +52,11 @@ def vector_of(out: torch.Tensor) -> Floats | None:
     return flat
 
 
-def within_range(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a float32 mean with finite elements beyond float16 at its limits, if it is to become float16.
+def clamp_to_float16(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a float32 mean with its finite elements clamped to float16's range, if `dtype` is float16.
 
-    No mean of float16 numbers is beyond them: what is has it from a codec's error. Infinities and NaN stay.
+    Only a codec's error takes a mean of float16 numbers beyond the range. Infinities and NaN stay. Returns `mean`
+    itself if there is nothing to clamp.
     """
     # A mean just beyond float16 would become infinite, and a GradScaler would drop the step.
     most = torch.finfo(torch.float16).max
@@ -123,7 +124,7 @@ class DeviceCall:
         """
         staging = self._place.staging
         with torch.no_grad(), staging.on_kernels():
-            made = within_range(mean, self._like.dtype)
+            made = clamp_to_float16(mean, self._like.dtype)
             made = (made if factor == 1 else made.mul(factor)).view(self._like.shape)
             if self._out is None:
                 made = made.to(self._like.dtype)

@@ -203,7 +203,7 @@ class TransferMonitor:
         return True
 
     def over(self, size: int) -> bool:
-        """Log the end of a transfer if its progress was logged. Return whether it was."""
+        """Log the end of the transfer if its progress was logged before. Return whether a line was written."""
         if self._said:
             _log.warning("%s has the state, %d bytes, after %.1f s", self._who, size, time.monotonic() - self._began)
         return self._said

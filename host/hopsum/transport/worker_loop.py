@@ -143,7 +143,7 @@ class ShardMemory:
             worker.state.deliver(state.now)
 
     def receive_rest(self, worker: Worker, now: float, most: int | None = None) -> None:
-        """Pass datagrams that the kernel left in the buffer to the worker: `most` of them, or all."""
+        """Pass datagrams that the compiled loop left in the buffer to the worker: `most` of them, or all."""
         state = self.state
         size, start, stop = max(state.segment, 1), state.rest, state.received
         end = stop if most is None else min(start + most * size, stop)
@@ -157,7 +157,7 @@ class ShardMemory:
         return self.state.rest < self.state.received
 
     def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
-        """Return the datagrams that the kernel could not send."""
+        """Return the datagrams that the compiled loop could not send."""
         pending = self.pending[self.state.pending_first : self.state.pending_end]
         pending = pending[worker.queue.arrays.open[pending % self.state.slots] == pending]
         return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.state.active)) if pending.size else []
@@ -334,7 +334,10 @@ class WorkerLoop:
         return unsent
 
     def receive_rest(self, workers: Sequence[Worker], now: float) -> None:
-        """Pass all datagrams that the kernel left in the buffers to the workers."""
+        """Pass the unprocessed datagrams in the compiled loop's receive buffers to the workers.
+
+        The caller holds the lock. `now` is the current time, not that of the loop's last batch.
+        """
         for memory, worker in zip(self.shards, workers, strict=True):
             # With the current time, because the worker may have sent since the kernel's last batch.
             memory.receive_rest(worker, now)

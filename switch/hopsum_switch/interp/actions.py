@@ -35,7 +35,7 @@ def compile_action(action: ActionIR, environment: Environment) -> ActionFunction
 def compile_operations(
     name: str, body: tuple[Operation, ...], environment: Environment, action: ActionIR | None = None
 ) -> ActionFunction:
-    """Return a function that runs operations, jumps included. `action` is their action, for an observer."""
+    """Return a function that runs the operations on a packet, jumps too. An observer hears that they are `action`'s."""
     observer = environment.observer
     writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
     # A local name: the generated code reads it for every field.

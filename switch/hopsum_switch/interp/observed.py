@@ -89,7 +89,7 @@ class ObservedExpressionWriter(ExpressionWriter):
 
 
 def expression_writer(environment: Environment, source: SourceInfo | None) -> ExpressionWriter:
-    """Return the writer of the expressions of one place in the source, for an observer if there is one."""
+    """Return a writer of expressions at one place in the source. It reports to the observer if there is one."""
     if environment.observer is None:
         return ExpressionWriter(environment.layout)
     return ObservedExpressionWriter(environment, environment.observer, source)
@@ -98,7 +98,7 @@ def expression_writer(environment: Environment, source: SourceInfo | None) -> Ex
 def observed_condition(
     node: p4.ConditionalIR, holds: Condition, named: Named, yes: int, no: int, observer: Observer
 ) -> Node:
-    """Return a node that tells the outcome of its condition."""
+    """Return a node that evaluates its condition and reports outcome and values to the observer."""
 
     def choose(packet: PacketState) -> int:
         outcome = bool(holds(packet.values))

@@ -57,8 +57,11 @@ def is_spent(scope: FunctionScope) -> Value:
     return scope.builder.icmp_unsigned("==", scope.shared(ControlWord.STEPS), word(_SPENT))
 
 
-def may_go_on(scope: FunctionScope) -> Value:
-    """Add up the steps of a frame. Return whether this call may begin another frame."""
+def add_steps_taken(scope: FunctionScope) -> Value:
+    """Write code that adds the frame's steps to the total of the call, and compares the total with MAX_STEPS.
+
+    Returns an i1 value, true while the call may begin another frame.
+    """
     # Frames of one call take less than two budgets together, so a caller waits for a bounded time.
     builder = scope.builder
     taken = builder.sub(word(MAX_STEPS), scope.shared(ControlWord.STEPS))

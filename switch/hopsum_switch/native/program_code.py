@@ -18,7 +18,7 @@ from .frame_code import HeaderAccess
 from .function_scope import I1, I32, I64, PTR, CellRef, FunctionScope, Unit, Value, word
 from .memory_layout import ControlWord, Word, words_for
 from .only_interpreted import refuse
-from .operation_code import DROP_PORT, Operations, is_spent, may_go_on, renew
+from .operation_code import DROP_PORT, Operations, add_steps_taken, is_spent, renew
 from .parser_code import write_parser
 
 # instance_type as bmv2 numbers it. Clones, resubmits and recirculations run in the interpreter only.
@@ -346,7 +346,7 @@ def _write_run(unit: Unit) -> None:
     scope.store(builder.add(scope.shared(ControlWord.DONE), word(1)), scope.control, ControlWord.DONE)
     # Stop after many steps in loops, so that a call takes a bounded time.
     if loops:
-        builder.cbranch(may_go_on(scope), head, end)
+        builder.cbranch(add_steps_taken(scope), head, end)
     else:
         builder.branch(head)
     scope.start(end)

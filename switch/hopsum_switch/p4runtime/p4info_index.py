@@ -146,7 +146,7 @@ class P4InfoObjects(dict[int, T]):
             self[number] = item
 
     def find(self, number: int) -> T:
-        """Return the object with this id. Raises P4RuntimeError (INVALID_ARGUMENT): the P4Info has no such id."""
+        """Return the object with this id. Raises P4RuntimeError (INVALID_ARGUMENT) if the P4Info has no such id."""
         if number not in self:
             raise invalid(f"{self._kind} id {number} is not in the P4Info")
         return self[number]

@@ -436,9 +436,9 @@ class UdpPort:
 
 
 def page_aligned(size: int) -> NDArray[np.uint8]:
-    """Return zero bytes from the beginning of a page on.
+    """Return `size` zero bytes, uint8, that begin at a memory page.
 
-    Some processors copy at half their speed into memory that begins 4 to 24 bytes after one, as numpy's does.
+    numpy's own arrays do not. Some processors copy at half speed into memory that begins 4 to 24 bytes after a page.
     """
     room = np.zeros(size + mmap.PAGESIZE, np.uint8)
     start = -room.ctypes.data % mmap.PAGESIZE

@@ -376,8 +376,8 @@ class Kernels:
         return None
 
 
-class WithKernels:
-    """A codec that computes by kernels of a backend."""
+class KernelCodec:
+    """Base of the codecs that compute by the kernels of a backend. Constructors call `use_kernels`."""
 
     kernels: Kernels
     backend: str

@@ -31,7 +31,7 @@ from typing import Final, Unpack
 import numpy as np
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import Kernels, WithKernels
+from hopsum.codec.backends.kernels import KernelCodec, Kernels
 from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.hashing import INDEX, SKETCH, derive_key
 from hopsum.codec.interface import (
@@ -78,7 +78,7 @@ from hopsum_wire.payload import SHAPES
 _REPEATS: Final = 3
 
 
-class Lossless(WithKernels):
+class Lossless(KernelCodec):
     """The contract is `hopsum.codec.interface.Codec`. Any thread may use it."""
 
     name = "lossless"

@@ -241,7 +241,10 @@ class TorchThc:
         return (unit / used).float(), shifts
 
     def factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return the factor of rotated-back integers, float32[blocks]; 0 where the shared range is zero."""
+        """Return the factors float32[blocks] that scale inversely rotated integers to means.
+
+        A factor is 0 where the shared range is zero. `counts`: contributors of each block, at least 1.
+        """
         # The integers are of half a level's distance, or of its `unit`-th part.
         parts = 2 if self.dither is None else self.dither.unit
         unit = 2 * self.table.bound / (math.sqrt(self.block_elements) * self.table.granularity * parts)
