@@ -26,7 +26,7 @@ _STUBS = ("p4.config.v1.p4types_pb2", "p4.config.v1.p4info_pb2", "p4.v1.p4data_p
 
 
 def load() -> None:
-    """Make the modules of P4Runtime's messages importable.
+    """Make the modules of P4Runtime's messages importable. Importing this module calls it; further calls do nothing.
 
     Raises ModuleNotFoundError where the package `p4runtime` is missing.
     """

@@ -23,7 +23,7 @@ from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
-from hopsum_controlplane.service.controller_process import Reloading, Running, Vitals, raise_limit, running
+from hopsum_controlplane.service.controller_process import ConfigReloader, Running, Vitals, raise_limit, running
 from hopsum_controlplane.service.grpc_service import safeguards
 from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
 
@@ -132,7 +132,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
             # A line for programs that start a controller: at this moment it takes calls.
             print(f"ready listen={controller.address} switches={switches}", flush=True)
             manager.ready(f"listens at {controller.address}")
-            reloading = Reloading(options.config, config, controller.service)
+            reloading = ConfigReloader(options.config, config, controller.service)
             while (number := _next_signal(signals, manager, controller.vitals)) is signal.SIGHUP:
                 # systemd's order: RELOADING before the work, READY after it, or `systemctl reload` waits for ever.
                 manager.reloading()

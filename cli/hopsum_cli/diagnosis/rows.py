@@ -54,7 +54,7 @@ class DiagnosisReport:
         raise KeyError(check)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object: subject, good, and the checks in order, with their facts as further keys."""
+        """Return the report as a JSON object: subject, good, and the checks in order, each with its facts."""
         checks = [
             {"check": row.check, "status": row.status.value, "finding": row.finding, "fix": row.fix, **row.facts}
             for row in self.rows

@@ -55,17 +55,16 @@ class PortRule:
 
 @dataclass(frozen=True)
 class SwitchConfig:
-    """One switch: how it is reached, the address of its service, the networks at its ports.
+    """The configuration of one switch. Nothing is checked before `check` is called.
 
-    name: of the switch. driver: its kind, see devices. address, device_id: of its P4Runtime server.
-    endpoint: MAC and IPv4 address of the aggregation service. ports: the networks of the workers, by port.
-    service_address: IPv4 address and UDP port that workers send to, None for the service's own.
-    slots: number of its slots that jobs may use.
-    election_id: 1 .. 2^63 - 1; of several controllers the one with the highest has the switch.
-    l2_forwarding: whether it is its workers' Ethernet switch as well, see cluster.forwarding.
-    program: the compiler's output, for a driver whose program is not installed with this package.
-    loop_ports: ports that slots are spread over, the program's default one if empty.
-    tls: files of the P4Runtime session, None for one in the clear.
+    driver: kind of the switch, see devices. address, device_id: P4Runtime server and device.
+    ports: one rule per network of workers. slots: number of slots that jobs may use.
+    service_address: destination of the workers' datagrams. None: `endpoint` and the standard UDP port.
+    election_id: 1 to 2^63 - 1. The controller with the highest one is the primary.
+    l2_forwarding: whether the switch also forwards the workers' other Ethernet frames, see cluster.forwarding.
+    program: compiler output, for a driver without an installed program.
+    loop_ports: internal ports of the slots, by default the chip's first.
+    tls: TLS files of the P4Runtime session, None for an unencrypted session.
     """
 
     name: str

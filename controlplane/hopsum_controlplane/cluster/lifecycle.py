@@ -463,7 +463,10 @@ def move(
 
 
 def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
-    """Record that a switch which the job has left has no entry of it. Returns None when the job is gone with that."""
+    """Record that `switch`, from which the job has moved away, holds no entries of the job any more.
+
+    Return the new record, or None if the job is ending and this was the last switch with entries.
+    """
     record = replace(record, departed=tuple(left for left in record.departed if left.switch != switch))
     return _go_on(record) if record.state is JobState.ENDING else record
 

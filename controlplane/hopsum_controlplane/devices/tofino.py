@@ -310,9 +310,11 @@ def set_up(
     speeds_gbps: Mapping[int, int],
     switch: str = "",
 ) -> TofinoPipeline:
-    """Return a program with its set-up. Raises ControlPlaneError for ports and speeds that the chip does not have.
+    """Combine a program with the set-up of its ports, and return both as one pipeline. The switch is not contacted.
 
-    Front ports that bring more than the loop ports carry are a warning in the log, which names the switch.
+    Logs a warning, with the name `switch`, if front ports can bring more than the loop ports carry. Raises
+    ControlPlaneError for a program of another architecture, and for ports, loop ports or speeds that the chip does not
+    have.
     """
     chip = chip_of(pipeline)
     chip.check_ports(ports)

@@ -234,7 +234,7 @@ RELOADED: Final = (*_TLS, "admin_token_file", "log_level")
 """Settings that take effect without another start: keys of [controller], and the files that they name."""
 
 
-class Reloading:
+class ConfigReloader:
     """Reads the configuration of a serving controller again.
 
     Args:

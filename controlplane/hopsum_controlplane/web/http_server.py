@@ -157,7 +157,7 @@ def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:
 
 
 def load_page() -> bytes:
-    """Read the page from the package: the same file in a wheel and in a source tree."""
+    """Read the controller's status page (HTML) from the package, and return its bytes."""
     return (resources.files(__package__) / "page.html").read_bytes()
 
 

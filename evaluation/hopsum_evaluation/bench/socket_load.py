@@ -276,9 +276,14 @@ class SocketRun:
         self._switch_user_s = self._switch_system_s = 0.0
 
     def busy(self) -> dict[str, float | int | bool]:
-        """Compute shares of one core's time, 0 to 1 (more for several threads), and the work for an UPDATE.
+        """Return the processor figures of all runs since `forget`, by name.
 
-        Work per packet hardly changes with what else the machine does, as rates do.
+        `load_*` and `switch_*` for user and system are processor seconds per elapsed second: 1 is one full core.
+        `*_ns_per_packet` is processor time per UPDATE. Unlike rates, it hardly depends on the machine's other load.
+        `own_cores` is of the last run.
+
+        Raises:
+            ZeroDivisionError: no UPDATE was answered since `forget`.
         """
         total = self.total
         switch_s = self._switch_user_s + self._switch_system_s

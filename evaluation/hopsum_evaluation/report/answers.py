@@ -168,7 +168,12 @@ class LinkAnswer:
         return self.best((name for name in self.times[place] if name in self.safe), place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
-        """Divide the seconds of the fastest other, seed by seed, by those of `ours`."""
+        """Return the mean of the ratios of seconds, the fastest of `others` over `ours`, and its interval over the
+        seeds.
+
+        `place` holds for `ours` only: the others are always taken from FABRIC. A seed that only one side has is left
+        out. The mean is nan if a training missed its target, if no seed is left, or if `ours` is None.
+        """
         return make_ratio(self.ratios(others, ours, place))
 
     def ratios(self, others: Sequence[str], ours: str | None, place: str) -> list[float]:

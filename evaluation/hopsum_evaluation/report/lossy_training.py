@@ -115,7 +115,11 @@ class Fate(NamedTuple):
 
 
 def draw_fate(rng: np.random.Generator, workers: int, chunks: int, loss: float, stragglers: int) -> Fate:
-    """Draw lost packets, a share `loss` each way, and `stragglers` workers that are late with all that they send."""
+    """Draw the fate of one all-reduce's packets from `rng`.
+
+    Each packet is lost with probability `loss`, independently, in both directions. All contributions of `stragglers`
+    random workers are late. Each chunk keeps at least one contribution: `stragglers` must be less than `workers`.
+    """
     present = rng.random((workers, chunks)) >= loss
     lost = rng.random((workers, chunks)) < loss
     late = rng.permutation(workers)[:stragglers]

@@ -104,7 +104,10 @@ def base_parser(benchmark: str, doc: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, print, and return 0. Return 1 where it cannot run."""
+    """Run `hopsum bench accuracy`: train, write the figures to --output, print them, and return the exit status.
+
+    It is 0, 1 if a training cannot run, or 130 after Ctrl-C. Raises SystemExit for wrong arguments or missing packages.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     check_schemes(parser, "--codec", [options.codec], options.workers)

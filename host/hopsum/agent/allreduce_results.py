@@ -48,7 +48,7 @@ class SocketTraffic(NamedTuple):
 
     @classmethod
     def of(cls, *statistics: TransportStatistics) -> SocketTraffic:
-        """Add up the counts of a transport, or those of its shards."""
+        """Return the sum of the counts of transports or shards. All are 0 without arguments."""
         total = (0,) * len(cls._fields)
         for each in statistics:
             link = each.link

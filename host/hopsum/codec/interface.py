@@ -404,11 +404,13 @@ class Codec(Protocol):
             tensors: names and elements of the tensors in x, for messages.
             on_nonfinite: the same on all ranks. "raise": `on_results` raises NonFiniteError on all of them. "skip": the
                 reduction ends without a mean. In both cases residuals do not change, and the vector is dropped.
-            out: memory for the mean, like x; it may be x itself. It is written at the end only, and not without a mean,
-                unless the last results are refused, or results were processed in parts.
+            out: memory for the mean, of the type and shape of x; it may be x itself. It is written only at the end. It
+                stays unchanged if there is no mean, with two exceptions: the last results are refused, or results were
+                processed in parts. Then its content is undefined.
 
         Raises:
-            CodecError: no float32 vector, an `out` of another shape, or the feedback is busy or of another length.
+            CodecError: x is not a contiguous float32 vector with elements, `out` differs from it or is read-only,
+                on_nonfinite is unknown, or the feedback is busy or has another length.
         """
 
 

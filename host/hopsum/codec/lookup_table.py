@@ -244,7 +244,10 @@ def least_of_eighths(error: Callable[[float], float]) -> float:
 
 
 def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:
-    """Search the table of least expected error. Arguments and errors are those of `best_table`."""
+    """Search for the table of least expected error, and return it. Solved tables are not used, so it may take seconds.
+
+    Arguments and errors are those of `best_table`.
+    """
     if bits is not None:
         return pareto_front(bits, workers, lane_bits, error_feedback)[-1].table
     _require_room(1, workers, lane_bits)

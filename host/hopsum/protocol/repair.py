@@ -131,7 +131,14 @@ class PeerRepair:
     # ---- asking -------------------------------------------------------------------------------------
 
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
-        """Request results from a worker that a STALE or a generation change named, not again before a timeout."""
+        """Queue a FETCH for each position to one of the workers that hold its result.
+
+        A position that was requested less than `timeout_s` ago is not requested again. Another peer is asked if every
+        named holder is gone. Nothing is queued for a position that all peers have answered with GONE.
+
+        Args:
+            named: bitmap of the ranks that a STALE or a generation change names as holders. 0: any peer.
+        """
         for position in positions:
             asked = self.asked.setdefault(position, _Asked(named, self._own.rank))
             asked.named = named

@@ -179,13 +179,21 @@ class Worker:
         rack: tuple[int, ...] | None = None,
         absent: frozenset[int] = frozenset(),
     ) -> None:
-        """Continue in another generation (E3, E4).
+        """Leave SEALED and continue in another generation (E3, E4).
 
-        All-reduces in progress get new deadlines, and void ones end.
+        All-reduces in progress get new deadlines. Their results that `resume` does not list as decided are discarded,
+        and their chunks are sent again. An all-reduce with a void position fails: its event has a WorkersReplacedError.
+
+        Args:
+            generation: another one than the current.
+            resume: the continuation of the stream, the same on all ranks.
+            now: seconds of the clock of `submit`.
+            rack: as in `Membership`, for the new generation. None: all ranks, not the former rack.
+            absent: as in `Membership`, for the new generation.
 
         Raises:
-            ValueError: the worker is not sealed or has no peers, or `resume` or the generation does not fit. Nothing
-            has changed.
+            ValueError: the worker is not sealed or has no peers, or `resume`, the generation or the rack does not fit.
+                Nothing has changed.
         """
         if not isinstance(self._ended, Sealed) or not self.repair.has_peers or generation == self.membership.generation:
             raise ValueError(f"only a sealed worker with peers continues, in another generation than {generation}")

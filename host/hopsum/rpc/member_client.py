@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's calls: find the switch, join, wait for the others, beat, leave. Not thread-safe but for `beat`.
+"""One worker's calls: find the switch, join, wait, renew the lease, leave. Only `heartbeat` is thread-safe.
 
     state      input                                next       also
     OUTSIDE    join answered                        SEATED     rank and secret are known
@@ -230,7 +230,13 @@ class MemberClient:
         )
 
     def heartbeat(self, generation: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
-        """Renew the lease. Return the HeartbeatResponse. Raises ControllerError."""
+        """Renew the lease with one call that is not repeated, and report the statistics. Return the HeartbeatResponse.
+
+        Raises:
+            MembershipError: this worker has no rank.
+            ControllerUnreachableError: no answer within `timeout_s`.
+            ControllerError: the controller refused.
+        """
         registration = self.registration
         request = pb.HeartbeatRequest(
             job=self.job, rank=registration.rank, generation=generation, statistics=statistics

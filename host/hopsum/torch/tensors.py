@@ -66,10 +66,10 @@ def clamp_to_float16(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def write_tensor(mean: Floats, like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Return a vector in the shape, type and place of `like`, in `out` if there is one.
+    """Return `mean` in the shape of `like`: copied to `out`, or in the type and on the device of `like`.
 
-    Raises:
-        TypeError: out is no tensor of this shape and type.
+    `out` is not checked here: call `require_out` first. Without `out`, the result shares the memory of `mean` if
+    `like` is float32 on the CPU.
     """
     made = torch.from_numpy(mean).view(like.shape)
     if out is None:

@@ -236,7 +236,11 @@ def _gather(shard: ShardState) -> int:
 
 @inner
 def choose(shard: ShardState) -> None:
-    """Put what is to be sent now behind `pending`, and set its timers (`RetransmitQueue.pop_due`)."""
+    """Append the new positions that the window permits to `pending`, in stream order, and start their timers.
+
+    Positions whose results have come are removed from `pending`. The appended ones count as in flight and as updates.
+    `limit_at` moves to the earliest new timer. Retransmissions are left to the caller.
+    """
     opened, fresh, pending = integers_at(shard.open), integers_at(shard.fresh), integers_at(shard.pending)
     # With a full window all that was opened may go: no pass over all slots is needed.
     if shard.window < shard.slots or shard.window_held:

@@ -242,7 +242,7 @@ class FunctionScope:
 
     @contextmanager
     def repeat(self, count: Value) -> Iterator[Value]:
-        """Write code that runs for 0 .. count - 1."""
+        """Emit a loop around the code that the `with` block emits. Yield the index, which runs from 0 to count - 1."""
         builder = self.builder
         before, head, body, end = builder.block, self.block("head"), self.block("body"), self.block("end")
         builder.branch(head)

@@ -271,7 +271,7 @@ def adds_without_carry(left: Known, right: Known, words: int) -> bool:
 
 
 def subtracts_without_borrow(left: Known, right: Known, words: int) -> bool:
-    """Return whether each word on the left is at least the one on the right."""
+    """Return True if the known bits prove that each 64-bit word of `left` is at least that of `right`, else False."""
     return all(_word(left.certain, i) >= _word(right.possible, i) for i in range(words))
 
 

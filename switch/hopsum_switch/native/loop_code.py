@@ -32,10 +32,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class LoopCode:
-    """The compiled `serve` in this process. Methods may be called from any thread.
+    """The compiled function `serve`. Methods may be called from any thread.
 
-    numba compiles for seconds. Another process compiles, once for a machine and a version of the sources, so neither
-    the start of a switch nor its packets wait. The result goes into the cache.
+    Compiling takes seconds. A child process compiles, so the start of a switch and its packets do not wait. The machine
+    code is kept in the cache, one entry for each processor and version of the sources.
     """
 
     def __init__(self) -> None:

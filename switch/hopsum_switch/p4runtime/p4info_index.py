@@ -134,7 +134,11 @@ class DigestInfo:
 
 
 class P4InfoObjects(dict[int, T]):
-    """The objects of one kind in a P4Info, by id. `kind` names them in messages."""
+    """The objects of one kind in a P4Info, by id. Error messages name them by `kind`.
+
+    Raises:
+        P4RuntimeError: an id is 0 or used twice.
+    """
 
     def __init__(self, kind: str, objects: Iterable[T]) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ class PortsLoopState(Record):
 
 @record
 class Egress(Record):
-    """A port at which frames may leave."""
+    """An egress port of the loop: its socket, its limit, and its counts since Python last read them."""
 
     __slots__ = ()
     fd: Int64

@@ -170,7 +170,7 @@ def _preserved(item: js.FieldListJson, scope: ProgramScope) -> list[FieldIR]:
 
 
 def declare_digests(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter the members of digests. Raises: ProgramError."""
+    """Add the program's digests to `scope.digests`, by id. Raises ProgramError for a member that cannot be lowered."""
     for item in program.learn_lists:
         scope.digests[item.id] = _digest(item, scope)
 
