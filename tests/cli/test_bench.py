@@ -157,7 +157,7 @@ def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, s
         "--rates=500mbit", "--only=thc", f"--dilate={dilate if quotas_are_possible() else 1.0}",
     )  # fmt: skip
     assert report["placement"] == placement
-    assert report["processors"].startswith(("crowded: ", "dilated ", f"{report['machine']['cores']} processors"))
+    assert report["processors"].startswith(("oversubscribed: ", "dilated ", f"{report['machine']['cores']} processors"))
     assert report["rates"][0]["rate_bits_per_s"] == 500e6
     found = report["rates"][0]["subjects"]["thc"]
     down, up = chunks * (512 + 32 + 42), chunks * (512 + 32 + 42)

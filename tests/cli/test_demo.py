@@ -139,7 +139,9 @@ def test_the_first_table_has_the_gain_in_80_columns() -> None:
     assert [[cell.strip() for cell in row] for row in rows[:2]] == [
         ["ms a step", "80", "280"], ["times as fast", "3.50", "1"],
     ]  # fmt: skip
-    assert re.search("^(crowded: 4 workers and 1 switch share|[0-9]+ processors for 4 workers)", printed(report), re.M)
+    assert re.search(
+        "^(oversubscribed: 4 workers and 1 switch share|[0-9]+ processors for 4 workers)", printed(report), re.M
+    )
     # No cell of any table is broken over two lines.
     assert all(row[0].strip() for row in rows)
 

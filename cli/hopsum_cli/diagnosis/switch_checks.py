@@ -183,7 +183,7 @@ def _collecting(stuck: Sequence[WaitingSlot], late: Sequence[int], membership: J
     places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in late[:_SHOWN])
     return (
         f"nothing of {name_ranks(tuple(late))} has come to {_slots(stuck)}",
-        f"look at {places}: not started, stopped, in another all-reduce, or what it sends does not arrive (run "
+        f"look at {places}: not started, stopped, in another all-reduce, or its packets do not arrive (run "
         "hopsum doctor there)",
     )
 

@@ -127,16 +127,20 @@ def processors_of(workers: int, switches: int, cores: int, factor: float = 1.0) 
     named = f"{workers} workers and {switches} {'switch' if switches == 1 else 'switches'}"
     if factor > 1:
         held = f"dilated {factor:g} times: one processor for each of {named}, out of {cores}"
-        return held if programs <= factor * cores else f"crowded: {held}, which are too few by {programs / factor:g}"
-    if is_crowded(workers, switches, cores):
         return (
-            f"crowded: {named} share {cores} processors with everything else; with two for each "
+            held
+            if programs <= factor * cores
+            else f"oversubscribed: {held}, which are too few by {programs / factor:g}"
+        )
+    if is_oversubscribed(workers, switches, cores):
+        return (
+            f"oversubscribed: {named} share {cores} processors with everything else; with two for each "
             f"({2 * programs}) the figures would differ"
         )
     return f"{cores} processors for {named} and everything else"
 
 
-def is_crowded(workers: int, switches: int, cores: int) -> bool:
+def is_oversubscribed(workers: int, switches: int, cores: int) -> bool:
     """Check for fewer processors than two for each worker and switch."""
     return cores < 2 * (workers + switches)
 

@@ -4,5 +4,5 @@
 training_demo    command: the run from start to end, its checks and tables
 demo_worker      worker process
 digits_network   images and network
-counted_testbed  switches with workers around them, and what was counted where
+counted_testbed  switches with workers around them, and the counters of all of them
 """

@@ -492,7 +492,7 @@ class DemoReport:
         return table
 
     def _counters(self) -> Table:
-        table = _table("what was counted", "", "workers", "interfaces", "program")
+        table = _table("counters", "", "workers", "interfaces", "program")
         counts = self.counts
         repeated = sum(counts.events[name] for name in ARRIVED) - counts.events["added"]
         up, down = "packets up", "packets down"

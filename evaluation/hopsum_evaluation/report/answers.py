@@ -168,8 +168,7 @@ class LinkAnswer:
         return self.best((name for name in self.times[place] if name in self.safe), place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
-        """Return the mean of the ratios of seconds, the fastest of `others` over `ours`, and its interval over the
-        seeds.
+        """Return the mean over the seeds of the fastest of `others` over `ours`, in seconds, and its interval.
 
         `place` holds for `ours` only: the others are always taken from FABRIC. A seed that only one side has is left
         out. The mean is nan if a training missed its target, if no seed is left, or if `ours` is None.
@@ -292,7 +291,7 @@ def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
             if (ours := each.ours(place)) is None:
                 continue
             cells = (_compared(each, others, ours, place) for others in (("fp32",), SOFTWARE, HOOKS))
-            rows.append([each.links, each.model, each.how.partition(" ")[0], words, f"`{ours}`", *cells])
+            rows.append([each.links, each.model, each.how.name.lower(), words, f"`{ours}`", *cells])
     heads = (
         "links",
         "model",
@@ -332,7 +331,7 @@ def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
             same = [each for each in answers if each.bits_per_s == rate and each.ours(place)]
             if not same:
                 continue
-            how = Counter("trained" if each.how is How.TRAINED else "timed" for each in same)
+            how = Counter(each.how.name.lower() for each in same)
             counts = ", ".join(f"{count} {name}" for name, count in sorted(how.items(), reverse=True))
             cells = (_span_cell(same, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
             rows.append([format_rate(rate), words, counts, *cells])
@@ -432,7 +431,9 @@ def accuracy_words(result: Result) -> str:
             missed = cells.count("missed")
             parts += [f"missed in {missed} of {len(cells)} models"] if missed else []
             said.append(f"{head} {', '.join(parts)}")
-    return f"Steps to the target over fp32's: {'; '.join(said)}." if said else "No training to a target was run."
+    models = ", ".join(row[0].partition(" ")[0] for row in table.rows)
+    said_all = f"Steps to the target relative to fp32 ({models}): {'; '.join(said)}."
+    return said_all if said else "No training to a target was run."
 
 
 def figure_table(result: Result) -> ShownTable:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from hopsum_base.units import format_number
 from hopsum_evaluation.bench import allreduce
-from hopsum_evaluation.bench.timing import commit, is_crowded, machine
+from hopsum_evaluation.bench.timing import commit, is_oversubscribed, machine
 from hopsum_evaluation.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
 from hopsum_evaluation.plan import step_plan
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
@@ -198,7 +198,7 @@ def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     arguments = [*case.arguments, "--placement", case.placement]
     # A number of steps does not depend on time.
     measured = case.benchmark != "plan" and UNSHAPED not in case.arguments
-    if measured and case.spare and dilate and is_crowded(case.workers, switches, cores):
+    if measured and case.spare and dilate and is_oversubscribed(case.workers, switches, cores):
         arguments += ["--dilate", format_number(max(1.0, case.spare * (case.workers + switches) / cores))]
     return arguments
 

@@ -80,11 +80,11 @@ def answers_page(report: dict[str, Any]) -> str:
     lines = ["# Results", "", *answer_lines(report, "")]
     for heading, table, words in (
         ("Accuracy", accuracy_table(result), _ACCURACY),
-        ("What the first steps choose", auto_table(result), _AUTO),
+        ("Methods chosen by the first steps", auto_table(result), _AUTO),
         ("A sum at every step, or rarely", rare_table(answers_of(result)), _RARE),
         ("Every figure", figure_table(result), _FIGURES),
         ("Where a step goes", parts_table(result), _STEP_PARTS),
-        ("What `hopsum plan` predicts", predicted, plan_words(predicted)),
+        ("Predictions of `hopsum plan`", predicted, plan_words(predicted)),
     ):
         lines += [f"## {heading}", "", *_markdown(table), *words.splitlines(), ""] if table.rows else []
     if said:
@@ -94,10 +94,12 @@ def answers_page(report: dict[str, Any]) -> str:
         lines += [*_markdown(check), check_words(check), ""] if check.rows else []
     if not result.get("documents"):
         return "\n".join(lines)
-    few = any(each.startswith(("dilated", "crowded")) for each in said)
+    few = any(each.startswith(("dilated", "oversubscribed")) for each in said)
     known = {each.name for each in answers_of(result)}
     absent = "".join(f"`{name}`, " for name in (*MODELS, *TIMED) if name not in known)
     lines += ["## Open", "", f"Not measured in this run: {absent}{_OPEN}{_FEW if few else ''}.", ""]
+    if result.get("stopped"):
+        lines += ["The run was interrupted: not every model was measured at every rate and placement.", ""]
     lines += [f"Failed: {name}, {reason}." for name, reason in result.get("failed", {}).items()]
     return "\n".join([*lines, ""])
 
@@ -110,24 +112,24 @@ A row takes hopsum's fastest scheme among those that reached the target in every
 Ratios are taken seed by seed, with the 95 % interval of the seeds.
 Won and lost are said of whole intervals, by the function that judges the [claims](claims.md).
 Trained: the model trained to its target over these links.
-Steps: a step waits for the named time in place of computing, as a program does whose GPU computes.
+Timed: a step waits for the named time in place of computing, as if a GPU computed.
 Its gradients are random.
-Steps counted: the steps of trainings on unlimited links, times the seconds of such a step.
-PowerSGD's first ten steps, which it does not compress, count as its others.
+Counted: steps to the target on unlimited links, times the seconds of a timed step.
+PowerSGD's first ten, uncompressed steps are counted like the others.
 Each table is a file in `csv/` of the report."""
 _ACCURACY: Final = """\
 Steps to the target, mean of the seeds, and over those of fp32.
 Missed: with one seed or more the target was not reached within the steps of the plan, at least 1.4 times fp32's."""
 _AUTO: Final = """`method="auto"` measures the methods in its first steps, and keeps the fastest that is safe.
-Gradients of these steps are random: low rank delivers little of them, so that the limit on low rank leaves it out.
+Gradients of these steps are random: low rank carries little of them, fails the safety check, and is not chosen.
 The best fixed scheme has no such limit."""
 _RARE: Final = """\
 Seconds of the transformer to its target.
 `diloco-fp32-10`: each worker trains by itself, and every ten steps changes are averaged in fp32, as torchft does it.
 `diloco-10`: the same with the changes in the codes of `thc`, added by the switch."""
 _FIGURES: Final = (
-    "Missed: the target, within the steps of the plan. Bits: in the busier direction of a link. Error: squared error "
-    "of the mean of a standard normal vector, with what the all-reduce before left out."
+    "Missed: the target was not reached within the planned steps. Bits: in the busier direction of a link. Error: "
+    "squared error of the mean of a standard normal vector, including the residual of the previous all-reduce."
 )
 _STEP_PARTS: Final = (
     "Wire: the bytes of a step by the rate of the link. What a step has beyond computing and the wire is codec, "
@@ -162,14 +164,14 @@ def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> 
         over += [f"{same.span} at {format_rate(rate)}"] if same.rows else []
     trained = sum(each.how is How.TRAINED for each in answers)
     return [
-        f"- **Does compression pay?** hopsum with a switch in the middle is as many times as fast as DDP in fp32: "
+        f"- **Does compression pay?** Times as fast as DDP in fp32, with a switch in the middle: "
         f"{', '.join(over) or 'not measured'}.",
         f"- **Does the switch pay over the same compression in software?** {_against(answers, FABRIC)}",
         f"- **And with nothing but ordinary hosts?** {_against(answers, HOSTS)}",
-        f"- **What of accuracy?** {accuracy_words(dict(result))}",
+        f"- **Does accuracy suffer?** {accuracy_words(dict(result))}",
         "",
-        f"{trained} of {len(answers)} rows trained over these links; the others time steps whose computing is a wait. "
-        "Won and lost: the whole 95 % interval of three seeds or more.",
+        f"{trained} of {len(answers)} combinations of model and rate were trained over these links. In the others a "
+        "wait replaces computing. Won: the whole 95 % interval (three seeds or more) is above 1; level: it has 1.",
     ]
 
 
@@ -204,7 +206,7 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
     lines = [
         "# Claims",
         "",
-        "Figures that papers or this project claim, beside those that `hopsum report` measured.",
+        "Figures claimed by papers or by this project, compared with those that `hopsum report` measured.",
         "",
         f"Measured: mean over seeds and its {CONFIDENCE:.0%} interval (Student's t). A claim is reproduced if the "
         "whole interval satisfies the condition.",
@@ -231,7 +233,7 @@ def stamp(report: dict[str, Any], section: str) -> str:
     commit = result.get("commit", report["commit"]) or "unknown"
     date = str(result.get("begun", report["begun"]))[:10]
     shared = f" for {result['workers']} workers and a switch" if "workers" in result else ""
-    shared += ", dilated" if any(each.get("dilate", 1) > 1 for each in result.get("documents", ())) else ""
+    shared += ", with time dilation" if any(each.get("dilate", 1) > 1 for each in result.get("documents", ())) else ""
     made = f"{date}, {where['processor']}, {where['cores']} cores{shared}, commit {commit[:8]}"
     # A remark is written into the JSON by hand: what else the machine did meanwhile.
     return f"{made}. {str(result['remark']).rstrip('.')}" if "remark" in result else made

@@ -112,10 +112,13 @@ def test_factors_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) ->
     ("given", "words"),
     [
         ((4, 1, 16), "16 processors for 4 workers and 1 switch and everything else"),
-        ((4, 1, 9), "crowded: 4 workers and 1 switch share 9 processors"),
-        ((2, 2, 2), "crowded: 2 workers and 2 switches share 2 processors"),
+        ((4, 1, 9), "oversubscribed: 4 workers and 1 switch share 9 processors"),
+        ((2, 2, 2), "oversubscribed: 2 workers and 2 switches share 2 processors"),
         ((4, 1, 2, 2.5), "dilated 2.5 times: one processor for each of 4 workers and 1 switch, out of 2"),
-        ((4, 4, 2, 2.5), "crowded: dilated 2.5 times: one processor for each of 4 workers and 4 switches, out of 2, w"),
+        (
+            (4, 4, 2, 2.5),
+            "oversubscribed: dilated 2.5 times: one processor for each of 4 workers and 4 switches, out of 2, w",
+        ),
     ],
 )
 def test_processors_are_said_and_their_lack_comes_first(given: tuple[int, int, int], words: str) -> None:

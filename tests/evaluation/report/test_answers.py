@@ -94,7 +94,7 @@ def test_the_table_names_the_fastest_scheme_and_what_it_is_compared_with() -> No
     assert rows[1][3:5] == [PLACES["hosts"], "`thc:bits=2`"]
     assert rows[1][6:] == ["0.60 (0.60 to 0.60) `two-shot:bits=4`, lost", "0.80 (0.80 to 0.80) `powersgd`, lost"]
     # One run of steps has no interval, and no place on the hosts.
-    assert rows[2][:4] == ["1 Gbit/s", "`resnet50`, 25.6 M", "steps", PLACES["fabric"]]
+    assert rows[2][:4] == ["1 Gbit/s", "`resnet50`, 25.6 M", "timed", PLACES["fabric"]]
     assert rows[2][5:] == ["5.0, no interval", "0.62 `two-shot:bits=4`, no interval", "1.2 `powersgd`, no interval"]
     assert len(rows) == 3
 
@@ -120,12 +120,12 @@ def test_won_and_lost_need_a_whole_interval_and_are_the_verdict_of_the_claims(
 def test_the_answer_counts_what_the_rows_say() -> None:
     lines = question_lines(answers_of(made_up()), made_up())
     compression, switch, hosts, accuracy, _, legend = lines
-    assert compression.endswith("as DDP in fp32: 6.0 at 200 Mbit/s, 5.0 at 1 Gbit/s.")
+    assert compression.endswith("in the middle: 6.0 at 200 Mbit/s, 5.0 at 1 Gbit/s.")
     assert "two-shot, whose ranks add the codes: 0.62 to 1.5 times as fast (1 won, 1 no interval)" in switch
     assert "best hook (fp16, PowerSGD): 1.2 to 2.0 (1 won, 1 no interval)" in switch
     assert "codes: 0.60 times as fast (1 lost). Over torch's best hook (fp16, PowerSGD): 0.80 (1 lost)." in hosts
-    assert accuracy.endswith("Steps to the target over fp32's: `thc` 1.00; `thc:bits=2` 1.00.")
-    assert legend.startswith("1 of 2 rows trained over these links; the others time steps")
+    assert accuracy.endswith("Steps to the target relative to fp32 (`cnn`): `thc` 1.00; `thc:bits=2` 1.00.")
+    assert legend.startswith("1 of 2 combinations of model and rate were trained over these links.")
     # README shows as many wins as the table of every row.
     won = sum(cell.endswith("won") for row in answer_table(answers_of(made_up())).rows for cell in row)
     shown = [cell for row in range_table(answers_of(made_up())).rows for cell in row if "won" in cell]
@@ -153,7 +153,7 @@ def test_a_run_that_was_stopped_shows_what_it_has() -> None:
     assert lines[2].endswith("Not measured.")
     assert "nan" not in " ".join(lines)
     page = answers_page(report_of({**made, "documents": made["documents"][:2], "failed": {"cnn": "out of memory"}}))
-    shown = ["## Every figure", "## What `hopsum plan` predicts", "## Time dilation", "## Open"]
+    shown = ["## Every figure", "## Predictions of `hopsum plan`", "## Time dilation", "## Open"]
     assert [line for line in page.splitlines() if line.startswith("## ")] == shown
     assert "Failed: cnn, out of memory." in page
 
@@ -205,7 +205,7 @@ def test_steps_and_the_time_of_a_step_are_seconds() -> None:
     assert not parts_table({"documents": [counted]}).rows
     assert accuracy_table(result).rows == [["`cnn` to 90% test accuracy", "20.0 (1.00)", "20.0 (1.00)", "missed"]]
     (row,) = range_table([answer]).rows
-    assert row == ["1 Gbit/s", PLACES["hosts"], "1 timed", "4.0; 1 won", "-", "-"]
+    assert row == ["1 Gbit/s", PLACES["hosts"], "1 counted", "4.0; 1 won", "-", "-"]
 
 
 def test_a_training_over_the_links_counts_more_than_its_steps() -> None:
@@ -250,7 +250,9 @@ def test_a_dilated_page_has_its_own_check() -> None:
     assert "Dilated times are 0.95" in page
     # Workers of the check are in no other table.
     assert figure_table(result).rows == figure_table(made).rows
-    assert "Measured: 2026-02-03, A chip, 2 cores for 4 workers and a switch, dilated, commit abcdef01" in page
+    assert (
+        "Measured: 2026-02-03, A chip, 2 cores for 4 workers and a switch, with time dilation, commit abcdef01" in page
+    )
     assert "GPUs, and a machine with two processors for each worker and switch." in page
 
 
