@@ -137,7 +137,7 @@ def test_the_first_table_has_the_gain_in_80_columns() -> None:
     assert lines[0].rstrip() == "4 workers, 100 steps, 1,000,000 parameters, digits, links of 200 Mbit/s"
     rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in rows[:2]] == [
-        ["ms a step", "80", "280"], ["times as fast", "3.50", "1"],
+        ["ms/step", "80", "280"], ["times as fast", "3.50", "1"],
     ]  # fmt: skip
     assert re.search(
         "^(oversubscribed: 4 workers and 1 switch share|[0-9]+ processors for 4 workers)", printed(report), re.M

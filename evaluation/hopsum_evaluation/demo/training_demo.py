@@ -475,7 +475,7 @@ class DemoReport:
         # On loopback fp32 is limited by no link, and a speed-up would say nothing about any network.
         if self.rate_bits_per_s is not None:
             caption += f"\n{processors_of(self.workers, 1, machine()['cores'])}"
-            table.add_row("ms a step", f"{1e3 * self.step_s:.0f}", f"{1e3 * self.step_s_fp32:.0f}")
+            table.add_row("ms/step", f"{1e3 * self.step_s:.0f}", f"{1e3 * self.step_s_fp32:.0f}")
             table.add_row("times as fast", f"{self.step_s_fp32 / self.step_s:.2f}", "1")
         table.add_row("accuracy on the test images", f"{self.accuracy:.2%}", f"{self.accuracy_fp32:.2%}")
         worker_steps = self.workers * self.steps

@@ -272,7 +272,7 @@ def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any],
             continue  # of the check of time dilation
         for entry in document["rates"]:
             key = entry["elements"], rate_bits_per_s(entry["rate"])
-            answer = found.setdefault(key, LinkAnswer(key[1], "", f"{key[0] / 1e6:.3g} M elements", "ms an all-reduce"))
+            answer = found.setdefault(key, LinkAnswer(key[1], "", f"{key[0] / 1e6:.3g} M elements", "ms/all-reduce"))
             for name, subject in entry["subjects"].items():
                 answer.times[document["placement"]][name.removeprefix("gloo-")][0] = subject["seconds"]
             listed.append((document, entry, answer))
@@ -395,7 +395,7 @@ def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
 
 
 def auto_table(result: Result) -> ShownTable:
-    """Tabulate what method="auto" chose, and its step beside that of the fastest of fp32 and hopsum's safe schemes.
+    """Tabulate the choice of method="auto", and its step beside the fastest of its methods, and of all safe schemes.
 
     A row for each model, rate and place where it was timed.
     """
@@ -412,11 +412,14 @@ def auto_table(result: Result) -> ShownTable:
         fixed = {name: s for name, s in means.items() if name == "fp32" or name in safe}
         if AUTO in means and fixed:
             best = min(fixed, key=fixed.__getitem__)
+            tried = [s for name, s in fixed.items() if name in ("fp32", "thc") or low_rank_of(name)]
+            own = min(tried, default=fixed[best])
             chosen = " or ".join(dict.fromkeys(run["method"] for run in by_scheme[AUTO]))
             cells = (format_number(1000 * each) for each in (means[AUTO], fixed[best]))
             where = f"`{model}`, {format_rate(rate_bits_per_s(rate))}, {PLACES[place]}"
-            rows.append([where, chosen, *cells, f"`{best}`", f"{means[AUTO] / fixed[best]:.2f}"])
-    heads = ("ms a step", "auto chose", "auto", "best fixed", "which", "auto over best")
+            over = (f"{means[AUTO] / s:.2f}" for s in (own, fixed[best]))
+            rows.append([where, chosen, *cells, f"`{best}`", *over])
+    heads = ("ms/step", "auto chose", "auto", "best fixed", "which", "auto over its best", "auto over best")
     return ShownTable("auto", heads, rows)
 
 
@@ -548,7 +551,7 @@ def check_table(result: Result) -> ShownTable:
         [f"{where}: `{name}`", format_number(ms[False]), format_number(ms[True]), f"{ms[True] / ms[False]:.2f}"]
         for (where, name), ms in found.items() if len(ms) == 2
     ]  # fmt: skip
-    return ShownTable("check", ("ms an all-reduce", "not dilated", "dilated", "dilated over not"), rows)
+    return ShownTable("check", ("ms/all-reduce", "not dilated", "dilated", "dilated over not"), rows)
 
 
 def check_words(table: ShownTable) -> str:

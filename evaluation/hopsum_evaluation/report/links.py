@@ -135,7 +135,7 @@ def _time(placement: str, rate: str, model: str) -> LinkCase:
     schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else (*_ours(model), AUTO)
     kept = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
     # Two counted steps are the least, and most of these take longer than the time.
-    length = ("--compute", COMPUTE, "--batch", "1", "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
+    length = ("--compute", COMPUTE, "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
     arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(kept), *length)
     return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
 

@@ -91,7 +91,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         torch.set_float32_matmul_precision("high")
     learning = load_learning(plan.model)
     if plan.compute_s:
-        learning = paced(learning, plan.compute_s)
+        learning = paced(learning, plan.compute_s, seat.rank)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
         for scheme in plan.by_ranks:
@@ -148,9 +148,10 @@ def _train(
     settling = max(settling, sync.every)
     steps = order.steps
     if not steps:
-        settled = [_step(ddp, optimiser, draw(), replica) for _ in range(settling)]
         while state is not None and state.choice is not None and state.choice.is_trying:
-            settled.append(_step(ddp, optimiser, draw(), replica))
+            _step(ddp, optimiser, draw())
+        # After a trial these steps deliver the residuals of the other methods.
+        settled = [_step(ddp, optimiser, draw(), replica) for _ in range(settling)]
         steps = _settle(settled[-1], order.seconds)
         steps += -steps % max(sync.every, 1)
     began_bytes, began_again = _interface_bytes(), _retransmits(order, reducers)

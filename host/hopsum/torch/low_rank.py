@@ -78,12 +78,15 @@ def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool
 def usual_rank(parameters: Iterable[torch.Tensor]) -> int:
     """Return the rank with which such a model trains as it does in fp32, as far as trainings have shown.
 
-    Convolutional networks, with the matrices behind their filters, need fewer directions than transformers
-    (docs/performance.md). A transformer's few filters, such as those of patches, make it none.
+    It is 8 for convolutional networks, which need fewer directions than transformers (docs/performance.md), else 32.
+    Half of a convolutional network's weight tensors are filters, or a twentieth of its weights are in filters.
     """
+    # A small convolutional network has most weights in the matrices behind its filters. A transformer for images has
+    # filters too, those of its patches: one tensor among many.
     shapes = [each.shape for each in parameters if each.dim() >= 2]
-    filters = sum(shape.numel() for shape in shapes if len(shape) > 2)
-    return 8 if 20 * filters > sum(shape.numel() for shape in shapes) else 32
+    filters = [shape for shape in shapes if len(shape) > 2]
+    weights, in_filters = (sum(shape.numel() for shape in some) for some in (shapes, filters))
+    return 8 if filters and (2 * len(filters) >= len(shapes) or 20 * in_filters > weights) else 32
 
 
 class Matrices(NamedTuple):

@@ -14,12 +14,14 @@ it. No link is modelled, so that what binds (a wire, a processor, a slow rank) c
     TRYING      a step begins, and the method has all its steps, or is slow     TRYING the next method
     TRYING      the same for the last method                                    CHOSEN
     CHOSEN      steps wait for the network twice as long as before, or half     TRYING the first method
+    CHOSEN      low rank delivers less of the gradients than it has to          TRYING the first method
 
 Slow: two steps in succession took more than twice as long as a step of the best method so far.
 
 Error. What a codec loses is known before (docs/codecs.md), and the user has chosen the codec. What factors of low rank
 lose depends on the gradients: so low rank stays only where it delivers at least LEAST_DELIVERED of the energy of
-gradient and residual in a step. All numbers are means over the ranks, so that all ranks decide alike.
+gradient and residual in a step. Where it is the fastest so far, further steps measure that. All numbers are means over
+the ranks, so that all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ LOW_RANK: Final = "low rank {}"
 SETTLING_STEPS: Final = 3
 """Steps of each method that are not counted: DDP builds its buckets, memory is touched for the first time."""
 COUNTED_STEPS: Final = 5
-MEASURED_STEPS: Final = 3
-"""Counted steps, the last ones, in which low rank says how much of the energy it delivers."""
+MEASURED_STEPS: Final = 7
+"""Steps in which low rank says how much of the energy it delivers: after those counted, and the last ones before a look
+at the waits. Their median decides, since single steps differ by a factor of seven (docs/performance.md)."""
 WATCHED_STEPS: Final = 100
 """Steps between two looks at how long steps wait. Doubled with every new trial, which costs steps."""
 LEAST_DELIVERED: Final = 0.2
@@ -73,7 +76,8 @@ class MethodTime(NamedTuple):
     step_s: float
     wait_s: float
     delivered: float
-    """Share of the energy of gradient and residual that low rank delivers in a step. 1 for other methods."""
+    """Share of the energy of gradient and residual that low rank delivers in a step. 1 where nobody measured it: for
+    other methods, and for low rank that is slower than another method."""
 
     @property
     def is_safe(self) -> bool:
@@ -120,7 +124,8 @@ class MethodChoice:
         """Seconds of each step of the method on trial, seconds that it waited, and the share that it delivered."""
         self._begun_s: float | None = None
         """When the step in progress began, None before the first one of a trial."""
-        self._waits_s: list[float] = []
+        self._waits: list[tuple[float, float]] = []
+        """Seconds that each step since the last look waited, and the share that it delivered."""
         self._usual_wait_s: float | None = None
         """What steps waited at the first look after the trial. In a trial ranks begin together, and wait less."""
         self._watched_steps = WATCHED_STEPS
@@ -128,9 +133,12 @@ class MethodChoice:
     @property
     def measures_delivered(self) -> bool:
         """Whether low rank says after the step in progress how much of the energy it delivered."""
-        # Not in more steps: it takes two passes over the matrices, which the time of the step has in it.
-        first = SETTLING_STEPS + self._counted - MEASURED_STEPS
-        return self.method.least_delivered > 0 and self.is_trying and len(self._tried) >= first
+        # Not in the steps that are counted: it takes two passes over the matrices.
+        if self.is_trying:
+            due = len(self._tried) >= SETTLING_STEPS + self._counted
+        else:
+            due = len(self._waits) >= self._watched_steps - MEASURED_STEPS
+        return self.method.least_delivered > 0 and due
 
     def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
         """Hear that a step begins, and decide its method.
@@ -140,7 +148,7 @@ class MethodChoice:
             delivered: share of the energy that low rank delivered in the step before.
         """
         if not self.is_trying:
-            self._watch(last_wait_s)
+            self._watch(last_wait_s, delivered)
             return
         now, before_s = self._clock(), self._begun_s
         took_s = 0.0 if before_s is None else now - before_s
@@ -157,14 +165,19 @@ class MethodChoice:
     def _advance(self) -> None:
         """Go to the next method where the one on trial has all its steps."""
         best_s = min((each.step_s for each in self._found), default=float("inf"))
+        timed = SETTLING_STEPS + self._counted
         # One slow step may be a pause of the program.
-        slow = self._decides and len(self._tried) > 2 and min(self._tried[-2:])[0] > _SLOW * best_s
-        if len(self._tried) < SETTLING_STEPS + self._counted and not slow:
+        slow = self._decides and 2 < len(self._tried) <= timed and min(self._tried[-2:])[0] > _SLOW * best_s
+        if len(self._tried) < timed and not slow:
             return
-        counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:]
+        counted = self._tried[-2:] if slow else self._tried[SETTLING_STEPS:timed]
         # Medians, as one checkpoint or data stall would decide the mean.
         step_s, wait_s = median(each[0] for each in counted), median(each[1] for each in counted)
-        delivered = median(each[2] for each in counted[-MEASURED_STEPS:]) if self.method.least_delivered else 1.0
+        delivered = 1.0
+        if self.method.least_delivered and step_s < best_s:
+            if len(self._tried) < timed + MEASURED_STEPS:
+                return
+            delivered = median(each[2] for each in self._tried[timed:])
         self._found.append(MethodTime(self.method, step_s, wait_s, delivered))
         self._tried = []
         if len(self._found) < len(self.methods):
@@ -179,27 +192,35 @@ class MethodChoice:
         self.method = min(safe, key=lambda each: each.step_s).method
         self._say(self.verdict)
 
-    def _watch(self, wait_s: float) -> None:
-        """Look now and then whether steps wait as long as they did."""
+    def _watch(self, wait_s: float, delivered: float) -> None:
+        """Look now and then whether steps wait as long as they did, and whether low rank delivers enough."""
         if not self._decides or len(self.methods) < 2:
             return
-        self._waits_s.append(wait_s)
-        if len(self._waits_s) < self._watched_steps:
+        self._waits.append((wait_s, delivered))
+        if len(self._waits) < self._watched_steps:
             return
-        wait_s, over = self._agree([median(self._waits_s[self._watched_steps // 2 :]), float(self._is_over())])
-        self._waits_s = []
-        if self._usual_wait_s is None:
-            self._usual_wait_s = wait_s
-            return
+        own_wait_s = median(each[0] for each in self._waits[self._watched_steps // 2 :])
+        own_delivered = median(each[1] for each in self._waits[-MEASURED_STEPS:])
+        self._waits = []
+        wait_s, delivered, over = self._agree([own_wait_s, own_delivered, float(self._is_over())])
         then = next(each for each in self.times if each.method is self.method)
-        less_s, more_s = sorted((wait_s, self._usual_wait_s))
-        if not over and more_s > _CHANGED * less_s and more_s - less_s > _LEAST_CHANGE * then.step_s:
-            self._say(
-                f"a step waits {1e3 * wait_s:.1f} ms for the network, after {1e3 * self._usual_wait_s:.1f} ms when "
-                f"{then.method.name} was chosen: all methods are tried again"
+        usual_s = wait_s if self._usual_wait_s is None else self._usual_wait_s
+        self._usual_wait_s = usual_s
+        less_s, more_s = sorted((wait_s, usual_s))
+        if over:
+            return
+        if not delivered >= self.method.least_delivered:
+            reason = f"{self.method.name} delivers {delivered:.2f} of a gradient's energy in a step"
+        elif more_s > _CHANGED * less_s and more_s - less_s > _LEAST_CHANGE * then.step_s:
+            reason = (
+                f"a step waits {1e3 * wait_s:.1f} ms for the network, after {1e3 * usual_s:.1f} ms when "
+                f"{self.method.name} was chosen"
             )
-            self._watched_steps *= 2
-            self.method, self.is_trying, self._begun_s = self.methods[0], True, None
+        else:
+            return
+        self._say(f"{reason}: all methods are tried again")
+        self._watched_steps *= 2
+        self.method, self.is_trying, self._begun_s = self.methods[0], True, None
 
     def _say(self, text: str) -> None:
         if self._tells:

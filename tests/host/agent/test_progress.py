@@ -63,7 +63,11 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     host, port = cluster.switch.address
     switch = f"switch {host}:{port}"
     shards = [
-        Shard(link, Membership(cluster.membership.generation, rank, 2, 8, switch), replace(EAGER, lease_s=1.5))
+        Shard(
+            link,
+            Membership(cluster.membership.generation, rank, 2, 8, switch),
+            replace(EAGER, lease_s=1.5, deadline_s=WAIT_S),
+        )
         for rank, link in enumerate(cluster.links)
     ]
     first, second = (stack.enter_context(Transport([shard])) for shard in shards)

@@ -107,7 +107,9 @@ def test_requantised_sums_have_equal_bytes_on_all_ranks(stack: ExitStack, codec:
 def test_a_gradient_of_the_rank_is_delivered_whole(stack: ExitStack) -> None:
     """The basis of the second step is that of the gradient, up to rounding."""
     world = World(stack, 2, codec="fixed", low_rank=3)
-    left, right = torch.randn(80, 3), torch.randn(3, 64)
+    # Columns of equal weight: of a direction that hardly counts, float32 keeps few digits.
+    left, right = (torch.linalg.qr(torch.randn(rows, 3)).Q for rows in (80, 64))
+    left, right = 80 * left, right.T
     gradients = [{**each, "0.weight": left @ right * (1 + rank)} for rank, each in enumerate(world.draw(0))]
     for _ in range(2):
         mean = world.step(gradients)["0.weight"]
