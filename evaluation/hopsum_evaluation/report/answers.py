@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf, isfinite
@@ -236,7 +236,7 @@ def _safe_schemes(result: Result) -> frozenset[str]:
     """
     reached: dict[str, bool] = defaultdict(lambda: True)
     names = set()
-    for document in _documents(result, "accuracy", "training"):
+    for document in (*_documents(result, "accuracy", "training"), *_choices(result)):
         for run in document["runs"]:
             names.add(run["scheme"])
             if document["benchmark"] == "accuracy":
@@ -280,7 +280,16 @@ def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any],
 
 
 def _documents(result: Result, *benchmarks: str) -> list[dict[str, Any]]:
-    return [each for each in result.get("documents", ()) if each["benchmark"] in benchmarks]
+    return [each for each in result.get("documents", ()) if each["benchmark"] in benchmarks and not _is_choice(each)]
+
+
+def _choices(result: Result) -> list[dict[str, Any]]:
+    return [each for each in result.get("documents", ()) if _is_choice(each)]
+
+
+def _is_choice(document: Mapping[str, Any]) -> bool:
+    """Whether these steps show the choice of the first steps. They compute, unlike the timed steps of an answer."""
+    return AUTO in document.get("schemes", ()) and not document.get("compute_s")
 
 
 def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
@@ -401,18 +410,16 @@ def auto_table(result: Result) -> ShownTable:
     """
     safe = _safe_schemes(result)
     found: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for document in _documents(result, "training"):
+    for document in _choices(result):
         for run in document["runs"]:
-            places = PLACES if run["scheme"] == "fp32" else (run["placement"],)
-            for place in places:
-                found[document["model"], run["rate"], place][run["scheme"]].append(run)
+            found[document["model"], run["rate"], run["placement"]][run["scheme"]].append(run)
     rows = []
     for (model, rate, place), by_scheme in found.items():
         means = {name: fmean(run["step_s"] for run in runs) for name, runs in by_scheme.items()}
-        fixed = {name: s for name, s in means.items() if name == "fp32" or name in safe}
+        fixed = {name: s for name, s in means.items() if name in safe}
         if AUTO in means and fixed:
             best = min(fixed, key=fixed.__getitem__)
-            tried = [s for name, s in fixed.items() if name in ("fp32", "thc") or low_rank_of(name)]
+            tried = [s for name, s in fixed.items() if name == "thc" or low_rank_of(name)]
             own = min(tried, default=fixed[best])
             chosen = " or ".join(dict.fromkeys(run["method"] for run in by_scheme[AUTO]))
             cells = (format_number(1000 * each) for each in (means[AUTO], fixed[best]))

@@ -45,6 +45,8 @@ TIMED: Final = (
 """Models whose steps are timed, and the rates, the most needed first."""
 COUNTED: Final = ("cnn-10m", "transformer-10m")
 """Models whose steps to a target are counted on links that are not shaped: on slow ones they take hours."""
+CHOSEN_FOR: Final = ("cnn-10m", "transformer-10m")
+"""Models with data, for which the first steps choose the method."""
 DILOCO: Final = ("diloco-fp32-10", "diloco-10")
 """Rare synchronisation, beside the transformer's other schemes: as torchft does it in fp32, and by codec thc."""
 LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
@@ -89,7 +91,9 @@ def cases_of(settings: Settings) -> list[LinkCase]:
         cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
     cases += [_train(place, rate, lengths) for place in places for rate in rates]
     timed, counted = settings.pick(((), ()), ((), ()), (TIMED, COUNTED))
-    cases += [_time(place, rate, model) for model, listed in timed for place in places for rate in listed]
+    for model, listed in timed:
+        cases += [_time(place, rate, model) for place in places for rate in listed]
+        cases += [_choose(model, rate) for rate in listed if model in CHOSEN_FOR and rate != SLOWEST]
     cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
     # Last, as they take longest, and are the same on every machine but for rounding.
     return [*cases, *(_count(model) for model in counted)]
@@ -131,13 +135,21 @@ def _count(model: str) -> LinkCase:
 
 
 def _time(placement: str, rate: str, model: str) -> LinkCase:
-    # The one line of a training script is over the ranks' own hosts, and decides by itself.
-    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else (*_ours(model), AUTO)
+    # Others need no switch: at the hosts their steps would be the same again.
+    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else _ours(model)
     kept = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
     # Two counted steps are the least, and most of these take longer than the time.
     length = ("--compute", COMPUTE, "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
     arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(kept), *length)
     return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
+
+
+def _choose(model: str, rate: str) -> LinkCase:
+    """Make steps by the choice of the first steps, and by each of hopsum's schemes, which compute and train."""
+    # The one line of a training script is over the ranks' own hosts, and decides by itself.
+    schemes = (*_ours(model), AUTO)
+    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), "--time", "500ms", "--runs", SEEDS)
+    return LinkCase(f"auto-{model}-{rate}", "training", (*arguments, "--device", "cpu"), "hosts", spare=_spare(rate))
 
 
 def _check(rate: str, spare: float) -> LinkCase:

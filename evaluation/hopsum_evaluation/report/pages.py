@@ -113,8 +113,7 @@ Ratios are taken seed by seed, with the 95 % interval of the seeds.
 Won and lost are said of whole intervals, by the function that judges the [claims](claims.md).
 Trained: the model trained to its target over these links.
 Timed: a step waits for the named time in place of computing, as if a GPU computed.
-Its gradients are those of two batches at the first parameters.
-Published networks have random data.
+Its gradients are random.
 Counted: steps to the target on unlimited links, times the seconds of a timed step.
 PowerSGD's first ten, uncompressed steps are counted like the others.
 Each table is a file in `csv/` of the report."""
@@ -123,7 +122,8 @@ Steps to the target, mean of the seeds, and over those of fp32.
 Missed: with one seed or more the target was not reached within the steps of the plan, at least 1.4 times fp32's."""
 _AUTO: Final = """`method="auto"` measures the methods in its first steps, and keeps the fastest that is safe.
 Its methods: the codec `thc`, low rank and fp32 by the process group.
-The steps of the trial are not in its time.
+These steps compute and train, because the safety of low rank depends on the gradients.
+The steps of the trial are not in the time of `auto`.
 The best fixed scheme may be one that `auto` does not try: a codec of fewer bits, or low rank that fails the check."""
 _RARE: Final = """\
 Seconds of the transformer to its target.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import nan
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,12 +54,7 @@ _TEST_SHARE = 10
 _TEST_WINDOWS = 128
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-"""A batch: the network's input, and the class of each row of its answer, int64."""
-Gradients = tuple[torch.Tensor, ...]
-"""The gradients of a network's parameters, in their order."""
-_PACED_BATCHES: Final = 2
-_PACED_ELEMENTS: Final = 1 << 26
-"""The most elements of gradients that a worker keeps for steps that wait in place of computing."""
+"""A batch: what a network is given, and the class that each row of its answer should name, int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,69 +93,37 @@ def load_learning(model: str) -> Learning:
     }[model]()
 
 
-def paced(learning: Learning, seconds: float, rank: int) -> Learning:
-    """Let a model's step wait in place of computing, as a program does whose device computes.
-
-    Its gradients are those of some batches of the rank at the first parameters, one after the other. They are computed
-    in the first step, and kept for trainings with the same seed and size of batches.
-    """
+def paced(learning: Learning, seconds: float) -> Learning:
+    """Let a model's step wait in place of computing, as a program does whose device computes. Gradients are random."""
 
     def draw(_: np.random.Generator, count: int) -> Batch:
         return torch.zeros(count, 1), torch.zeros(count, dtype=torch.int64)
 
-    kept: dict[tuple[int, int], list[Gradients]] = {}
-
     def make(seed: int) -> nn.Module:
-        network = learning.make_network(seed)
+        return _Paced(learning.make_network(seed), seconds)
 
-        def compute(count: int) -> list[Gradients]:
-            if (seed, count) not in kept:
-                kept.clear()
-                kept[seed, count] = _gradients_of(learning, network, np.random.default_rng([seed, rank]), count)
-            return kept[seed, count]
-
-        return _Paced(network, seconds, compute)
-
-    return Learning(make, lambda network: _NoStep(network.parameters(), 0.0), draw, learning.measure)
-
-
-def _gradients_of(learning: Learning, network: nn.Module, rng: np.random.Generator, count: int) -> list[Gradients]:
-    """Compute the gradients of some batches: fewer for a large network, whose gradients take memory and time."""
-    parameters = list(network.parameters())
-    batches = max(1, min(_PACED_BATCHES, _PACED_ELEMENTS // sum(each.numel() for each in parameters)))
-    # `torch.autograd.grad` calls no hook of DDP, which takes a gradient where `backward` stores it.
-    return [torch.autograd.grad(loss(network, learning.draw(rng, count)), parameters) for _ in range(batches)]
-
-
-class _NoStep(torch.optim.SGD):
-    """Clears gradients as an optimiser does, and moves nothing: a device's optimiser takes no time of a processor."""
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Do nothing."""
+    # An optimiser of nothing: the device's own takes no time of a processor. Gradients add up, which costs no more.
+    return Learning(make, lambda _: torch.optim.SGD([torch.zeros(1)], 0.0), draw, learning.measure)
 
 
 class _Paced(nn.Module):
-    def __init__(self, network: nn.Module, seconds: float, compute: Callable[[int], list[Gradients]]) -> None:
+    def __init__(self, network: nn.Module, seconds: float) -> None:
         super().__init__()
-        self._network, self._seconds, self._compute = network, seconds, compute
-        self._gradients: list[Gradients] = []
-        self._steps = 0
+        self._network, self._seconds = network, seconds
+        self._gradients = [torch.randn_like(each) for each in network.parameters()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._gradients = self._gradients or self._compute(len(x))
-        gradients = self._gradients[self._steps % len(self._gradients)]
-        self._steps += 1
         # Gradients are there when the time is over: nothing of an all-reduce is hidden, whatever the scheme.
         time.sleep(self._seconds)
-        found: torch.Tensor = _Given.apply(x, gradients, *self._network.parameters())  # type: ignore[no-untyped-call]
+        found: torch.Tensor = _Random.apply(x, self._gradients, *self._network.parameters())  # type: ignore[no-untyped-call]
         return found
 
 
-class _Given(torch.autograd.Function):
+class _Random(torch.autograd.Function):
     """A function of parameters whose derivatives are given tensors."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, gradients: Gradients, *parameters: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, gradients: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:
         ctx.gradients = gradients
         return torch.zeros(len(x), 2)
 

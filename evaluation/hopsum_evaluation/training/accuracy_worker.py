@@ -91,7 +91,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         torch.set_float32_matmul_precision("high")
     learning = load_learning(plan.model)
     if plan.compute_s:
-        learning = paced(learning, plan.compute_s, seat.rank)
+        learning = paced(learning, plan.compute_s)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
         for scheme in plan.by_ranks:

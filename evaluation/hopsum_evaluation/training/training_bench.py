@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=whole(1), help="samples of a worker in a step (default: by model and device)")
     parser.add_argument(
         "--compute", type=time_s, default=0.0, metavar="TIME",
-        help="time that a step waits in place of computing, with the gradients of a few batches (default: it computes)",
+        help="time that a step waits in place of computing, with random gradients (default: it computes)",
     )  # fmt: skip
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="device that computes (default: cuda where there is one)"

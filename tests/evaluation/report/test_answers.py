@@ -23,6 +23,7 @@ from hopsum_evaluation.report.answers import (
     accuracy_words,
     answer_table,
     answers_of,
+    auto_table,
     check_table,
     check_words,
     figure_table,
@@ -227,6 +228,23 @@ def test_predictions_are_arithmetic_on_recorded_costs() -> None:
     # A codec that had another operation in the recorded run has no prediction.
     assert set(ratios) == {"`fp32`", "`fp16`", "`two-shot:bits=4`", "`thc`"}
     assert plan_words(table).startswith("2 of 4 are within 25%")
+
+
+def test_the_choice_of_the_first_steps_has_a_table_of_its_own() -> None:
+    steps = {"thc": 0.4, "thc:bits=3": 0.25, "low-rank-8": 0.2, "auto": 0.21}
+    runs = [
+        {**PARTS, "rate": "200mbit", "placement": "hosts", "repeat": repeat, "scheme": name, "step_s": s,
+         "method": "low rank 8" if name == "auto" else None}
+        for name, s in steps.items() for repeat in range(3)
+    ]  # fmt: skip
+    choice = document("training", model="cnn", parameters=1_012_426, schemes=[*steps], compute_s=0.0, runs=runs)
+    made = made_up()
+    result = {**made, "documents": [*made["documents"], choice]}
+    assert auto_table(result).rows == [
+        ["`cnn`, 200 Mbit/s, a switch on every host", "low rank 8", "210", "200", "`low-rank-8`", "1.05", "1.05"]
+    ]
+    assert answers_of(result) == answers_of(made), "its steps compute, those of an answer wait"
+    assert auto_table(made).rows == []
 
 
 def checked(real_ms: float, dilated_ms: float) -> list[dict[str, Any]]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -61,21 +63,10 @@ def test_bert_is_asked_for_masked_words_only() -> None:
 def test_a_paced_step_takes_its_time_and_gives_every_parameter_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    learning = load_learning("cnn")
-    made = paced(learning, 0.5, rank=1)
+    learning = replace(load_learning("gpt2-small"), make_network=lambda _: MADE["gpt2-small"])
+    made = paced(learning, 0.5)
     network = made.make_network(1)
-    optimiser = made.make_optimiser(network)
-    before = [each.clone() for each in network.parameters()]
-    for _ in range(2):
-        optimiser.zero_grad()
-        loss(network, made.draw(np.random.default_rng(1), 2)).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    # The second step has the gradients of the second batch, and does not add them to those of the first.
-    inner, rng = learning.make_network(1), np.random.default_rng([1, 1])
-    _, batch = (learning.draw(rng, 2) for _ in range(2))
-    expected = torch.autograd.grad(loss(inner, batch), list(inner.parameters()))
-    for each, gradient, then in zip(network.parameters(), expected, before, strict=True):
-        assert each.grad is not None
-        torch.testing.assert_close(each.grad, gradient)
-        assert torch.equal(each, then)
-    assert slept == [0.5] * 2
+    network.zero_grad()
+    loss(network, made.draw(np.random.default_rng(1), 2)).backward()  # type: ignore[no-untyped-call]
+    assert all(each.grad is not None and each.grad.std() > 0.1 for each in network.parameters() if each.numel() > 9)
+    assert slept == [0.5]
