@@ -47,9 +47,9 @@ MEASURED_STEPS: Final = 7
 at the waits. Their median decides, since single steps differ by a factor of seven (docs/performance.md)."""
 WATCHED_STEPS: Final = 100
 """Steps between two looks at how long steps wait. Doubled with every new trial, which costs steps."""
-LEAST_DELIVERED: Final = 0.2
-"""The least share of the energy of gradient and residual that low rank delivers in a step, or is left out: between that
-of a rank that trains as fp32 does and that of a rank that does not (docs/performance.md)."""
+LEAST_DELIVERED: Final = 0.1
+"""The least share of the energy of gradient and residual that low rank delivers in a step, or is left out: below those
+of trainings that took as many steps as fp32, above that of gradients of no low rank (docs/performance.md)."""
 _SLOW: Final = 2.0
 _CHANGED: Final = 2.0
 _LEAST_CHANGE: Final = 0.1
