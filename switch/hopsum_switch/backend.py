@@ -17,9 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class Backend(Enum):
-    """The executor of programs."""
+    """The choice of the engine for programs: the interpreter, native code, or AUTO.
 
-    # Native code; with a warning the interpreter, for programs and machines without native code.
+    AUTO takes native code where it can. Otherwise AUTO logs a warning and takes the interpreter.
+    """
+
     AUTO = "auto"
     INTERPRETER = "interpreter"
     NATIVE = "native"
@@ -29,8 +31,9 @@ def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None =
     """Return a function that makes an engine for a program. Compiled programs are cached in the user's cache folder.
 
     Every engine starts the stream of `random()` at `seed`. An `observer` selects the interpreter, because machine code
-    reports no events. The function raises UnsupportedError if `NATIVE` cannot run a program or llvmlite is not
-    installed. Raises UnsupportedError for an observer together with `NATIVE`.
+    reports no events. Where native code cannot run a program or llvmlite is not installed, the function raises
+    UnsupportedError for `NATIVE`. For `AUTO` it logs a warning and makes an interpreter. Raises UnsupportedError for an
+    observer together with `NATIVE`.
     """
     if observer is not None:
         if backend is Backend.NATIVE:

@@ -53,7 +53,7 @@ SIGTERM and SIGINT end it in order, with status 0; a second one ends it at once.
 
 
 class UdpArgument(NamedTuple):
-    """--udp PORT=HOST:PORT[,as=IP:UDPPORT][,gso=off]."""
+    """The parts of the option --udp PORT=HOST:PORT[,as=IP:UDPPORT][,gso=off]. Without as=, `shown_as` is None."""
 
     number: int
     address: UdpAddress
@@ -63,7 +63,11 @@ class UdpArgument(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
-    """Run a switch until SIGTERM or SIGINT. Return the exit status."""
+    """Run a switch until SIGTERM or SIGINT. Return the exit status: 0, or 1 after an error on stderr.
+
+    Sets the signal handlers and the logging of the process, and prints the `ready` line. Wrong arguments raise
+    SystemExit(2). `argv`: the arguments without the program's name. None: those of this process.
+    """
     parser = build_parser(prog)
     arguments = parser.parse_args(argv)
     if (arguments.program is None) != (arguments.p4info is None):
@@ -352,4 +356,4 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 port_number = _checked(_port_number)
-"""The parser of a switch port's number, for argparse."""
+"""The parser of a switch port's number, for argparse. It raises ArgumentTypeError outside 0..510."""

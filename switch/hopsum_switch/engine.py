@@ -25,7 +25,7 @@ class Output(NamedTuple):
 
 
 class Engine(ProgramState):
-    """Runs one program with the reference interpreter."""
+    """An engine that runs one program with the reference interpreter."""
 
     backend: ClassVar[str] = "interpreter"
 
@@ -45,8 +45,8 @@ class Engine(ProgramState):
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run a frame from ingress port `port` through parser, ingress, replication, egress and deparser.
 
-        Returns the frames to send, in the order of their copies. `now_us` is the time since the switch started, for the
-        timestamps of the program.
+        Returns the frames to send, in the order of their copies: an empty list if all are dropped. `now_us` is the time
+        since the switch started, for the timestamps of the program.
         """
         outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
         # Filtered after the program, because egress runs and counts also for a missing port.

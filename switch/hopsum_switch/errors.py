@@ -13,22 +13,26 @@ class ProgramError(Exception):
 
 
 class UnsupportedError(ProgramError):
-    """The program is well formed, but uses a construct listed in `program.unsupported`."""
+    """The program is well formed, but the engine cannot run one of its constructs.
+
+    The interpreter refuses the constructs of `program.unsupported`, native code also those of
+    `native.only_interpreted`. The error is also raised where native code is asked for and cannot be used at all.
+    """
 
 
 class TableError(Exception):
     """A read or write of the control plane was refused. No state changed.
 
-    Base of all refusals by the stores (tables, multicast groups, counters, registers).
+    Base of all refusals by the stores: tables, groups, clone sessions, counters, registers, meters, digests.
     """
 
 
 class AlreadyExistsError(TableError):
-    """The entry or group to insert is there already: modify it, or delete it first."""
+    """The entry, group, clone session or digest to insert is there already: modify it, or delete it first."""
 
 
 class NotFoundError(TableError):
-    """The table, entry, group, counter or register does not exist."""
+    """The table, entry, group, clone session, counter, register, meter or digest does not exist."""
 
 
 class InvalidArgumentError(TableError):
@@ -36,7 +40,7 @@ class InvalidArgumentError(TableError):
 
 
 class OutOfSpaceError(TableError):
-    """The table or the group space is full: delete something first."""
+    """The table is full: delete an entry first."""
 
 
 class ReadOnlyError(TableError):

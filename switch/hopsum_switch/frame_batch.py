@@ -15,7 +15,7 @@ from .engine import Output
 
 
 def address(array: NDArray[Any]) -> int:
-    """Return where an array's elements are, in a third of the time of `array.ctypes.data` if it can be written."""
+    """Return the memory address of an array's first element, faster than `array.ctypes.data` for a writable array."""
     if array.size and array.flags.writeable:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     return array.ctypes.data
@@ -23,10 +23,10 @@ def address(array: NDArray[Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Frames in one buffer. `ports`, `offsets` and `lengths` run parallel, one element per frame.
+    """Received frames in one buffer, without a copy of the arrays. The engine does not change the buffer's bytes.
 
-    The buffer's bytes are not changed. Raises ValueError: an array has another type or shape, or a frame lies
-    outside the buffer.
+    `ports`, `offsets` and `lengths` have one element per frame: its ingress port, and its first byte and its size in
+    `data`. Raises ValueError: an array has another type or shape, or a frame lies outside the buffer.
     """
 
     data: NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Batch:
 
     @classmethod
     def of(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
-        """Return a batch that holds copies of frames."""
+        """Return a batch of copies of frames, each with its ingress port. Raises ValueError: the numbers differ."""
         lengths = np.array([len(frame) for frame in frames], np.uint64)
         offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])[:-1]
         # An array over no bytes has no address, and machine code gets an address in any case.
@@ -58,7 +58,7 @@ class Batch:
         return cls(data, np.array(list(ports), np.uint64), offsets, lengths)
 
     def frame(self, number: int) -> bytes:
-        """Return a copy of one frame."""
+        """Return a copy of frame `number`, counted from 0."""
         offset = int(self.offsets[number])
         return self.data[offset : offset + int(self.lengths[number])].tobytes()
 
@@ -71,6 +71,7 @@ class Outputs:
     """
 
     def __init__(self, frames: int, data_bytes: int) -> None:
+        """Make empty buffers for at most `frames` frames of `data_bytes` bytes together."""
         self._allocate(frames, data_bytes)
 
     def _allocate(self, frames: int, data_bytes: int) -> None:
@@ -81,7 +82,7 @@ class Outputs:
         self.count = 0
 
     def frames(self) -> list[Output]:
-        """Return copies of the frames with their ports."""
+        """Return copies of the frames with their egress ports, in order."""
         result, at = [], 0
         for port, length in zip(self.ports[: self.count].tolist(), self.lengths[: self.count].tolist(), strict=True):
             result.append(Output(port, self.data[at : at + length].tobytes()))
@@ -89,14 +90,14 @@ class Outputs:
         return result
 
     def make_room(self, frames: int, data_bytes: int) -> None:
-        """Empty the buffers, and enlarge them where they hold less than this."""
+        """Empty the buffers. Replace the arrays if they hold less than `frames` frames or `data_bytes` bytes."""
         self.count = 0
         # Buffers only grow, so a switch allocates none while it runs.
         if len(self.ports) < frames or len(self.data) < data_bytes:
             self._allocate(max(frames, len(self.ports)), max(data_bytes, len(self.data)))
 
     def fill(self, ports: Collection[int], frames: Collection[bytes], sources: Collection[int]) -> None:
-        """Replace the contents by copies of these frames."""
+        """Replace the contents by copies of these frames. Enlarge the buffers if necessary."""
         lengths = [len(frame) for frame in frames]
         self.make_room(len(lengths), sum(lengths))
         self.count = len(lengths)

@@ -28,18 +28,20 @@ _ONLY_ITS_USER = 0o177
 
 
 class ServerError(Exception):
-    """The switch cannot start. The message says what to change."""
+    """The switch cannot start, or cannot reload its TLS files. The message names the change to make."""
 
 
 def default_address() -> str:
-    """Return the address of a switch, and for its tools, by default: unix:PATH, a socket in this user's own folder."""
+    """Return the default address of a switch, also for its tools: unix:PATH, a socket in this user's own folder."""
     return f"{_UNIX}{_default_folder() / 'switch.sock'}"
 
 
 def listen(add_port: Callable[[str], int], address: str) -> str:
     """Listen by `add_port` (grpc.Server.add_insecure_port) and return the address, port 0 replaced by the real one.
 
-    Raises ServerError: the address is in use, is none, or its folder is open to others.
+    For `default_address()` the folder is made if there is none. A socket that a dead process left is replaced.
+
+    Raises ServerError: the address is in use or malformed, or the default folder is open to others or cannot be made.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -137,7 +139,7 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
     """
 
     def __init__(self, files: TlsServerFiles, client_names: Path | None) -> None:
-        """`client_names` has the common names of clients that may call. None: all may whom `files` let connect."""
+        """Read the files. `client_names` lists the common names of clients that may call. None: all clients may."""
         self._files = ServerCredentials(files, ServerError)
         self._client_names = client_names
         self._names = self._read_names()
@@ -146,7 +148,11 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
         self.credentials = self._files.credentials
 
     def reload(self) -> None:
-        """Read the files again. Raises ServerError, and nothing has changed, for files that do not fit."""
+        """Read the files again, and end the streams of clients that may not call any more.
+
+        New connections and new calls follow the new files. Raises ServerError for files that do not fit: nothing has
+        changed.
+        """
         prepared, names = self._files.prepare(self._files.files), self._read_names()
         self._files.use(prepared)
         self._names = names
@@ -187,7 +193,7 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 def handler_function(handler: Any) -> Callable[[Any, Any], Any]:
-    """Return the function of an RPC handler, of request and context."""
+    """Return the function of an RPC handler. The function takes the request (or their iterator) and the context."""
     kind, _ = _Methods[handler.request_streaming, handler.response_streaming]
     return cast(Callable[[Any, Any], Any], getattr(handler, kind))
 

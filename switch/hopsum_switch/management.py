@@ -39,26 +39,26 @@ Json = dict[str, Any]
 
 
 class ManagementError(Exception):
-    """The switch refused a management request. The message is the switch's."""
+    """The switch refused a management request, or did not answer in time. The message has the reason."""
 
 
 class BadRequestError(Exception):
-    """A request that is not as the method wants it."""
+    """A request with missing or unknown keys, or with a value of the wrong type."""
 
 
 class NoProgramError(Exception):
-    """A request needs a loaded program."""
+    """No program is loaded, and the request needs one."""
 
 
 class Management:
-    """The methods, without gRPC: each takes and returns a JSON object."""
+    """The management methods of a switch, without gRPC: each takes and returns a JSON object (see the module)."""
 
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
         self._started = time.monotonic()
 
     def methods(self) -> dict[str, Callable[[Json], Json]]:
-        """Return the methods by their name on the wire."""
+        """Return the bound methods by their names in the gRPC service."""
         return {
             "BindUdp": self.bind_udp,
             "ListPorts": self.list_ports,
@@ -67,7 +67,7 @@ class Management:
         }
 
     def bind_udp(self, request: Json) -> Json:
-        """Open a UDP port. Raises BadRequestError or PortError: nothing was opened."""
+        """Open a UDP port. Return number and description. Raises BadRequestError or PortError: nothing was opened."""
         _check_keys(request, required={"port": int, "address": str}, optional={"as": str})
         shown_as = parse_udp_address(request["as"]) if "as" in request else None
         port = UdpPort.bind(request["port"], parse_udp_address(request["address"]), shown_as)
@@ -75,17 +75,20 @@ class Management:
         return {"port": request["port"], **port.describe()}
 
     def list_ports(self, request: Json) -> Json:
-        """Return all ports with their counters."""
+        """Return all ports with their counters, under the key `ports`. Raises BadRequestError: the request has keys."""
         _check_keys(request)
         return {"ports": {str(number): shown for number, shown in self._dataplane.ports().items()}}
 
     def stats(self, request: Json) -> Json:
-        """Return the counts of the whole switch."""
+        """Return the counts of `Dataplane.stats`, and `uptime_s`. Raises BadRequestError: the request has keys."""
         _check_keys(request)
         return {**self._dataplane.stats(), "uptime_s": time.monotonic() - self._started}
 
     def snapshot(self, request: Json) -> Json:
-        """Return registers and counters. Raises BadRequestError, SnapshotError, NoProgramError."""
+        """Return registers and indexed counters at one moment, those in `names` or all.
+
+        Raises BadRequestError, SnapshotError (no such name, or an ambiguous one), NoProgramError.
+        """
         _check_keys(request, optional={"names": list})
         names = request.get("names", [])
         if not all(isinstance(name, str) for name in names):
@@ -115,14 +118,15 @@ def add_to_server(management: Management, server: grpc.Server) -> None:
 
 
 class ManagementClient:
-    """One method per RPC. Every method raises ManagementError: refused, or no answer in time."""
+    """A client of a switch, one method per RPC. Every RPC raises ManagementError: refused, or no answer in time."""
 
     def __init__(
         self, address: str, *, timeout_s: float = 5.0, credentials: grpc.ChannelCredentials | None = None
     ) -> None:
         """Make a client of the switch at gRPC `address` (HOST:PORT or unix:PATH). No request is sent yet.
 
-        `credentials`: of TLS; None: without.
+        `timeout_s`: the time limit of each RPC, in which a switch that is just starting may become ready.
+        `credentials`: of TLS. None: plain text.
         """
         # A proxy of the environment is for the world outside, not for a switch on this machine.
         options = [("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
@@ -143,22 +147,25 @@ class ManagementClient:
         self._channel.close()
 
     def bind_udp(self, port: int, address: str, shown_as: str | None = None) -> str:
-        """Open switch port `port` on UDP HOST:PORT (PORT 0: any free one) and return the bound HOST:PORT."""
+        """Open switch port `port` on UDP HOST:PORT (PORT 0: any free one) and return the bound HOST:PORT.
+
+        `shown_as`: the switch's address in frames, as IP:UDPPORT. None: the bound address.
+        """
         request: Json = {"port": port, "address": address}
         if shown_as is not None:
             request["as"] = shown_as
         return str(self._call("BindUdp", request)["address"])
 
     def list_ports(self) -> dict[int, Json]:
-        """Return kind, addresses and counters by port number."""
+        """Return the description of every port by its number: kind, addresses and counters."""
         return {int(number): shown for number, shown in self._call("ListPorts", {})["ports"].items()}
 
     def stats(self) -> Json:
-        """Return the counts of the whole switch."""
+        """Return the counts of the whole switch since its start: packets, drops, faults, digests and times."""
         return self._call("Stats", {})
 
     def snapshot(self, names: Sequence[str] = ()) -> Json:
-        """Return registers and indexed counters at one moment: these arrays (none: all)."""
+        """Return registers and indexed counters at one moment, as `Snapshot.as_json` does. Empty `names`: all."""
         return self._call("Snapshot", {"names": list(names)})
 
     def _call(self, method: str, request: Json) -> Json:

@@ -20,7 +20,10 @@ _TIMEOUT_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") -> int:
-    """Run one command. Return the exit status."""
+    """Run one command and print its answer as JSON. Return the exit status: 0, or 2 after an error on stderr.
+
+    `argv`: the arguments without the program's name. None: those of this process. Wrong arguments raise SystemExit(2).
+    """
     arguments = build_parser(prog).parse_args(argv)
     try:
         with _client(arguments) as client:
@@ -46,7 +49,7 @@ def _client(arguments: argparse.Namespace) -> ManagementClient:
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the files by which a client speaks TLS with a switch."""
+    """Add the options --tls-ca, --tls-certificate and --tls-key of a client. Each value is a Path or None."""
     for name, what in (
         ("ca", "certificate authority of the switch (PEM): it is asked with TLS"),
         ("certificate", "certificate to be known by to the switch (PEM), with --tls-key"),

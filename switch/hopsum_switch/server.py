@@ -71,9 +71,11 @@ class SwitchServer:
         """Prepare a switch. It does not listen yet.
 
         `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, for this user alone, in any network namespace.
+        `cpu_port`: the switch port of packet-ins and packet-outs. None: the switch has none.
+        `make_engine`: makes the engine of each program that is loaded, see `backend.engine_maker`.
         `capture_folder`: the folder for every port's frames, see `ports.capture`. `tls`: None for plain text.
 
-        Raises PortError: `cpu_port` is no port number, or the folder cannot be made.
+        Raises PortError: `cpu_port` is no port number, or the folder or a capture in it cannot be made.
         """
         if cpu_port is not None:
             check_port_number(cpu_port)
@@ -88,9 +90,9 @@ class SwitchServer:
         self.grpc_address = grpc_address
 
     def load(self, p4info_text: str, program_json: bytes) -> None:
-        """Load a compiled program and its P4Info.
+        """Run a compiled program (the JSON of p4c) with its P4Info in text format. Its tables and registers start anew.
 
-        Raises P4RuntimeError if the program cannot run here. The previous program continues.
+        Raises P4RuntimeError if the program cannot run here or the two do not fit. The previous program continues.
         """
         self._service.load(parse_text(p4info_text), program_json)
 
@@ -118,7 +120,7 @@ class SwitchServer:
         return partial(server.add_secure_port, server_credentials=self.tls.credentials)
 
     def run(self) -> None:
-        """Carry packets in this thread until `stop` is called."""
+        """Carry packets in this thread until `stop` is called. After `stop` it returns at once."""
         self.dataplane.run()
 
     def stop(self) -> None:
