@@ -46,7 +46,7 @@ class MetricsError(Exception):
 
 
 def expose(dataplane: Dataplane) -> bytes:
-    """Return the body of a scrape, of CONTENT_TYPE."""
+    """Return all metrics of a data plane as they are now: the body of an HTTP answer of type CONTENT_TYPE."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(dataplane))
     return _encode(registry)
@@ -117,10 +117,10 @@ def _family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, s
 
 
 class MetricsServer(ReadOnlyServer):
-    """Server of the metrics of a data plane. The context manager stops it."""
+    """HTTP server of the metrics and the health of a data plane. `close`, or the context manager, stops it."""
 
     def __init__(self, dataplane: Dataplane, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen. With port 0 the kernel selects one. Raises MetricsError where the address is in use or not local."""
+        """Listen and serve. Port 0: any free one. Raises MetricsError: the address is in use or not of this machine."""
 
         def why_not_healthy() -> str:
             return "" if dataplane.answers(ANSWER_S) else f"the packet loop did not come by within {ANSWER_S:g} s"

@@ -51,7 +51,7 @@ class Snapshot:
     counters: Mapping[str, CounterCells]
 
     def as_json(self, names: Collection[str] = ()) -> Json:
-        """Return the JSON object of these arrays (none: all).
+        """Return the JSON object of the module docstring, with the arrays of `names` (empty: all).
 
         `full_name` documents the valid names. Raises SnapshotError: there is no such array.
         """

@@ -30,10 +30,10 @@ _BOUNDS = {
 
 
 class Trace(Observer):
-    """Hands the text of every packet to `take`: a line for the packet, then indented lines for its events."""
+    """An observer that hands the text of every packet to `take`: a line for it, then indented lines for its events."""
 
     def __init__(self, take: Callable[[str], None], *, values: bool = False) -> None:
-        """Tell of assignments and the values in conditions too, if `values`."""
+        """`values`: add assignments and the values in conditions to the text."""
         self.values = values
         self._take = take
         self._packets = 0
@@ -58,7 +58,7 @@ class Trace(Observer):
         self._take("\n".join(lines))
 
     def close(self) -> None:
-        """Hand over the text of a packet on which the engine failed."""
+        """Hand over the text of a packet on which the engine failed, if there is one. The trace remains usable."""
         if self._lines:
             self._add("the engine failed here: its log has the reason", 1)
             self.packet_ends()
@@ -184,7 +184,7 @@ class Trace(Observer):
 
 
 class TraceWriter:
-    """Writer of packets' texts to a stream, each at once. It reports the first failure and then writes no more."""
+    """Writer of packets' texts to a stream, each at once. It logs the first failure and then writes no more."""
 
     def __init__(self, stream: TextIO) -> None:
         """Write blocks of text. The stream stays the caller's."""
@@ -192,7 +192,7 @@ class TraceWriter:
         self._packets = 0
 
     def __call__(self, text: str) -> None:
-        """Write the text of one packet to the stream."""
+        """Write the text of one packet to the stream, or nothing after a failure."""
         self._packets += 1
         if self._stream is None:
             return
@@ -201,14 +201,14 @@ class TraceWriter:
             # At once: a trace is read while the switch runs, and after it was killed.
             self._stream.flush()
         except OSError as error:
-            # The traffic goes on: a full disk must not stop a switch.
+            # The traffic continues: a full disk must not stop a switch.
             self._stream = None
             _log.error("the trace ends at packet %d: %s", self._packets, error)
 
 
 @contextmanager
 def trace_to(target: str, *, values: bool = False) -> Iterator[Trace]:
-    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`. `values` as `Trace` has it.
+    """Yield a trace into the file `target`, which is emptied first, or to stderr for `-`. `values` as `Trace` has it.
 
     Raises OSError: the file cannot be opened.
     """

@@ -33,18 +33,18 @@ class Frames(NamedTuple):
 
     @classmethod
     def of(cls, frames: Iterable[bytes]) -> Frames:
-        """Return copies of frames."""
+        """Return copies of frames, in a buffer of their own."""
         kept = list(frames)
         lengths = np.array([len(frame) for frame in kept], np.int64)
         return cls(np.frombuffer(b"".join(kept), np.uint8), np.cumsum(lengths) - lengths, lengths)
 
     def frame(self, number: int) -> bytes:
-        """Return a copy of one frame."""
+        """Return a copy of frame `number`, counted from 0."""
         offset = int(self.offsets[number])
         return self.data[offset : offset + int(self.lengths[number])].tobytes()
 
     def select(self, which: slice | NDArray[np.int64]) -> Frames:
-        """Return some of the frames, in the same memory."""
+        """Return the frames of a slice, or of an array of frame numbers, in the same memory."""
         return Frames(self.data, self.offsets[which], self.lengths[which])
 
 
@@ -58,13 +58,13 @@ class FrameBuffer:
         self.port = 0
         self.count = 0
         self._used = 0
-        # Twice a batch: one call of the kernel may bring a joined datagram on top of BATCH_FRAMES - 1 frames.
+        # Twice a batch: one system call may bring a joined datagram on top of BATCH_FRAMES - 1 frames.
         self._ports: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
         self._lengths: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
         self._set_data(np.zeros(_DATA_BYTES, np.uint8))
 
     def clear(self) -> None:
-        """Forget all frames."""
+        """Forget all frames. The memory is kept, and overwritten by the next ones."""
         self.count = self._used = 0
 
     @property
@@ -87,7 +87,7 @@ class FrameBuffer:
         return self._data[start : self._used].reshape(count, frame_bytes)
 
     def batch(self) -> Batch:
-        """Return the frames, in this buffer's memory."""
+        """Return the frames, in this buffer's memory: valid until the buffer is cleared and filled again."""
         lengths = self._lengths[: self.count]
         return Batch(self._data, self._ports[: self.count], np.cumsum(lengths, dtype=np.uint64) - lengths, lengths)
 

@@ -47,7 +47,7 @@ class CaptureFolder:
             raise PortError(f"captures cannot be written to {folder}: {error.strerror}: name another folder") from error
 
     def around(self, number: int, port: Port) -> CapturedPort:
-        """Return `port` with a capture. Raises PortError."""
+        """Return a port around `port` that also writes portN.pcapng, which is emptied first. Raises PortError."""
         path = self._folder / f"port{number}.pcapng"
         # Frames of the CPU port begin with the controller header, so Wireshark must not read them as Ethernet.
         link_type = _USER0 if port.describe()["kind"] == "cpu" else _ETHERNET
@@ -59,10 +59,13 @@ class CaptureFolder:
 
 
 class CaptureFile:
-    """One pcapng file with one interface, open for writing."""
+    """One pcapng file with one interface, open for writing. The first failed write is logged, and ends the capture."""
 
     def __init__(self, path: Path, name: str, link_type: int) -> None:
-        """Begin a section. Raises OSError: the file cannot be written."""
+        """Create or empty the file, and write its header. Raises OSError: the file cannot be opened.
+
+        `link_type`: the form of the frames, by a number of https://www.tcpdump.org/linktypes.html.
+        """
         self.path = path
         self._file: BinaryIO | None = path.open("wb")
         self._write(_block(_SECTION, struct.pack("=IHHq", _BYTE_ORDER_MAGIC, 1, 0, _UNKNOWN_LENGTH)))
@@ -71,14 +74,14 @@ class CaptureFile:
         self.flush()
 
     def add(self, frame: bytes, *, inbound: bool) -> None:
-        """Append one frame with the present time."""
+        """Append one frame with the present time. `flush` makes it visible. Nothing is written after a failure."""
         now_ns = time.time_ns()
         head = struct.pack("=IIIII", 0, now_ns >> 32, now_ns & 0xFFFFFFFF, len(frame), len(frame))
         flags = _option(_FLAGS, struct.pack("=I", _INBOUND if inbound else _OUTBOUND)) + _option(_END, b"")
         self._write(_block(_ENHANCED_PACKET, head + _padded(frame) + flags))
 
     def flush(self) -> None:
-        """Let other processes see the added frames."""
+        """Write the added frames to the file, so that other processes see them."""
         if self._file is not None:
             try:
                 self._file.flush()
@@ -138,7 +141,7 @@ class CapturedPort(Port):
             self._file.flush()
 
     def inject(self, frame: bytes) -> None:
-        """Record a frame that enters at this port without having been received."""
+        """Write a frame that enters at this port without having been received to the file, and do nothing else."""
         self._file.add(frame, inbound=True)
         self._file.flush()
 
@@ -147,7 +150,7 @@ class CapturedPort(Port):
         self._file.flush()
 
     def send_batch(self, frames: Frames) -> None:
-        """Send frames one by one: only so is it known which of them the port drops."""
+        """Send frames one by one, and write those that the port does not drop to the file."""
         for number in range(len(frames.lengths)):
             self._send(frames.frame(number))
         self._file.flush()
@@ -158,7 +161,7 @@ class CapturedPort(Port):
         self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the port, and the file."""
+        """Return the description of the port, and the file's path under `capture`."""
         return {**self._port.describe(), "capture": str(self._file.path)}
 
     def _send(self, frame: bytes) -> None:

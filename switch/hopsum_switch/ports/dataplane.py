@@ -59,7 +59,7 @@ class DataplaneGate:
 
     @contextlib.contextmanager
     def control(self) -> Iterator[None]:
-        """Hold the gate for a control operation."""
+        """Hold the gate during the `with` block, for a control operation. The next batch of packets waits."""
         # The turnstile stays taken while this thread waits for the inside, so the next batch of packets cannot overtake
         # it.
         with self._turnstile:
@@ -74,7 +74,7 @@ class DataplaneGate:
 
     @contextlib.contextmanager
     def packets(self) -> Iterator[None]:
-        """Hold the gate for a batch of packets."""
+        """Hold the gate during the `with` block, for a batch of packets. Waiting control operations go first."""
         with self._turnstile:
             # Packets leave the turnstile before they run: a control operation may queue there during the batch.
             self._inside.acquire()
@@ -104,7 +104,7 @@ class Dataplane:
         self._ports: dict[int, Port] = {}
         self._batch_ports: dict[int, BatchPort] = {}  # of the same ports
         self._received = FrameBuffer()  # of the loop alone
-        self._outputs = Outputs(_OUTPUT_FRAMES, _OUTPUT_BYTES)  # of whoever holds the gate
+        self._outputs = Outputs(_OUTPUT_FRAMES, _OUTPUT_BYTES)  # of the thread that holds the gate
         self._compiled_engine: CompiledEngine | None = None  # the engine, if it is machine code
         self._udp_loop: UdpLoop | None = None  # with such an engine, for ports over UDP
         self._selector = selectors.DefaultSelector()
@@ -118,7 +118,7 @@ class Dataplane:
 
     @property
     def engine(self) -> PacketEngine | BatchEngine | None:
-        """The engine of the frames. It is read and replaced under the gate only."""
+        """The engine of the frames. None: frames are dropped. Read and replace it under the gate only."""
         return self._engine
 
     @engine.setter
@@ -158,14 +158,14 @@ class Dataplane:
         self.wake()
 
     def ports(self) -> dict[int, dict[str, Any]]:
-        """Return kind, addresses and counters of every port."""
+        """Return kind, addresses and counters of every port, by its number."""
         with self.gate.control():
             return {
                 number: {**port.describe(), **port.counters.as_dict()} for number, port in sorted(self._ports.items())
             }
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts of the whole switch. `busy_s` is the time spent in the engine and in sending."""
+        """Return the counts of the switch: packets, seconds in the engine and in sending, drops, faults, digests."""
         with self.gate.control():
             return {
                 "packets": self.packets,
@@ -176,7 +176,7 @@ class Dataplane:
             }
 
     def inject(self, number: int, frame: bytes) -> None:
-        """Let one frame enter at port `number` (bound or not) and send the frames that come out."""
+        """Let one frame enter at port `number` (bound or not), count it there, and send the frames that come out."""
         with self.gate.control():
             port = self._ports.get(number)
             if port is not None:
@@ -198,7 +198,7 @@ class Dataplane:
         return self._wake_sender.fileno()
 
     def answers(self, within_s: float) -> bool:
-        """Say whether the loop comes by within some seconds. Any thread but the loop's own."""
+        """Wake the loop. Return whether it begins a turn within `within_s` seconds. Not for the loop's own thread."""
         # No lock: the count is written by the loop alone, and any change of it is an answer.
         turns, until = self._turns, time.monotonic() + within_s
         self.wake()
@@ -207,7 +207,7 @@ class Dataplane:
         return self._turns != turns
 
     def run(self) -> None:
-        """Carry frames until `stop` is called. One thread at a time."""
+        """Carry frames in this thread until `stop` is called. One thread at a time. After `stop` it returns at once."""
         while not self._stopping:
             self._turns += 1
             ready: list[tuple[int, Port]] = []
@@ -229,7 +229,7 @@ class Dataplane:
         self.wake()
 
     def close(self) -> None:
-        """Close all ports. `run` must have returned."""
+        """Close all ports and the descriptor of `wake_fileno`. `run` must have returned. No port can be bound again."""
         with self.gate.control():
             for port in self._ports.values():
                 self._close(port)

@@ -18,7 +18,7 @@ class PacketEngine(Protocol):
     """An engine that takes single frames."""
 
     def process(self, port: int, frame: bytes, now_us: int) -> Sequence[tuple[int, bytes]]:
-        """Return the frames that leave, each with its port. `now_us` counts from the switch's start."""
+        """Run a received frame. Return the frames that leave, each with its port. `now_us` counts from the start."""
         ...
 
 
@@ -27,11 +27,14 @@ class BatchEngine(Protocol):
     """An engine that takes many frames in one call."""
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return the most outputs, and the most bytes of them together, that one frame may cause at present."""
+        """Return the most outputs, and their most bytes together, that one frame of `frame_bytes` may cause now."""
         ...
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-        """Run frames from number `first` on, as many as suit the engine. Return the number of the next frame."""
+        """Run frames from number `first` on, as many as suit the engine. Return the number of the next frame.
+
+        The resulting frames replace the contents of `outputs`, which has the room of `room_for` for the longest frame.
+        """
         ...
 
 
@@ -39,11 +42,12 @@ class FrameByFrame(BatchEngine):
     """The batch form of an engine that takes single frames. A frame is reported and dropped if it fails."""
 
     def __init__(self, engine: PacketEngine, failed: Callable[[int, int], None]) -> None:
-        """Call `failed(port, frame_bytes)` in the handler of the exception."""
+        """Call `failed(port, frame_bytes)` for each frame on which the engine raises, in the exception's handler."""
         self._engine = engine
         self._failed = failed
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
+        """Return (0, 0): `process_batch` enlarges the outputs itself."""
         return 0, 0
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:

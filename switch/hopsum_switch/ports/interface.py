@@ -6,12 +6,12 @@ The kernel hands over frames as they travel inside the machine, which is not alw
   VLAN tag taken out        put back in front of the frame's type
   checksum left to finish   finished here: a local sender (the other end of a veth, say) with transmit checksum
   (partial checksum)        offload stores the pseudo header's sum only and expects a device to do the rest
-  segmentation left to do   dropped and counted `segmentation_offload`, and said once in the log: one "frame" stands
-                            for many packets, which the program cannot parse. Switch the offload off at the sender
+  segmentation left to do   dropped, counted as `segmentation_offload`, and logged once: one "frame" holds the data
+                            of many packets, which the program cannot parse. Switch the offload off at the sender
                             (`ethtool -K IF tso off gso off tx-udp-segmentation off`) and merging at the receiver
                             (`ethtool -K IF gro off`)
 
-What the kernel tells of this comes as a struct virtio_net_hdr before every frame (PACKET_VNET_HDR) and as
+Linux describes this as a struct virtio_net_hdr before every frame (PACKET_VNET_HDR) and as
 auxiliary data (PACKET_AUXDATA). Frames that this machine sends on the interface are not received, the switch's own
 among them. The interface keeps its addresses, and the kernel still answers on them: give it none.
 """
@@ -117,7 +117,7 @@ class InterfacePort(Port):
         self._sock.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return kind and interface, and count the frames that the kernel could not keep for us since the last call."""
+        """Return kind and interface. Count the frames that Linux dropped for a full buffer since the last call."""
         if self._sock.fileno() >= 0:
             _, lost = _STATISTICS.unpack(self._sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size))
             if lost:
@@ -161,7 +161,7 @@ class InterfacePort(Port):
 
 
 def finish_checksum(frame: bytearray, start: int, offset: int) -> None:
-    """Finish an Internet checksum that covers `frame` from byte `start` to its end.
+    """Finish, in place, an Internet checksum that covers `frame` from byte `start` to its end.
 
     Its field, `offset` bytes after `start`, holds the sum of the pseudo header. It gets the checksum, never 0, which
     means "none" in UDP.

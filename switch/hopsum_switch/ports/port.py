@@ -31,12 +31,12 @@ class PortCounters:
     dropped: Counter[str] = field(default_factory=Counter)
 
     def count_received(self, frame: bytes) -> None:
-        """Count one frame from the wire."""
+        """Add one frame from the wire, with its length, to `received` and `received_bytes`."""
         self.received += 1
         self.received_bytes += len(frame)
 
     def count_sent(self, frame: bytes) -> None:
-        """Count one frame put on the wire."""
+        """Add one frame put on the wire, with its length, to `sent` and `sent_bytes`."""
         self.sent += 1
         self.sent_bytes += len(frame)
 
@@ -61,11 +61,11 @@ class Port(Protocol):
         ...
 
     def receive(self) -> list[bytes]:
-        """Return the frames that wait, at most RECEIVE_BATCH of them, without blocking."""
+        """Return and count the frames that wait, at most RECEIVE_BATCH of them, without blocking."""
         ...
 
     def send(self, frame: bytes) -> None:
-        """Send one frame without blocking. A frame that cannot leave is dropped and counted by reason."""
+        """Send and count one frame without blocking. A frame that cannot leave is dropped and counted by reason."""
         ...
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def check_port_number(number: int) -> int:
 
 
 class MemoryPort(Port):
-    """Two queues of frames. `inject` and `take` may be called from any thread."""
+    """A port without a wire: two queues of frames. `inject` and `take` may be called from any thread."""
 
     def __init__(self) -> None:
         self.counters = PortCounters()
@@ -99,11 +99,11 @@ class MemoryPort(Port):
         self._wake: Callable[[], None] | None = None
 
     def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """Call `wake` whenever a frame has been injected. The data plane sets this when the port is bound."""
+        """Call `wake` (None: nothing) after each `inject`. The data plane sets this when the port is bound."""
         self._wake = wake
 
     def inject(self, frame: bytes) -> None:
-        """Let `frame` arrive at the switch."""
+        """Let a copy of `frame` arrive at the switch. It is received at the data plane's next turn."""
         self._incoming.append(bytes(frame))
         if self._wake is not None:
             self._wake()

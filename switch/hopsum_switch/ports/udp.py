@@ -78,7 +78,10 @@ _HEADERS = np.dtype(
 
 
 class Run(NamedTuple):
-    """Datagrams to one address: their payloads in order in `parts`, `segment_bytes` each, the last one shorter."""
+    """Datagrams to one address. The rows of `parts` are their payloads in order, `segment_bytes` each.
+
+    The last payload may be shorter. `frame_lengths` are the lengths of the frames around them.
+    """
 
     address: tuple[str, int]
     parts: tuple[NDArray[np.uint8], ...]
@@ -86,15 +89,15 @@ class Run(NamedTuple):
     frame_lengths: Integers
 
     def payloads(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield the datagrams one by one."""
+        """Yield the payloads one by one, in the memory of `parts`."""
         for part in self.parts:
             yield from part
 
 
 def split_at_irregular(frames: Frames) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of stretches that the functions below take, and (n, n) for a frame n that they do not.
+    """Yield (first, end) of stretches of frames that `runs` takes, and (n, n) for a frame n that it does not.
 
-    Those are frames that end within the headers and frames with IPv4 options.
+    Those are frames that end within the headers and frames with IPv4 options. There must be at least one frame.
     """
     count = len(frames.lengths)
     # The common case in two array operations: all frames have whole headers without options.
@@ -259,7 +262,8 @@ class UdpPort:
     ) -> None:
         """Take over `sock`, bound to one local address, as switch port `number`.
 
-        joined: let the kernel join and cut datagrams, where it can.
+        shown_as: the switch's address in frames. None: the bound address.
+        joined: let Linux join and cut datagrams, where it can.
         """
         self.counters = PortCounters()
         self._number = number
@@ -285,9 +289,9 @@ class UdpPort:
     def bind(
         cls, number: int, address: UdpAddress, shown_as: UdpAddress | None = None, *, joined: bool = True
     ) -> UdpPort:
-        """Open switch port `number` on a local address (UDP port 0: any free one). `joined` is as in the class.
+        """Open switch port `number` on a local address (UDP port 0: any free one). The rest is as in `UdpPort()`.
 
-        Raises PortError: the address cannot stand in a frame or cannot be bound. The message names a valid address.
+        Raises PortError: the port number does not exist, or the address is none of a frame or cannot be bound.
         """
         check_port_number(number)
         _check_bound(number, address, shown_as)
@@ -311,14 +315,14 @@ class UdpPort:
         return self.descriptor
 
     def receive(self) -> list[bytes]:
-        """Return waiting datagrams as frames. The datagrams that the kernel joined last may exceed the limit."""
+        """Return waiting datagrams as frames: about BATCH_FRAMES at most, since the last ones may come joined."""
         frames = FrameBuffer()
         self.receive_batch(frames)
         batch = frames.batch()
         return [batch.frame(number) for number in range(frames.count)]
 
     def receive_batch(self, frames: FrameBuffer) -> None:
-        """Append waiting datagrams as frames."""
+        """Append waiting datagrams as frames without blocking, until `frames.full` or none waits, and count them."""
         while not frames.full:
             try:
                 size, control, _, peer = self._sock.recvmsg_into(self._into, self._control_bytes)
@@ -337,7 +341,7 @@ class UdpPort:
                 self._append(frames, peer, np.frombuffer(self._datagram[whole:size], np.uint8)[None])
 
     def send(self, frame: bytes) -> None:
-        """Strip one frame and send its UDP payload to the address it names."""
+        """Send the UDP payload of one frame to the address in its headers. A frame that cannot leave is dropped."""
         try:
             payload, peer = strip(frame)
         except FrameError as error:
@@ -355,11 +359,11 @@ class UdpPort:
                 self._send_run(run)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket. Further calls do nothing."""
         self._sock.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return kind, bound address, the address that frames carry, and the sizes that the kernel grants.
+        """Return kind, bound address, the address that frames carry, and the sizes of the socket's receive buffer.
 
         `joined` and `cut` say whether many datagrams are received and sent in one call. The receive buffer may be
         smaller than requested, since net.core.rmem_max limits it.
@@ -376,7 +380,7 @@ class UdpPort:
         }
 
     def note_failure(self, number: int, *, lost: bool) -> None:
-        """Say once in the log that the kernel refuses datagrams together (they leave one by one), or at all (lost)."""
+        """Log once that Linux refuses datagrams with errno `number`: at all (`lost`), or only several in one call."""
         if (number, lost) not in self._said:
             self._said.add((number, lost))
             what = "datagrams, which are lost" if lost else "datagrams sent together, which leave one by one"

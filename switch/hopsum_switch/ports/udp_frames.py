@@ -32,7 +32,7 @@ class FrameError(Exception):
 
 
 def mac(number: int, *, peer: bool) -> bytes:
-    """Return the fixed MAC address of a port's switch side or peer side: 02:00:00:hh:0s:pp."""
+    """Return the fixed MAC address of the switch's side, or the peer's, of port `number`: 02:00:00:hh:0s:pp."""
     return bytes((0x02, 0, 0, number >> 8, int(peer), number & 0xFF))
 
 
@@ -58,9 +58,9 @@ def checksum(data: bytes) -> int:
 
 
 def strip(frame: bytes) -> tuple[bytes, tuple[str, int]]:
-    """Return the UDP payload of a frame and the address it goes to.
+    """Return the UDP payload of a frame and its destination (dotted IPv4 address, UDP port).
 
-    Raises FrameError: drop the frame and count.
+    Raises FrameError: the frame cannot leave. Its `reason` is the counter to add to.
     """
     if len(frame) < ETHERNET_BYTES:
         raise FrameError("truncated")
@@ -86,7 +86,7 @@ def strip(frame: bytes) -> tuple[bytes, tuple[str, int]]:
 
 
 def is_unicast(address: int) -> bool:
-    """Return whether a single host can have an IPv4 address."""
+    """Return whether a single host can have an IPv4 address, given as a number."""
     # 0.0.0.0/8 is "this network", 224.0.0.0/3 is multicast, reserved and broadcast
     return FIRST_UNICAST <= address < END_UNICAST
 

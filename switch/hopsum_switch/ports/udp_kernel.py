@@ -425,8 +425,8 @@ def serve(address: int) -> None:
     """Carry frames until `limit` have come, one is not plain, or none waits. `address`: of the `PortsLoopState`.
 
     With a `waker` the call waits for more where none waits, until something can be read there. Where a frame is not
-    plain it `has_rest`. Outputs from `next` on are then neither sent nor counted, frames of the train from the engine's
-    DONE on have not run, and all earlier outputs have been sent.
+    plain, the call sets `has_rest`. Outputs from `next` on are then neither sent nor counted, frames of the train from
+    the engine's DONE on have not run, and all earlier outputs have been sent.
     """
     _serve(address)
 

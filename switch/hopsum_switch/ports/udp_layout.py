@@ -31,9 +31,9 @@ class PortsLoopState(Record):
     __slots__ = ()
     # Set once.
     limit: Int64
-    """Frames after which the call ends."""
+    """The number of received frames after which the call ends."""
     held_bytes: Int64
-    """Of outputs, after which they are sent."""
+    """The number of bytes of outputs after which they are sent."""
     train: Address
     """Of uint8[MAX_DATAGRAM_BYTES], which begins a page."""
     egresses: Address
@@ -65,7 +65,7 @@ class PortsLoopState(Record):
     ingress: Int64
     """The number of the port."""
     has_joined: Bool
-    """The kernel says how datagrams were joined (UDP_GRO)."""
+    """Linux says how datagrams were joined (UDP_GRO)."""
     waker: Int64
     """A descriptor. The call waits for more frames until something can be read there. -1: it does not wait."""
     head: Address
@@ -88,7 +88,7 @@ class PortsLoopState(Record):
     processed: Int64
     """Frames that the engine has run."""
     busy_ns: Int64
-    """In engine and sending."""
+    """The time in the engine and in sending, in nanoseconds."""
     group_count: Int64
     """Groups in use."""
 
@@ -99,7 +99,7 @@ class Egress(Record):
 
     __slots__ = ()
     fd: Int64
-    """Of the socket. -1: no UDP port."""
+    """The descriptor of the socket. -1: no UDP port."""
     most: Int64
     """Datagrams that one call may send."""
     # Counts since Python took them last.
@@ -108,14 +108,14 @@ class Egress(Record):
     queue_full: Int64
     send_error: Int64
     together_errno: Int64
-    """Why the kernel refused datagrams together that left one by one, or 0."""
+    """The error of Linux for datagrams together, which then left one by one, or 0."""
     alone_errno: Int64
-    """Why it refused those of `send_error`."""
+    """The error of Linux for those of `send_error`, or 0."""
 
 
 @record
 class Group(Record):
-    """Frames that leave together."""
+    """Frames that leave together, to one address from one port."""
 
     __slots__ = ()
     port: Int64
@@ -125,7 +125,7 @@ class Group(Record):
     size: Int64
     """Payload bytes of each but the last."""
     bytes: Int64
-    """Of the frames."""
+    """The number of bytes of the frames, headers included."""
 
 
 def is_wanted() -> bool:

@@ -42,11 +42,11 @@ class CompiledEngine(Protocol):
     """The part of an engine in machine code that the loop needs."""
 
     def enter(self, batch: Batch, outputs: Outputs, *, first: int, now_us: int, longest_bytes: int) -> None:
-        """Prepare calls of the machine code for frames of at most so many bytes."""
+        """Prepare calls of the machine code for frames of `batch` from `first` on, of at most `longest_bytes` bytes."""
         ...
 
     def leave(self, outputs: Outputs) -> int:
-        """Take over the counts and writes of the calls. Return the number of the next frame to run."""
+        """Move the counts of the calls to the stores, and to `outputs`. Return the number of the next frame to run."""
         ...
 
     def entry(self) -> tuple[int, int, int]:
@@ -76,7 +76,7 @@ class UdpLoop:
     """The memory of the loop. Not thread-safe: the data plane's gate serialises the calls."""
 
     def __init__(self, serve: Serve) -> None:
-        """Use the compiled function of `native.loop_code`."""
+        """Make a loop without ports that calls `serve`, the compiled function of `native.loop_code`."""
         self._serve = serve
         self._state, self._egresses = PortsLoopState(), records(Egress, PORTS)
         for egress in self._egresses:
@@ -94,7 +94,7 @@ class UdpLoop:
         self._point()
 
     def add(self, number: int, port: UdpPort) -> None:
-        """Let frames come in and leave at a port."""
+        """Let frames come in and leave at UDP port `port`, which has `number` in the switch."""
         self._ports[number] = port
         # The headers of a port are the same but for sender, lengths and checksum, which the loop writes for each train.
         self._heads[number] = np.frombuffer(bytearray(port.headers_of_nobody), np.uint8)
@@ -102,7 +102,7 @@ class UdpLoop:
         egress.fd, egress.most = port.descriptor, MAX_SEGMENTS if port.cuts else 1
 
     def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1) -> Trip:
-        """Carry the frames that wait at a port: BATCH_FRAMES of them, and the further frames of one datagram.
+        """Carry and count the frames that wait at a port: BATCH_FRAMES, and the further frames of one datagram.
 
         Args:
             outputs: buffers with room for the outputs of one frame of LONGEST_FRAME_BYTES.

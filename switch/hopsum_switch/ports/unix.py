@@ -37,7 +37,7 @@ class UnixPort(Port):
 
     @classmethod
     def bind(cls, path: str) -> UnixPort:
-        """Open the switch's end at `path`.
+        """Open the switch's end at `path`. A socket that a dead process left there is replaced.
 
         Raises PortError where the path is too long, in use or not a socket. Choose another path or stop its owner.
         """

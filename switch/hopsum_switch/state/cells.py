@@ -13,7 +13,7 @@ from .table_store import TableStore
 
 
 class PacketByteCount(NamedTuple):
-    """Both sides of one counter cell."""
+    """The number of packets and the number of bytes in one counter cell."""
 
     packets: int
     bytes: int
@@ -26,7 +26,7 @@ class FixedCells(MutableSequence[int]):
         raise TypeError("the number of cells is fixed")
 
     def insert(self, index: int, value: int) -> None:
-        """Refuse: the number of cells is fixed."""
+        """Raise TypeError: the number of cells is fixed."""
         raise TypeError("the number of cells is fixed")
 
 
@@ -52,7 +52,7 @@ class _CellStore(Generic[_Cells]):
         self._cells = cells
 
     def cells(self, name: str) -> _Cells:
-        """Return the live cells of an array. Raises: NotFoundError."""
+        """Return the cells of an array themselves, not a copy: a write changes the state. Raises: NotFoundError."""
         try:
             return self._cells[name]
         except KeyError:
@@ -169,20 +169,20 @@ class MeterStore(_CellStore[list[MeterCell]]):
         super().__init__({meter.name: [MeterCell() for _ in range(meter.size)] for meter in indexed})
 
     def read(self, name: str, index: int) -> MeterConfig | None:
-        """Return the configuration of one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        """Return the configuration of one cell, or None. Raises: NotFoundError, InvalidArgumentError (index)."""
         return self._cell(name, index).config
 
     def write(self, name: str, index: int, config: MeterConfig | None) -> None:
-        """Configure one cell. Raises: NotFoundError, InvalidArgumentError."""
+        """Configure one cell and fill its buckets. None: always green. Raises: NotFoundError, InvalidArgumentError."""
         self._cell(name, index).configure(config)
 
     def read_direct(self, table: str, handle: int) -> MeterConfig | None:
-        """Return the configuration of an entry's meter. Raises: NotFoundError, InvalidArgumentError (no meter)."""
+        """Return the configuration of an entry's meter, or None. Raises: NotFoundError, InvalidArgumentError."""
         meter = self._direct(table, handle)
         return None if meter is None else meter.config
 
     def write_direct(self, table: str, handle: int, config: MeterConfig | None) -> None:
-        """Configure an entry's meter. Raises: NotFoundError, InvalidArgumentError."""
+        """Configure an entry's meter, as `write` does a cell. Raises: NotFoundError, InvalidArgumentError."""
         self._direct(table, handle)
         cell = MeterCell()
         cell.configure(config)

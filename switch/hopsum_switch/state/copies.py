@@ -16,7 +16,7 @@ MAX_SESSION_ID = 2**15 - 1
 
 
 class PortCopy(NamedTuple):
-    """One copy of a multicast packet: its egress port and the number the egress control sees with it."""
+    """One copy of a multicast or cloned packet: its egress port and its instance number, which egress sees."""
 
     port: int
     instance: int
@@ -57,7 +57,7 @@ class _CopyStore(Generic[_Copies]):
             raise NotFoundError(f"no {self.kind} {number}") from None
 
     def everything(self) -> dict[int, _Copies]:
-        """All multicast groups, or all clone sessions, by their number."""
+        """Return all multicast groups, or all clone sessions, by their number, in a new dictionary."""
         return dict(self._values)
 
     def _check(self, number: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
@@ -87,7 +87,7 @@ class MulticastStore(_CopyStore[tuple[PortCopy, ...]]):
     kind, most = "multicast group", MAX_GROUP_ID
 
     def insert(self, group: int, replicas: Sequence[PortCopy]) -> None:
-        """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
+        """Add a group. Raises: AlreadyExistsError, InvalidArgumentError (id, port or instance, or a replica twice)."""
         self._put(group, self._check(group, replicas), new=True)
 
     def modify(self, group: int, replicas: Sequence[PortCopy]) -> None:
@@ -105,11 +105,11 @@ class CloneStore(_CopyStore[CloneSession]):
     kind, most = "clone session", MAX_SESSION_ID
 
     def insert(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
-        """Add a session. Raises: AlreadyExistsError, InvalidArgumentError."""
+        """Add a session. Raises: AlreadyExistsError, InvalidArgumentError (as for groups, or a negative length)."""
         self._put(session, self._session(session, replicas, length), new=True)
 
     def modify(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
-        """Replace a session. Raises: NotFoundError, InvalidArgumentError."""
+        """Replace a session, its length too. Raises: NotFoundError, InvalidArgumentError."""
         self._put(session, self._session(session, replicas, length), new=False)
 
     def find(self, session: int) -> CloneSession | None:

@@ -75,11 +75,15 @@ class DigestStore:
         return self._find(name).config
 
     def configs(self) -> Mapping[str, DigestConfig]:
-        """Return all digests that are configured."""
+        """Return the configuration of each configured digest, by name, in a new mapping."""
         return {name: each.config for name, each in self._gathering.items()}
 
     def learn(self, name: str, sample: Sample, now_us: int) -> None:
-        """Take a sample of the program. Drop it where the digest is off, or where the controller has it already."""
+        """Add a sample of the program to the digest's list, and move a complete list to `ready`.
+
+        The sample is dropped where the digest is off, or where an equal one waits or is not acknowledged yet (only with
+        `ack_timeout_ns`).
+        """
         gathering = self._gathering.get(name)
         if gathering is None:
             return
@@ -97,17 +101,20 @@ class DigestStore:
             self._finish(name, gathering, now_us)
 
     def expire(self, now_us: int) -> None:
-        """Move the lists of samples whose timeout has passed to `ready`, from where they are taken and sent."""
+        """Move the lists whose first sample has waited for the digest's timeout to `ready`. Their owner sends them."""
         for name, gathering in self._gathering.items():
             if gathering.samples and now_us >= _due_us(gathering):
                 self._finish(name, gathering, now_us)
 
     def next_due_us(self) -> int | None:
-        """Return the time at which the next list is due, or None if no list waits."""
+        """Return the time since the switch started at which the next list is due, or None if no list waits."""
         return min((_due_us(each) for each in self._gathering.values() if each.samples), default=None)
 
     def acknowledge(self, name: str, number: int) -> None:
-        """Note that the controller has a list. Ignore a list that is unknown or no longer outstanding."""
+        """Note that the controller has a list: equal samples are sent again from now on.
+
+        A list that is unknown or no longer outstanding is ignored.
+        """
         gathering = self._gathering.get(name)
         if gathering is not None and number in gathering.sent:
             gathering.known.difference_update(gathering.sent.pop(number)[1])

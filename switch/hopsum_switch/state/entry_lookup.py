@@ -102,7 +102,7 @@ def _check_shape(where: str, key: KeyIR, value: Match) -> None:
 
 
 def prefix_mask(bits: int, prefix_len: int) -> int:
-    """Return the mask of a prefix of a `bits`-wide field."""
+    """Return the mask of a prefix of a `bits`-wide field: its first `prefix_len` bits are 1."""
     return ((1 << prefix_len) - 1) << (bits - prefix_len)
 
 
@@ -124,16 +124,16 @@ class Lookup(Protocol):
     """A set of entries that can be searched by key and by identity."""
 
     def add(self, entry: Entry) -> None:
-        """Add an entry that `find` does not know."""
+        """Add an entry. None with the same match and priority may be there."""
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry that was added."""
 
     def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
-        """Return the entry with exactly this match and priority."""
+        """Return the entry with exactly this match and priority, or None. Exact and lpm tables ignore the priority."""
 
     def match(self, key: tuple[int, ...]) -> Entry | None:
-        """Return the winning entry for key values."""
+        """Return the winning entry for key values, or None if no entry matches."""
 
 
 class ExactLookup(Lookup):
@@ -149,7 +149,7 @@ class ExactLookup(Lookup):
         del self._by_key[_exact_key(entry.match)]
 
     def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
-        """Return the entry with this key."""
+        """Return the entry with this key, or None. The priority is ignored."""
         del priority  # exact tables have none
         return self._by_key.get(_exact_key(match))
 
@@ -179,7 +179,7 @@ class LpmLookup(Lookup):
         self._reorder()
 
     def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
-        """Return the entry with this key and prefix length."""
+        """Return the entry with this key and prefix length, or None. The priority is ignored."""
         del priority  # the prefix length decides
         length, key = self._split(match)
         return self._by_length.get(length, {}).get(key)
@@ -223,7 +223,7 @@ class OrderedLookup(Lookup):
         del self._known[entry.match, entry.priority]
 
     def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
-        """Return the entry with this key and priority."""
+        """Return the entry with this key and priority, or None."""
         return self._known.get((match, priority))
 
     def match(self, key: tuple[int, ...]) -> Entry | None:

@@ -25,7 +25,10 @@ _MICROSECONDS = 10**6
 
 
 class MeterConfig(NamedTuple):
-    """Rates in packets or bytes per second, bucket sizes in packets or bytes. No value is negative."""
+    """Rates in packets or bytes per second, bucket sizes in packets or bytes.
+
+    `cir` and `cburst` are of the committed bucket, `pir` and `pburst` of the peak bucket.
+    """
 
     cir: int
     cburst: int
@@ -34,7 +37,7 @@ class MeterConfig(NamedTuple):
 
 
 def checked(config: MeterConfig) -> MeterConfig:
-    """Return a configuration that makes sense. Raises: InvalidArgumentError."""
+    """Return `config` itself. Raises: InvalidArgumentError (a negative value, or pir smaller than cir)."""
     if min(config) < 0 or config.pir < config.cir:
         raise InvalidArgumentError(f"a meter needs rates and bursts of 0 or more and pir >= cir, not {config}")
     return config
@@ -67,13 +70,16 @@ class MeterCell:
         self.configure(None)
 
     def configure(self, config: MeterConfig | None) -> None:
-        """Start again with full buckets, or always green for None. Raises: InvalidArgumentError (nothing changed)."""
+        """Configure the meter and fill its buckets. None: always green. Raises: InvalidArgumentError (no change)."""
         self.config = None if config is None else checked(config)
         self._peak = _Bucket(0, 0) if config is None else _Bucket(config.pir, config.pburst)
         self._committed = _Bucket(0, 0) if config is None else _Bucket(config.cir, config.cburst)
 
     def execute(self, now_us: int, amount: int) -> int:
-        """Meter a packet of `amount` units. Return its colour."""
+        """Take a packet's tokens from the buckets, and return its colour: GREEN, YELLOW or RED.
+
+        `amount`: 1 for a meter of packets, else the bytes. `now_us` counts from the start of the switch.
+        """
         if self.config is None:
             return GREEN
         # A red packet takes tokens of neither bucket, a yellow one of the peak bucket only.

@@ -14,7 +14,10 @@ from .table_store import TableStore
 
 
 class ProgramState:
-    """The stores of one program, empty at first. `counters` and `registers` are memory for their cells, all 0."""
+    """The stores of one program, with its constant entries and nothing else at first.
+
+    `counters` and `registers` are memory for their cells, all 0, by the name of the array. None: lists.
+    """
 
     def __init__(
         self,

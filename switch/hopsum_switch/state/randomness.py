@@ -24,7 +24,7 @@ class RandomStream:
         self._state = seed & MASK
 
     def draw(self, low: int, high: int) -> int:
-        """Return an integer in [low, high], where 0 <= low <= high < 2**64."""
+        """Return the next integer of the stream in [low, high], both included. 0 <= low <= high < 2**64 must hold."""
         span = high - low
         mask = (1 << max(span.bit_length(), 1)) - 1
         while True:

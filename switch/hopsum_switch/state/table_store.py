@@ -21,7 +21,7 @@ class TableState:
     """The entries and the default action of one table."""
 
     def __init__(self, ir: TableIR, changed: set[str] | None = None) -> None:
-        """Start as the program says. Every change adds the table's name to `changed`."""
+        """Start with the entries of the program. This and every change add the table's name to `changed`."""
         self.ir = ir
         self._changed = set() if changed is None else changed
         self._entries: dict[int, Entry] = {}
@@ -35,7 +35,7 @@ class TableState:
             self._add(normalise(ir, match), const.call, const.priority, is_const=True)
 
     def let_write(self, max_size: int) -> None:
-        """Let the control plane write, in a table of `max_size` entries whose first entries the program has.
+        """Make the entries writable that the program gives the table, and let it hold at least `max_size` entries.
 
         P4Info says so. The JSON has initial and constant entries in one form, and their number as the table's size.
         """
@@ -88,14 +88,14 @@ class TableState:
         return entry.handle
 
     def entry(self, handle: int) -> Entry:
-        """Return an entry, which callers must not change. Raises: NotFoundError."""
+        """Return an entry itself, not a copy. Callers must not change it. Raises: NotFoundError."""
         try:
             return self._entries[handle]
         except KeyError:
             raise NotFoundError(f"{self.ir.name}: no entry with handle {handle}") from None
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return all entries, oldest first."""
+        """Return all entries themselves, not copies, oldest first."""
         return tuple(self._entries.values())
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class TableState:
         return self._lookup.match(key)
 
     def get_default(self) -> ActionCall | None:
-        """Return the action of a miss, or None where the program declares none."""
+        """Return the present action of a miss, or None where there is none."""
         return self.default
 
     def set_default(self, action: str, params: Sequence[int]) -> None:
@@ -121,7 +121,7 @@ class TableState:
         self._changed.add(self.ir.name)
 
     def reset_default(self) -> None:
-        """Return to the program's default action."""
+        """Replace the default action by the one that the program declares, or by None where it declares none."""
         self.default = self.ir.default
         self._changed.add(self.ir.name)
 
@@ -186,7 +186,7 @@ class TableStore(Mapping[str, TableState]):
         return len(self._tables)
 
     def pop_changed(self) -> list[str]:
-        """Return the tables that changed since the last call. The first call returns all tables."""
+        """Return and forget the names of the tables that changed since the last call. The first call returns all."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
