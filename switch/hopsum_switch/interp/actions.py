@@ -28,14 +28,17 @@ ActionFunction = Callable[[PacketState, tuple[int, ...]], None]
 
 
 def compile_action(action: ActionIR, environment: Environment) -> ActionFunction:
-    """Return a function of a packet and the action's arguments."""
+    """Return a function that runs an action on a packet, with the action's arguments. The packet changes in place."""
     return compile_operations(action.name, action.body, environment, action)
 
 
 def compile_operations(
     name: str, body: tuple[Operation, ...], environment: Environment, action: ActionIR | None = None
 ) -> ActionFunction:
-    """Return a function that runs the operations on a packet, jumps too. An observer hears that they are `action`'s."""
+    """Return a function that runs the operations on a packet, jumps included.
+
+    `name` names the function in tracebacks. An observer gets the events as those of `action`, None for the parser.
+    """
     observer = environment.observer
     writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
     # A local name: the generated code reads it for every field.

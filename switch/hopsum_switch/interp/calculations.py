@@ -26,13 +26,13 @@ class Calculations:
         self._functions: dict[str, Calculation] = {}
 
     def function(self, ir: CalculationIR) -> Calculation:
-        """Return the function that computes a calculation's value."""
+        """Return the function that computes a calculation's value from a packet. It is built once."""
         if ir.name not in self._functions:
             self._functions[ir.name] = _build(ir, self._layout)
         return self._functions[ir.name]
 
     def number(self, ir: CalculationIR) -> int:
-        """Return a number that identifies a calculation."""
+        """Return a number that identifies a calculation among those of this object."""
         self.function(ir)
         return list(self._functions).index(ir.name)
 
@@ -144,7 +144,7 @@ class Checksum:
         return self._compute(packet) == values[self._target.slot]
 
     def update(self, packet: PacketState) -> None:
-        """Set the field, if the condition is met."""
+        """Compute the checksum into its field, if the condition is met, also while the header is invalid."""
         if self._applies(packet.values):
             store(packet.values, self._target, self._compute(packet))
 

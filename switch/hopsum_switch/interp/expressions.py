@@ -21,7 +21,7 @@ _SPELLING = {ex.BinaryOp.DIV: "//"}
 
 
 class ExpressionWriter:
-    """Turns expressions into Python source.
+    """A writer of expressions as Python source.
 
     `lines` collects the temporaries to compute first, `namespace` the objects that the source names.
     """
@@ -131,7 +131,7 @@ class ExpressionWriter:
 
 
 def wrapped(text: str, expr: ex.DataExpr, field: ex.FieldIR) -> str:
-    """Return source that wraps the value of `text`, an expression of `expr`'s type, to a field's width."""
+    """Return source that wraps the value of source `text`, of the type of `expr`, to a field's width and sign."""
     if field.signed:
         fits = expr.type.as_signed().bits <= field.bits
         return text if fits else f"wrap_field({text}, {field.bits})"

@@ -36,7 +36,7 @@ class RunsState(Protocol):
 
 
 class ObservedState:
-    """A parser state that tells where it leads."""
+    """A parser state that reports its begin and its successor to the observer."""
 
     def __init__(self, state: RunsState, ir: p4.StateIR, observer: Observer) -> None:
         self._state = state
@@ -44,7 +44,7 @@ class ObservedState:
         self._observer = observer
 
     def run(self, packet: PacketState) -> str | None:
-        """Run the state and return the next one."""
+        """Run the state, report it, and return the name of the next one, None at the end."""
         self._observer.state_entered(self._ir)
         following = self._state.run(packet)
         self._observer.state_left(self._ir, following)
@@ -52,7 +52,7 @@ class ObservedState:
 
 
 class ObservedExpressionWriter(ExpressionWriter):
-    """Writes expressions that tell of a field that is read while its header is invalid."""
+    """A writer of expressions that count and report the read of a field while its header is invalid."""
 
     def __init__(self, environment: Environment, observer: Observer, source: SourceInfo | None) -> None:
         super().__init__(environment.layout)
@@ -61,7 +61,7 @@ class ObservedExpressionWriter(ExpressionWriter):
         self._count_fault = environment.count_fault
 
     def field(self, field: FieldIR) -> str:
-        """Return source that reads a field, and tells if its header is invalid."""
+        """Return source that reads a field, and reports the read if its header is invalid."""
         valid = self._layout.valid_of(field)
         if valid is None:
             return super().field(field)
@@ -109,7 +109,7 @@ def observed_condition(
 
 
 def observed_call(node: p4.ActionNodeIR, run: Node, observer: Observer) -> Node:
-    """Return a node that tells that its action runs."""
+    """Return a node that reports the call of its action to the observer, and then runs it."""
 
     def call(packet: PacketState) -> int:
         observer.action_called(node)
@@ -119,7 +119,7 @@ def observed_call(node: p4.ActionNodeIR, run: Node, observer: Observer) -> Node:
 
 
 def named_values(expr: BoolExpr | DataExpr, layout: ValueLayout, observer: Observer) -> Named:
-    """Return a function that reads the fields and validities of an expression, if the observer wants them."""
+    """Return a function from values to the fields and validities in `expr` by name, to {} if nobody wants them."""
     found: dict[str, tuple[int, bool]] = {}
     for part in _named(expr) if observer.values else ():
         if isinstance(part, HeaderIR):
@@ -148,7 +148,7 @@ def _named(part: object) -> Iterator[FieldIR | HeaderIR]:
 
 
 def observed_step(step: Step, target: FieldIR, observer: Observer) -> Step:
-    """Return a parser's assignment that reports the stored value."""
+    """Return a parser's assignment that reports old and new value, or `step` for an observer without `values`."""
     if not observer.values:
         return step
 
@@ -174,7 +174,7 @@ def observed_table(ir: p4.TableIR, run: Node, key: KeyFunction | None, state: Ta
 
 
 class ObservedWriter(OperationWriter):
-    """Writes the operations of an action, and calls that tell of them."""
+    """A writer of the operations of an action, with calls that report them to the observer."""
 
     def __init__(self, environment: Environment, observer: Observer, action: p4.ActionIR | None) -> None:
         self._observer = observer
@@ -187,7 +187,7 @@ class ObservedWriter(OperationWriter):
         return self._observed
 
     def jumps(self, operation: p4.JumpIfZero) -> str:
-        """Return source for the value of a jump, and tell whether that is 0."""
+        """Return source for the value that a jump tests, which also reports the branch to an observer with `values`."""
         name, source = self._place(operation)
         self._observed.source = source
         text = super().jumps(operation)

@@ -47,7 +47,7 @@ class ValueLayout:
         return None if header is None else self.valid(header)
 
     def siblings(self, header: HeaderIR) -> list[int]:
-        """Return the slots of validity that become 0 when this header becomes valid."""
+        """Return the slots of validity that become 0 when this header becomes valid: the others of its union."""
         return [self.valid(sibling) for sibling in self._program.siblings(header)]
 
     def span(self, header: HeaderIR) -> tuple[int, int]:
@@ -56,11 +56,11 @@ class ValueLayout:
         return first, first + len(header.fields)
 
     def fresh(self) -> list[int]:
-        """Return the values of a packet before parsing."""
+        """Return a new list of the values of a packet before parsing: only metadata is valid, all fields are 0."""
         return self._template.copy()
 
     def reset_metadata(self, values: list[int], source: list[int], preserved: Slots) -> None:
-        """Set all metadata to 0 except the preserved fields, which are copied from `source`."""
+        """Set all metadata in `values` to 0 except the preserved slots, which are copied from `source`."""
         for slot in self._metadata:
             values[slot] = 0
         for slot in preserved:

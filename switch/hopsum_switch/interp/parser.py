@@ -65,7 +65,7 @@ class Parser:
 
 
 def error_number(program: p4.ProgramIR, name: str) -> int:
-    """Return the number of a core error, or one past the program's errors if the program does not list the error."""
+    """Return the number of a core error. An unlisted one gets a number that no error has, unlisted NoError gets 0."""
     if name in program.errors:
         return program.errors[name]
     # A number that no error of the program has: it compares equal to none.

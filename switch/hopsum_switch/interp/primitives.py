@@ -28,7 +28,7 @@ UINT64 = (1 << 64) - 1
 
 
 class OutOfStepsError(Exception):
-    """The received frame has gone round more often than allowed."""
+    """The received frame has used all of its steps in loops: drop it with its copies."""
 
 
 class Steps:
@@ -70,12 +70,12 @@ class Environment:
         self._state = state
 
     def count_fault(self, kind: str) -> None:
-        """Count a fault of the program."""
+        """Add one to the program's faults of a kind, `INDEX_OUT_OF_RANGE` for instance."""
         self._state.faults[kind] += 1
 
 
 class OperationWriter:
-    """Collects the source lines of a run of operations and the objects they name."""
+    """A writer of operations as Python source. `lines` has the source, `namespace` the objects that it names."""
 
     def __init__(self, environment: Environment) -> None:
         self.lines: list[str] = []
@@ -94,11 +94,11 @@ class OperationWriter:
         return self._expressions.data(expr)
 
     def jumps(self, operation: p4.JumpIfZero) -> str:
-        """Return source for the value of a jump, which is not made if that is not 0."""
+        """Return source for the value that a jump tests. The jump is made if the value is 0."""
         return self.data(operation.value)
 
     def write(self, operation: p4.Operation) -> None:
-        """Append the lines of one operation. The caller writes jumps."""
+        """Append the lines of one operation to `lines`. The caller writes jumps. Raises KeyError: it is a jump."""
         _WRITERS[type(operation)](self, operation)
 
     def _assign(self, op: p4.Assign) -> None:
@@ -251,7 +251,7 @@ class OperationWriter:
         return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
     def outside(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
-        """Return the function for an index outside an array. `access` is read, write, count or execute."""
+        """Return a function that counts an index outside `array`. `access`: read, write, count or execute."""
         del access, array
         count = self._environment.count_fault
         return lambda _: count(p4.INDEX_OUT_OF_RANGE)

@@ -37,7 +37,7 @@ class BoundControl:
             self._nodes = [self._observe(node, run, tables, environment.observer) for node, run in nodes]
 
     def run(self, packet: PacketState) -> None:
-        """Run until the end or an exit."""
+        """Run the control on a packet until its end or an exit. A packet that has exited does not run."""
         nodes, number = self._nodes, self._first
         while number != END and not packet.exited:
             number = nodes[number](packet)

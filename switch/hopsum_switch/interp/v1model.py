@@ -63,7 +63,7 @@ from .table_nodes import BoundControl
 
 
 class Deparser:
-    """Turns a packet back into a frame."""
+    """The deparser of a program, ready to run on packets."""
 
     def __init__(self, ir: DeparserIR, layout: ValueLayout, checksums: list[Checksum]) -> None:
         self._checksums = checksums
@@ -73,7 +73,7 @@ class Deparser:
         ]
 
     def run(self, packet: PacketState) -> bytes:
-        """Return the frame, not cut by truncate()."""
+        """Update the checksums in the packet, and return the packet's frame, not cut by truncate()."""
         for checksum in self._checksums:
             checksum.update(packet)
         values, parts = packet.values, []
@@ -159,7 +159,7 @@ class Interpreter:
         self._deparser = Deparser(program.deparser, self._layout, [c for ir, c in bound if ir.update])
 
     def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
-        """Return (port, frame) for every copy of a received frame that leaves the switch, in order."""
+        """Run a received frame. Return (port, frame) for every copy that leaves the switch, in order, for any port."""
         observer = self._observer
         if observer is None:
             return self._process(port, frame, now_us)

@@ -31,7 +31,7 @@ from hopsum_switch.state.digest_store import DigestConfig, DigestList, Sample
 
 
 def write_digest(target: RunningPipeline, update: int, message: p4rt.DigestEntry) -> None:
-    """Switch a digest on, configure it otherwise or switch it off. Raises P4RuntimeError: nothing changed."""
+    """Switch a digest on (INSERT), configure it (MODIFY) or switch it off (DELETE). Raises P4RuntimeError."""
     name, store = target.pipeline.p4info.digests.find(message.digest_id).name, target.engine.digests
     config = message.config
     with store_refusals():
@@ -58,7 +58,7 @@ def read_digests(target: RunningPipeline, query: p4rt.DigestEntry) -> Iterator[p
 
 
 def acknowledge(target: RunningPipeline, ack: p4rt.DigestListAck) -> None:
-    """Note that the controller has a list, if the list is outstanding. Raises P4RuntimeError: no such digest."""
+    """Note that the controller has a list. An unknown list is ignored. Raises P4RuntimeError: no such digest."""
     target.engine.digests.acknowledge(target.pipeline.p4info.digests.find(ack.digest_id).name, ack.list_id)
 
 
@@ -94,7 +94,10 @@ _Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
 
 
 def write_counter(target: RunningPipeline, update: int, message: p4rt.CounterEntry) -> None:
-    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
+    """Set one cell, or all cells if the index is left out. Without data nothing changes.
+
+    Raises P4RuntimeError, and nothing has changed: `update` is not MODIFY, no such counter or cell, or a bad value.
+    """
     counter = target.pipeline.p4info.counters.find(message.counter_id)
     cells = _cells(update, message, counter)
     if not message.HasField("data"):
@@ -118,7 +121,7 @@ def read_counters(target: RunningPipeline, query: p4rt.CounterEntry) -> Iterator
 def write_meter(target: RunningPipeline, update: int, message: p4rt.MeterEntry) -> None:
     """Configure one cell, or all cells if the index is left out. Without a config the colour is always green.
 
-    Raises P4RuntimeError.
+    Raises P4RuntimeError, and nothing has changed: `update` is not MODIFY, no such meter or cell, or a bad value.
     """
     meter = target.pipeline.p4info.meters.find(message.meter_id)
     config = meter_from_proto(message.config) if message.HasField("config") else None
@@ -140,7 +143,10 @@ def read_meters(target: RunningPipeline, query: p4rt.MeterEntry) -> Iterator[p4r
 
 
 def write_register(target: RunningPipeline, update: int, message: p4rt.RegisterEntry) -> None:
-    """Set one cell, or all cells if the index is left out. Without data nothing changes. Raises P4RuntimeError."""
+    """Set one cell, or all cells if the index is left out. Without data nothing changes.
+
+    Raises P4RuntimeError, and nothing has changed: `update` is not MODIFY, no such register or cell, or a bad value.
+    """
     register = target.pipeline.p4info.registers.find(message.register_id)
     cells = _cells(update, message, register)
     _require_plain(register)
@@ -155,7 +161,10 @@ def write_register(target: RunningPipeline, update: int, message: p4rt.RegisterE
 
 
 def read_registers(target: RunningPipeline, query: p4rt.RegisterEntry) -> Iterator[p4rt.RegisterEntry]:
-    """Yield the RegisterEntry messages that `query` selects. Raises P4RuntimeError: no such register or cell."""
+    """Yield the RegisterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such register or cell, or a selected register does not hold plain integers.
+    """
     for register in target.pipeline.p4info.registers.chosen(query.register_id):
         _require_plain(register)
         for index in _selected(query, register):
@@ -298,7 +307,7 @@ def write_update(target: RunningPipeline, update: p4rt.Update) -> None:
 
 
 def read_entity(target: RunningPipeline, query: p4rt.Entity) -> list[tuple[str, Any]]:
-    """Return the selection of one Entity of a ReadRequest: its field and its message. The caller holds the gate.
+    """Return the entities that `query` selects, each as field name and message of an Entity. The caller holds the gate.
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
     """
@@ -311,7 +320,7 @@ def read_entity(target: RunningPipeline, query: p4rt.Entity) -> list[tuple[str, 
 
 
 def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4rt.Error]:
-    """Return one p4.v1.Error for each element of a batch. None stands for success."""
+    """Return one p4.v1.Error for each element of a batch. None becomes an Error without a code: success."""
     return [
         p4rt.Error() if error is None else p4rt.Error(canonical_code=int(error.code), message=str(error))
         for error in errors

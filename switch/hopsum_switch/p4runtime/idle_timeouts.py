@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Idle timeouts of table entries: which entries no packet has hit for their time. The gate guards it.
 
-An entry is idle when its count of packets has stood still for its timeout. `sweep` looks at the counts, so a hit is
-known at the next sweep only. A write of the entry's direct counter counts as a hit. An entry is told once, and again
+An entry is idle when its count of packets has not changed for its timeout. `sweep` looks at the counts, so a hit is
+known at the next sweep only. A write of the entry's direct counter counts as a hit. An entry is reported once and again
 when it has been hit and is idle again, as on bmv2.
 """
 
@@ -37,11 +37,11 @@ class IdleTimeouts:
         self._tracked: dict[Name, _Tracked] = {}
 
     def start(self, table: str, handle: int, timeout_ns: int, now_ns: int) -> None:
-        """Let the time of an entry run from now."""
+        """Track an entry that a client has written. Its timeout (0: none) runs from `now_ns`. Raises: NotFoundError."""
         self._tracked[table, handle] = _Tracked(timeout_ns, self._packets(table, handle), now_ns)
 
     def forget(self, table: str, handle: int) -> None:
-        """Forget an entry that is deleted. Harmless for others."""
+        """End the tracking of an entry that is deleted. An entry that is not tracked is ignored."""
         self._tracked.pop((table, handle), None)
 
     def timeout_ns(self, table: str, handle: int) -> int:
@@ -50,7 +50,7 @@ class IdleTimeouts:
         return 0 if tracked is None else tracked.timeout_ns
 
     def since_hit_ns(self, table: str, handle: int, now_ns: int) -> int | None:
-        """Return the time since an entry was hit or written, or None for one that no client wrote."""
+        """Return the ns since an entry was hit or written, or None if no client wrote it. Its count is looked at."""
         tracked = self._tracked.get((table, handle))
         if tracked is None:
             return None
@@ -58,7 +58,7 @@ class IdleTimeouts:
         return now_ns - tracked.hit_at_ns
 
     def sweep(self, now_ns: int) -> list[Name]:
-        """Look at all counts. Return the entries that are idle and not told yet."""
+        """Look at all counts. Return the entries that are idle and not noted as told (`note_told`)."""
         for name, tracked in self._tracked.items():
             self._look(name, tracked, now_ns)
         return [
@@ -68,7 +68,7 @@ class IdleTimeouts:
         ]
 
     def note_told(self, names: list[Name]) -> None:
-        """Note that the client has been told of these."""
+        """Note that the client was notified of these entries: `sweep` omits them until they are hit again."""
         for name in names:
             self._tracked[name].is_told = True
 

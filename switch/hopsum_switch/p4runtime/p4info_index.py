@@ -164,9 +164,9 @@ class P4InfoIndex:
     """The objects of one P4Info message by id. `message` is kept unchanged."""
 
     def __init__(self, message: p4info_pb2.P4Info) -> None:
-        """Read `message` (p4.config.v1.P4Info).
+        """Read `message`.
 
-        Raises P4RuntimeError where the message contradicts itself. Compile again.
+        Raises P4RuntimeError where the message contradicts itself, or declares something that is not supported.
         """
         self.message = message
         self.actions = P4InfoObjects("action", (_action(action) for action in message.actions))

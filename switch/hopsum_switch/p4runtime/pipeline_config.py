@@ -26,7 +26,7 @@ class PacketHeader:
     """The fields of one controller header."""
 
     def __init__(self, name: str, fields: tuple[P4InfoField, ...]) -> None:
-        """Raise P4RuntimeError (INVALID_ARGUMENT) for a header that is not a whole number of bytes."""
+        """Keep the fields, in order. Raises P4RuntimeError (INVALID_ARGUMENT): they are not a whole number of bytes."""
         self._name = name
         self._fields = fields
         self._bits = sum(field.width for field in fields)
@@ -183,7 +183,8 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> CheckedPipeline:
     """Return the pipeline of a P4Info message and a compiled program (the JSON of p4c-bm2-ss, see `program_text`).
 
-    Raises P4RuntimeError (INVALID_ARGUMENT): the program cannot run here, or the two do not belong together.
+    Raises P4RuntimeError (INVALID_ARGUMENT or UNIMPLEMENTED): the program cannot run here, or the two do not belong
+    together.
     """
     try:
         program = load_program(program_text(device_config))
@@ -221,7 +222,7 @@ def requested(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | 
 
 
 class PipelineManager:
-    """The saved and the running pipeline of one data plane. The owner serialises the calls, except of `make`."""
+    """The saved and the running pipeline of one data plane. The owner serialises all calls but those of `make`."""
 
     def __init__(self, dataplane: Dataplane, make_engine: EngineFactory) -> None:
         self._dataplane = dataplane
@@ -231,18 +232,18 @@ class PipelineManager:
 
     @property
     def running(self) -> RunningPipeline | None:
-        """Return the pipeline of packets."""
+        """The pipeline that packets go through, or None before the first `commit`."""
         return self._running
 
     @property
     def current(self) -> RunningPipeline | None:
-        """Return the pipeline of Read, Write and GetForwardingPipelineConfig."""
+        """The pipeline of Read, Write and GetForwardingPipelineConfig: the saved one, else the running one or None."""
         return self._saved or self._running
 
     def make(self, pipeline: CheckedPipeline) -> RunningPipeline:
-        """Return a pipeline with empty state. Any thread may call this at any time.
+        """Return a pipeline with empty state and an engine of its own, not saved yet. Any thread may call this.
 
-        Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
+        Raises P4RuntimeError: the engine cannot run the program, or its state needs more memory than there is.
         """
         try:
             engine = self._make_engine(pipeline.program)
@@ -261,7 +262,7 @@ class PipelineManager:
         self._saved = target
 
     def commit(self) -> None:
-        """Let packets go through the saved pipeline. Raises P4RuntimeError (NOT_FOUND): none is saved."""
+        """Let packets go through the saved pipeline from now on. Raises P4RuntimeError (NOT_FOUND): none is saved."""
         if self._saved is None:
             raise P4RuntimeError(RpcCode.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
         with self._dataplane.gate.control():
@@ -273,7 +274,7 @@ class PipelineManager:
 
 
 def mismatches(info: P4InfoIndex, program: ProgramIR) -> list[str]:
-    """Return the declarations of P4Info that the program lacks or has in another form.
+    """Return a message for each declaration of P4Info that the program lacks or has in another form.
 
     A table that the program lacks is one that p4c removed, since no packet comes to it, unless the program has a table
     that P4Info lacks: then the two are of different programs.

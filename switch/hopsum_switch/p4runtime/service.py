@@ -42,7 +42,7 @@ class CpuPort(Port):
     """A port whose other side is the controller. Packet-outs enter through the data plane's `inject`."""
 
     def __init__(self, deliver: Callable[[bytes], str | None]) -> None:
-        """Give frames to `deliver`, which returns None, or the reason why it dropped the frame."""
+        """`send` calls `deliver`, which returns None, or the reason under which the lost frame is counted."""
         self.counters = PortCounters()
         self._deliver = deliver
 
@@ -140,7 +140,7 @@ class Arbitration:
         return self._broadcast()
 
     def check_writer(self, election_id: int | None) -> None:
-        """Raise P4RuntimeError (PERMISSION_DENIED) unless `election_id` is the primary's."""
+        """Do nothing if `election_id` is the primary's, else raise P4RuntimeError (PERMISSION_DENIED)."""
         if self._primary is None:
             raise P4RuntimeError(
                 RpcCode.PERMISSION_DENIED,
@@ -170,7 +170,7 @@ class Arbitration:
             raise invalid(f"election id {election_id} is in use by another client: use a unique one")
 
     def _broadcast(self) -> list[Notice]:
-        # The primary comes last: when it hears that it may write, all others know that they may not.
+        # The primary comes last: when it learns that it may write, all others know that they may not.
         others = [client for client in self._election_ids if client != self._primary]
         return [self._notice(client) for client in (*others, *([self._primary] if self._primary is not None else ()))]
 
@@ -229,7 +229,10 @@ class _Stream:
 
 
 class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
-    """P4Runtime for one data plane. The RPC methods are called by gRPC's threads."""
+    """P4Runtime for one data plane. The RPC methods are called by gRPC's threads.
+
+    The constructor binds `cpu_port` (None: no packet-ins and packet-outs) and takes the digests of the data plane.
+    """
 
     def __init__(
         self, dataplane: Dataplane, make_engine: EngineFactory, *, device_id: int, cpu_port: int | None = None
@@ -251,7 +254,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             dataplane.bind(cpu_port, CpuPort(self._deliver))
 
     def load(self, p4info: p4info_pb2.P4Info, device_config: bytes) -> None:
-        """Run a program as if a client had pushed it. Raises P4RuntimeError: it cannot run here."""
+        """Run a program with empty state, as if a client had pushed it. Raises P4RuntimeError: it cannot run here."""
         target = self._pipelines.make(verify(p4info, device_config))
         with self._lock:
             self._pipelines.save(target)
@@ -273,7 +276,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def SetForwardingPipelineConfig(
         self, request: _SetConfig, context: grpc.ServicerContext
     ) -> p4rt.SetForwardingPipelineConfigResponse:
-        """Verify, save or commit a pipeline."""
+        """Verify, save or commit a pipeline, as the request's action says. Only the primary client may."""
         with _answering(context):
             with self._lock:
                 self._check_device(request)
@@ -287,7 +290,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def GetForwardingPipelineConfig(
         self, request: _GetConfig, context: grpc.ServicerContext
     ) -> p4rt.GetForwardingPipelineConfigResponse:
-        """Return the parts of the current pipeline that are asked for."""
+        """Return the parts of the current pipeline that are asked for, or an empty response if there is none."""
         response = p4rt.GetForwardingPipelineConfigResponse()
         with _answering(context), self._lock:
             self._check_device(request)
@@ -296,7 +299,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         return response
 
     def Write(self, request: p4rt.WriteRequest, context: grpc.ServicerContext) -> p4rt.WriteResponse:
-        """Apply a batch of updates, each on its own."""
+        """Apply a batch of updates, each on its own. If any fails, the RPC ends in UNKNOWN with an error for each."""
         with _answering(context), self._lock:
             self._check_device(request)
             self._arbitration.check_writer(_election_id(request))
@@ -338,7 +341,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             if len(self._streams) >= MAX_STREAMS:
                 raise P4RuntimeError(RpcCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
             self._streams.add(stream)
-        context.add_callback(stream.end)  # called when the RPC is over, however it ended
+        context.add_callback(stream.end)  # called at the end of the RPC, after errors too
         # gRPC gives a stream one thread, which sends. Another one has to wait for the requests.
         threading.Thread(target=self._listen, args=(stream, requests), name="p4runtime-stream", daemon=True).start()
         try:
@@ -368,7 +371,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         except P4RuntimeError as error:
             return error
         except Exception as error:
-            # The other updates of the batch have been applied, or will be: the client hears of each by itself.
+            # The other updates of the batch have been applied, or will be: the client gets the result of each.
             return _internal(error)
         return None
 
@@ -503,7 +506,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         idle = target.idle.sweep(time.monotonic_ns())
         for first in range(0, len(idle), _IDLE_TOGETHER):
             some = idle[first : first + _IDLE_TOGETHER]
-            # Nobody is told: the next sweep tries again.
+            # Nobody is notified: the next sweep tries again.
             if stream is None or not stream.put_if_room(idle_message(target, some)):
                 break
             target.idle.note_told(some)

@@ -155,7 +155,7 @@ def read_table_entries(target: RunningPipeline, query: TableEntry) -> Iterator[T
 
 
 def write_direct_counter(target: RunningPipeline, update: int, message: DirectCounterEntry) -> None:
-    """Set the direct counter of an entry. Raises P4RuntimeError: nothing changed."""
+    """Set the direct counter of an entry, if there is data. Only MODIFY. Raises P4RuntimeError: nothing changed."""
     _check_direct(message.table_entry, "counter", update)
     table = _Table.of(target, message.table_entry.table_id)
     table.require_counter()
@@ -178,7 +178,7 @@ def read_direct_counters(target: RunningPipeline, query: DirectCounterEntry) -> 
 
 
 def write_direct_meter(target: RunningPipeline, update: int, message: DirectMeterEntry) -> None:
-    """Configure the meter of an entry, always green without a config. Raises P4RuntimeError: nothing changed."""
+    """Configure the meter of an entry (None: always green). Only MODIFY. Raises P4RuntimeError: nothing changed."""
     _check_direct(message.table_entry, "meter", update)
     table = _Table.of(target, message.table_entry.table_id)
     table.require_meter()
@@ -373,7 +373,7 @@ def _fill_timeout(table: _Table, handle: int, query: TableEntry, message: TableE
 
 
 def idle_message(target: RunningPipeline, names: Iterable[tuple[str, int]]) -> StreamMessageResponse:
-    """Return the notification that entries are idle: their keys, what clients attached to them, and their timeouts."""
+    """Return the notification that the entries (table, handle) are idle: their keys, metadata and timeouts."""
     message, ids = (
         StreamMessageResponse(),
         {info.name: number for number, info in target.pipeline.p4info.tables.items()},

@@ -31,7 +31,7 @@ _CODES: dict[type[errors.TableError], RpcCode] = {
 
 @contextmanager
 def store_refusals() -> Iterator[None]:
-    """Turn a refusal by a store into a P4RuntimeError with the matching code."""
+    """Turn a TableError in the `with` block into a P4RuntimeError with the matching code."""
     try:
         yield
     except errors.TableError as error:
@@ -76,7 +76,7 @@ def action_from_proto(
     """
     if message.WhichOneof("type") != "action":
         raise invalid(f"table {table.name} takes an action, not {message.WhichOneof('type') or 'nothing'}")
-    # An action of the wrong scope is told from an unknown one: the two have different codes.
+    # An action of the wrong scope differs from an unknown one: the two have different codes.
     allowed, other = table.entry_actions, table.default_actions
     if default:
         allowed, other = other, allowed
@@ -109,7 +109,7 @@ def action_from_proto(
 
 
 def fill_action(info: P4InfoIndex, table: TableInfo, call: ActionCall, message: TableAction) -> None:
-    """Fill the empty TableAction message of an engine's action call."""
+    """Fill an empty TableAction message with an action call. Raises P4RuntimeError: P4Info lacks the action."""
     for action_id in table.entry_actions | table.default_actions:
         action = info.actions[action_id]
         if action.name == call.action.name:
@@ -121,24 +121,24 @@ def fill_action(info: P4InfoIndex, table: TableInfo, call: ActionCall, message: 
 
 
 def counter_from_proto(message: CounterData) -> PacketByteCount:
-    """Return the value of a CounterData message."""
+    """Return the value of a CounterData message, which may be negative."""
     return PacketByteCount(message.packet_count, message.byte_count)
 
 
 def counter_to_proto(value: PacketByteCount) -> CounterData:
-    """Return a CounterData message."""
+    """Return the CounterData message of a value."""
     return CounterData(packet_count=value.packets, byte_count=value.bytes)
 
 
 def meter_from_proto(message: MeterConfig) -> MeterValues:
-    """Return the values of a MeterConfig message. Raises P4RuntimeError: there are others than the four."""
+    """Return the values of a MeterConfig message, unchecked. Raises P4RuntimeError: it has an excess burst."""
     if message.eburst:
         raise invalid(f"eburst {message.eburst}: the meters here have two rates, no excess burst")
     return MeterValues(message.cir, message.cburst, message.pir, message.pburst)
 
 
 def meter_to_proto(value: MeterValues) -> MeterConfig:
-    """Return a MeterConfig message."""
+    """Return the MeterConfig message of a configuration."""
     return MeterConfig(**value._asdict())
 
 

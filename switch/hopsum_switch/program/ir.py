@@ -286,13 +286,13 @@ class RandomUniform(Operation, frozen=True):
 
 
 class Jump(Operation, frozen=True):
-    """Continue at operation `to` of the action."""
+    """Continue at operation `to` of the action, counted from 0. The number of operations means the end."""
 
     to: int
 
 
 class JumpIfZero(Operation, frozen=True):
-    """Continue at operation `to` if the value is 0."""
+    """Continue at operation `to` if the value is 0, else at the next operation."""
 
     value: DataExpr
     to: int
@@ -401,7 +401,7 @@ class KeyPart(IrNode, frozen=True):
 
     @property
     def bits(self) -> int:
-        """Return the width without padding."""
+        """The width in bits, without padding."""
         return self.value.bits
 
 
@@ -593,7 +593,7 @@ class ProgramIR(IrNode, frozen=True):
     standard: Mapping[str, FieldIR]
 
     def siblings(self, header: HeaderIR) -> tuple[HeaderIR, ...]:
-        """Return the headers that become invalid when a header becomes valid."""
+        """Return the headers that become invalid when `header` becomes valid: the others of its union, or none."""
         for union in self.unions.values():
             if any(member.name == header.name for member in union.headers):
                 return tuple(member for member in union.headers if member.name != header.name)

@@ -17,7 +17,7 @@ HASH_ALGORITHMS = frozenset({"crc16", "crc32", "crcCCITT", "csum16", "identity",
 
 
 def declare_headers(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter headers, fields and the architecture's names of metadata fields. Raises: ProgramError."""
+    """Add headers, fields and the architecture's names of metadata fields to `scope`. Raises: ProgramError."""
     types = {t.name: t for t in program.header_types}
     for index, header in enumerate(program.headers):
         if header.header_type not in types:
@@ -61,7 +61,7 @@ def _variable_bits(header: js.HeaderJson, kind: js.HeaderTypeJson) -> int:
 
 
 def declare_state(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter counters, registers and calculations. Raises: ProgramError."""
+    """Add counters, registers and calculations to `scope`. Raises: ProgramError."""
     for counter in program.counter_arrays:
         ir = p4.CounterIR(counter.name, counter.id, counter.size or 0, bound_table(counter), counter.source)
         scope.counters[counter.name] = ir
@@ -116,7 +116,7 @@ _RATES = 2
 
 
 def declare_stacks(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter header stacks, after all headers. Raises: ProgramError."""
+    """Add header stacks to `scope`, and a metadata header of their counts. Raises: ProgramError."""
     if not program.header_stacks:
         return
     # `next` of a stack is metadata: it is 0 at the start of a packet, and copied with it.
@@ -142,7 +142,7 @@ def _elements(stack: js.HeaderStackJson, by_id: dict[int, str], scope: ProgramSc
 
 
 def declare_unions(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter header unions, after all headers. Raises: ProgramError."""
+    """Add header unions to `scope`, which has all headers already. Raises: ProgramError."""
     by_id = {header.id: header.name for header in program.headers}
     for union in program.header_unions:
         scope.unions[union.name] = p4.UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
@@ -155,7 +155,7 @@ def _headers(
 
 
 def declare_field_lists(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter the lists of preserved metadata. Raises: ProgramError."""
+    """Add the lists of preserved metadata to `scope`, by id. Raises: ProgramError."""
     for item in program.field_lists:
         scope.field_lists[item.id] = p4.FieldListIR(item.id, tuple(_preserved(item, scope)))
 
@@ -186,7 +186,7 @@ def _bits(member: DataExpr) -> int:
 
 
 def declare_meters(program: js.ProgramJson, scope: ProgramScope) -> None:
-    """Enter meter arrays. Raises: ProgramError."""
+    """Add meter arrays to `scope`. Raises: ProgramError."""
     for meter in program.meter_arrays:
         scope.meters[meter.name] = _meter(meter, scope)
 
@@ -206,7 +206,7 @@ def _meter(meter: js.MeterJson, scope: ProgramScope) -> p4.MeterIR:
 
 
 def bound_table(array: js.CounterJson | js.MeterJson) -> str | None:
-    """The table of a direct counter or meter, None for another array. Raises: ProgramError (a direct one has none)."""
+    """Return the table of a direct counter or meter, None for another array. Raises: ProgramError (it names none)."""
     if not array.is_direct:
         return None
     if array.binding is None:

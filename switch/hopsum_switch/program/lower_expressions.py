@@ -73,18 +73,18 @@ INDEX_BITS = 32
 
 
 def count(stack: p4.StackIR) -> ex.DataExpr:
-    """Return the number of elements in use."""
+    """Return an expression for the number of elements in use."""
     return ex.FieldRef(stack.next, ex.field_type(stack.next))
 
 
 def last_index(stack: p4.StackIR) -> ex.DataExpr:
-    """Return the number of the last element in use, or 2**32 - 1 if none is."""
+    """Return an expression for the number of the last element in use, or 2**32 - 1 if none is."""
     before = ex.Binary(ex.BinaryOp.ADD, count(stack), _const((1 << INDEX_BITS) - 1), ex.IntType(INDEX_BITS + 1, False))
     return ex.Binary(ex.BinaryOp.AND, before, _const((1 << INDEX_BITS) - 1), ex.IntType(INDEX_BITS, False))
 
 
 def last_field(stack: p4.StackIR, name: str, source: SourceInfo | None) -> ex.DataExpr:
-    """Return a field of the last element in use. Raises: ProgramError (no such field)."""
+    """Return an expression for a field of the last element in use (0: none is). Raises: ProgramError (no field)."""
     names = [field.name for field in stack.headers[0].fields]
     if name not in names:
         raise ProgramError(f"the elements of {stack.name} have no field {name}{at(source)}")
@@ -92,7 +92,10 @@ def last_field(stack: p4.StackIR, name: str, source: SourceInfo | None) -> ex.Da
 
 
 def element_field(stack: p4.StackIR, index: ex.DataExpr, position: int, source: SourceInfo | None) -> ex.DataExpr:
-    """Return field number `position` of element `index`. Raises: ProgramError (no such field)."""
+    """Return an expression for field number `position` of element `index`. An index outside the stack reads 0.
+
+    Raises: ProgramError (no such field).
+    """
     if position >= len(stack.headers[0].fields):
         raise ProgramError(f"the elements of {stack.name} have no field {position}{at(source)}")
     return _chosen([header.fields[position] for header in stack.headers], index, 0)
@@ -313,7 +316,7 @@ def _compare(op: ex.CompareOp, expr: js.ExpressionOperand, place: ExpressionCont
 
 
 def any_of(conditions: list[ex.BoolExpr]) -> ex.BoolExpr:
-    """Return whether at least one condition holds, as a tree whose depth is a logarithm of their number."""
+    """Return the condition that any of `conditions` holds, false for none. Its depth is a logarithm of the number."""
     if len(conditions) < 2:
         return conditions[0] if conditions else ex.BoolConst(False)
     half = len(conditions) // 2

@@ -19,5 +19,5 @@ class SourceInfo(Struct, frozen=True):
 
 
 def at(source: SourceInfo | None) -> str:
-    """Say " at FILE(LINE): TEXT", or that the compiler left no position."""
+    """Return " at FILE(LINE): TEXT" for the end of an error message, or a note that the compiler left no position."""
     return f" at {source}" if source is not None else " (no source position in the JSON)"

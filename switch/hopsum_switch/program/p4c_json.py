@@ -248,7 +248,7 @@ class CounterJson(Declared, frozen=True):
 
 
 class RegisterJson(Declared, frozen=True):
-    """Entry of ``register_arrays``."""
+    """Entry of ``register_arrays``: `size` cells of `bitwidth` bits."""
 
     id: int
     size: int

@@ -36,5 +36,5 @@ UNSUPPORTED: Mapping[str, str] = {
 
 
 def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
-    """Return the error for a construct of `UNSUPPORTED`, naming the object and its place in the source."""
+    """Return an error to raise for a key of `UNSUPPORTED`. It names the object `what` and its place in the source."""
     return UnsupportedError(f"unsupported {construct}: {what}{at(source)}; not run: {UNSUPPORTED[construct]}")

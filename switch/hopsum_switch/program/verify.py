@@ -131,7 +131,7 @@ def _controls(program: p4.ProgramIR) -> Iterator[str]:
 
 
 def successors(node: p4.NodeIR) -> tuple[str, ...]:
-    """Return the names of all nodes that may follow one."""
+    """Return the names of all nodes that may follow one, without the end. A name may come several times."""
     if isinstance(node, p4.ConditionalIR):
         names: tuple[str | None, ...] = (node.on_true, node.on_false)
     elif isinstance(node, p4.ActionNodeIR):
