@@ -119,7 +119,7 @@ def observed_call(node: p4.ActionNodeIR, run: Node, observer: Observer) -> Node:
 
 
 def named_values(expr: BoolExpr | DataExpr, layout: ValueLayout, observer: Observer) -> Named:
-    """Return a function from values to the fields and validities in `expr` by name, to {} if nobody wants them."""
+    """Return a function from values to the fields and validities in `expr` by name (`observer.values`), else to {}."""
     found: dict[str, tuple[int, bool]] = {}
     for part in _named(expr) if observer.values else ():
         if isinstance(part, HeaderIR):

@@ -38,7 +38,7 @@ def compute(scope: FunctionScope, ir_: CalculationIR) -> Value:
 
 
 def scratch_bytes(program: ProgramIR) -> int:
-    """Return the longest input of any calculation, without payload."""
+    """Return the bytes of the longest input of any calculation, without payload, or 0 without calculations."""
     sizes = (sum(bits for *_, bits in _pieces(calculation)) for calculation in program.calculations.values())
     return max((round_up(bits, 8) // 8 for bits in sizes), default=0)
 

@@ -34,7 +34,7 @@ _DIGEST_BYTES = 32
 
 
 def default_folder() -> Path:
-    """Return the user's cache folder for compiled programs."""
+    """Return the user's cache folder for compiled programs, which may not exist. Raises RuntimeError: no home."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "hopsum-switch"
 
@@ -48,13 +48,13 @@ def default_cache() -> CodeCache | None:
 
 
 class CodeCache:
-    """A cache of object files, keyed by their inputs."""
+    """A cache of object files in a folder, keyed by their inputs. No method raises for files that cannot be used."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def load(self, key: Sequence[str]) -> bytes | None:
-        """Return the code that was saved under a key, or None."""
+        """Return the code that was saved under a key, or None: it is missing, damaged, or writable by others."""
         try:
             if not self._is_private(os.lstat(self._folder), stat.S_ISDIR):
                 return None
@@ -72,7 +72,7 @@ class CodeCache:
         return code
 
     def save(self, key: Sequence[str], code: bytes) -> None:
-        """Save code under a key, unless the folder cannot be trusted or written."""
+        """Save code under a key, in place of an earlier one. Do nothing if the folder cannot be trusted or written."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_private(os.lstat(self._folder), stat.S_ISDIR):
@@ -119,7 +119,7 @@ class Code(NamedTuple):
 
 
 def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
-    """Compile a program, or load it from the cache, and make it callable.
+    """Return a program as callable machine code, from the cache, else compiled (for seconds) and saved there.
 
     Raises UnsupportedError where only the interpreter runs the program. The message names the construct.
     """
@@ -175,7 +175,7 @@ def _sources() -> str:
 
 
 def initialise() -> None:
-    """Prepare LLVM for this processor."""
+    """Prepare LLVM for this processor. Call it before `machine`, `translate` and `load`, any number of times."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
@@ -201,7 +201,7 @@ def machine() -> Any:
 
 
 def translate(text: str, target: Any) -> bytes:
-    """Return an object file of LLVM's text of a module."""
+    """Compile LLVM's text of a module for a target machine (see `machine`), and return the object file."""
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = target.triple, str(target.target_data)
     module.verify()
@@ -213,7 +213,7 @@ def translate(text: str, target: Any) -> bytes:
 
 
 def load(code: bytes) -> Any:
-    """Return an object file's linker, which gives addresses of functions and owns their memory."""
+    """Load an object file. Return its linker, which gives the addresses of its functions and owns their memory."""
     linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine())
     linker.add_object_file(llvm.ObjectFileRef.from_data(code))
     linker.finalize_object()

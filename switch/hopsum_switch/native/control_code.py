@@ -20,7 +20,7 @@ HASH_SHIFT = 32
 
 
 def write_control(unit: Unit, name: str, pipeline: PipelineIR) -> Value:
-    """Return the function that runs a control on a packet. Raises: UnsupportedError."""
+    """Write the function that runs a control on a packet, and its actions. Return it. Raises: UnsupportedError."""
     actions = {}
     for action in pipeline.runnable():
         if action.id not in actions:

@@ -17,20 +17,20 @@ _REVERSED = ir.Constant(ir.VectorType(ir.IntType(32), PIECE_BYTES), list(range(P
 
 
 class HeaderAccess:
-    """Writes header accesses into a function."""
+    """A writer of code that moves fields between the bytes of a frame and the packet's state."""
 
     def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
 
     def extract(self, header: HeaderIR, start: Value) -> None:
-        """Set all fields of a header from the bytes at `start`."""
+        """Write code that sets all fields of a header from the bytes at `start`. It does not make the header valid."""
         bit = 0
         for field in header.fields:
             self._extract_field(field, start, bit)
             bit += field.bits
 
     def bits(self, start: Value, first: int, count: int) -> Value:
-        """Return `count` bits from bit `first` on as an integer of whole words."""
+        """Write a load of `count` bits from bit `first` after `start` on. Return them as an integer of whole words."""
         builder = self._scope.builder
         begin, end = first // 8, (first + count + 7) // 8
         value = self._big_endian(self._scope.byte(start, begin), 8 * (end - begin))
@@ -41,7 +41,7 @@ class HeaderAccess:
         return builder.and_(value, ir.Constant(kind, (1 << count) - 1))
 
     def emit(self, fields: Sequence[tuple[Value, int]], target: Value) -> None:
-        """Write fields (address, bits), together whole bytes, to memory."""
+        """Write code that puts fields (address, bits), together whole bytes, one after the other to `target`."""
         group: list[tuple[Value, int]] = []
         bit = 0
         for pointer, bits in fields:

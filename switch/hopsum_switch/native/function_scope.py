@@ -27,7 +27,7 @@ VECTOR = ir.VectorType(I64, 8)
 
 
 class CellRef:
-    """The value of a register cell, as an expression leaf."""
+    """The value of a register cell, or of other memory, as an expression leaf."""
 
     def __init__(self, pointer: Value, place: StoredInteger) -> None:
         self.pointer = pointer
@@ -36,12 +36,12 @@ class CellRef:
 
 
 def word(value: int) -> Value:
-    """Return a 64-bit constant."""
+    """Return a 64-bit constant: `value` modulo 2**64."""
     return ir.Constant(I64, value & (1 << 64) - 1)
 
 
 class Unit:
-    """The module under construction."""
+    """The LLVM module of one program, under construction. `functions` has its functions by name."""
 
     def __init__(self, program: ProgramIR) -> None:
         self.program = program
@@ -50,7 +50,7 @@ class Unit:
         self.functions: dict[str, Value] = {}
 
     def declare(self, name: str, result: Value, arguments: list[Value], *, public: bool = False) -> Value:
-        """Return a new function whose pointer arguments do not overlap."""
+        """Add and return a function whose pointer arguments do not overlap. `public`: visible outside the module."""
         function = ir.Function(self.module, ir.FunctionType(result, arguments), name)
         if not public:
             function.linkage = "internal"
@@ -64,13 +64,13 @@ class Unit:
         return function
 
     def intrinsic(self, name: str, result: Value, arguments: list[Value]) -> Value:
-        """Return an intrinsic by its full name."""
+        """Return an intrinsic, or a function of the C library, by its full name. The first call declares it."""
         if name not in self.functions:
             self.functions[name] = ir.Function(self.module, ir.FunctionType(result, arguments), name)
         return self.functions[name]
 
     def constant_bytes(self, name: str, values: list[int], bits: int) -> Value:
-        """Return a constant array of integers."""
+        """Return a constant array of integers of `bits` bits. A known `name` returns the array of the first call."""
         if name not in self.module.globals:
             kind = ir.ArrayType(ir.IntType(bits), len(values))
             array = ir.GlobalVariable(self.module, kind, name)
@@ -80,7 +80,10 @@ class Unit:
 
 
 class FunctionScope:
-    """One function: `state` and `control` are its first two arguments, `args` the arguments of an action."""
+    """One function: `state` and `control` are its first two arguments, `args` the arguments of an action.
+
+    Methods write code at the builder's place. The values that they return exist when that code runs.
+    """
 
     def __init__(self, unit: Unit, function: Value, params: tuple[StoredInteger, ...] = ()) -> None:
         self.unit = unit
@@ -104,41 +107,41 @@ class FunctionScope:
         return self.builder.gep(base, [offset], source_etype=I8)
 
     def load(self, base: Value, words: int | Value) -> Value:
-        """Return the word at base + words."""
+        """Write a load of the word `words` words after `base`. Return the loaded value."""
         return self.builder.load(self.at(base, words), typ=I64, align=8)
 
     def store(self, value: Value, base: Value, words: int | Value) -> None:
-        """Set the word at base + words."""
+        """Write a store of `value` into the word `words` words after `base`."""
         self.builder.store(value, self.at(base, words), align=8)
 
     def get(self, which: Word) -> Value:
-        """Return a word of the packet's state."""
+        """Write a load of a word of the packet's state. Return the loaded value."""
         return self.load(self.state, int(which))
 
     def set(self, which: Word, value: Value | int) -> None:
-        """Set a word of the packet's state."""
+        """Write a store into a word of the packet's state."""
         self.store(word(value) if isinstance(value, int) else value, self.state, int(which))
 
     def shared(self, which: ControlWord | int) -> Value:
-        """Return a word of the control block."""
+        """Write a load of a word of the control block. Return the loaded value."""
         return self.load(self.control, int(which))
 
     def address(self, which: ControlWord | int) -> Value:
-        """Return a word of the control block as a pointer."""
+        """Write a load of a word of the control block. Return it as a pointer."""
         return self.builder.inttoptr(self.shared(which), PTR)
 
     def is_valid(self, header: HeaderIR) -> Value:
-        """Return whether a header is valid."""
+        """Write a test of a header's validity. Return an i1 value, true for a valid header."""
         return self.builder.icmp_unsigned("!=", self.load(self.state, self.layout.valid(header)), word(0))
 
     def make_valid(self, header: HeaderIR) -> None:
-        """Make a header valid, and the other members of its union invalid."""
+        """Write code that makes a header valid, and the other members of its union invalid."""
         for sibling in self.unit.program.siblings(header):
             self.set_valid(sibling, 0)
         self.set_valid(header, 1)
 
     def set_valid(self, header: HeaderIR, flag: int) -> None:
-        """Set a header's validity. The caller sets or clears the fields of a header that becomes valid."""
+        """Write code that sets a header's validity, 0 or 1. The caller sets or clears all fields for a 1."""
         self.store(word(flag), self.state, self.layout.valid(header))
         region = self.layout.header_region(header)
         # All fields of a header that becomes valid are set or cleared by the caller, so its region is in memory.
@@ -150,21 +153,21 @@ class FunctionScope:
         return self.at(self.state, self.layout.field(field).offset)
 
     def readable(self, field: FieldIR) -> Value:
-        """Return the address of a field, cleared if it had no value yet."""
+        """Write code that clears a field that had no value yet. Return the field's address, to read from."""
         region = self.layout.region(field)
         if region is not None:
             self._bring(region)
         return self.field_pointer(field)
 
     def target(self, field: FieldIR) -> Value:
-        """Return the address of a field for a value. The caller calls `written` after the store."""
+        """Return the address of a field, to store a whole value. The caller calls `written` after the store."""
         region = self.layout.region(field)
         if region is not None and not region.whole_field:
             self._bring(region)
         return self.field_pointer(field)
 
     def written(self, field: FieldIR) -> None:
-        """Note that the caller has stored a value at `target` of a field."""
+        """Write code that marks a field as stored, after the caller's store at `target`."""
         region = self.layout.region(field)
         if region is not None and region.whole_field:
             self.store(word(1), self.state, region.flag)
@@ -182,7 +185,7 @@ class FunctionScope:
         self._in_memory[self.builder.block] = known | {region.flag}
 
     def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, StoredInteger]:
-        """Return address and shape of the value that a leaf of an expression names."""
+        """Return address and shape of the value that a leaf of an expression names, to read from (see `readable`)."""
         if isinstance(expr, CellRef):
             return expr.pointer, expr.place
         if isinstance(expr, FieldRef):
@@ -191,23 +194,23 @@ class FunctionScope:
         return self.at(self.args, place.offset), place
 
     def copy(self, target: Value, source: Value, size: int | Value) -> None:
-        """Copy bytes between memory that does not overlap."""
+        """Write a copy of `size` bytes between memory that does not overlap."""
         memcpy = self.unit.intrinsic("llvm.memcpy.p0.p0.i64", ir.VoidType(), [PTR, PTR, I64, I1])
         size = word(size) if isinstance(size, int) else size
         self.builder.call(memcpy, [target, source, size, ir.Constant(I1, 0)])
 
     def clear(self, target: Value, size: int) -> None:
-        """Set a number of bytes from an address on to 0."""
+        """Write code that sets `size` bytes from an address on to 0."""
         memset = self.unit.intrinsic("llvm.memset.p0.i64", ir.VoidType(), [PTR, I8, I64, I1])
         self.builder.call(memset, [target, ir.Constant(I8, 0), word(size), ir.Constant(I1, 0)])
 
     def clear_state(self, first: int, end: int) -> None:
-        """Set words of the packet's state to 0. Both arguments are multiples of a piece."""
+        """Write code that clears words `first` to `end` - 1 of the packet's state, both multiples of PIECE_WORDS."""
         for at in range(first, end, PIECE_WORDS):
             self.builder.store(ir.Constant(VECTOR, None), self.at(self.state, at), align=64)
 
     def copy_words(self, target: Value, source: Value, words: Iterable[int]) -> None:
-        """Copy single words of one state to another."""
+        """Write a copy of single words, by their numbers, from one packet's state to another."""
         # The loads are atomic to stay single: most words were just stored one by one, and a processor that loads
         # several of them at once first waits until all its stores have reached the cache.
         for at in words:
@@ -215,7 +218,7 @@ class FunctionScope:
             self.store(value, target, at)
 
     def variable(self, value: Value) -> Value:
-        """Return the address of a new local word."""
+        """Write a new local word that starts with `value`. Return its address."""
         with self.builder.goto_entry_block():
             # In the entry block: LLVM promotes such words to registers, and a loop does not allocate again.
             pointer = self.builder.alloca(I64)
@@ -223,20 +226,20 @@ class FunctionScope:
         return pointer
 
     def minimum(self, left: Value, right: Value) -> Value:
-        """Return the smaller of two unsigned words."""
+        """Write code for the smaller of two unsigned words. Return the value."""
         return self.builder.select(self.builder.icmp_unsigned("<", left, right), left, right)
 
     def block(self, name: str) -> Value:
-        """Return a new block at the end of the function."""
+        """Return a new block at the end of the function. The builder stays at its place."""
         return self.function.append_basic_block(name)
 
     def start(self, block: Value) -> None:
-        """Continue to write in a block."""
+        """Move the builder to the end of a block."""
         self.builder.position_at_end(block)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Write code that runs if a condition holds."""
+        """Write the code of the `with` block so that it runs only if a condition holds."""
         with self.builder.if_then(condition):
             yield
 

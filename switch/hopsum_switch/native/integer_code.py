@@ -35,19 +35,19 @@ _BITWISE = {
 
 
 def width_of(kind: ex.IntType) -> int:
-    """Return the machine width that holds all values of a type."""
+    """Return the machine width, a multiple of 64 bits, that holds all values of a type."""
     return round_up(kind.bits, WORD_BITS)
 
 
 class Integers:
-    """Writes expressions into a function."""
+    """A writer of expressions as code of a function, at the builder's place."""
 
     def __init__(self, scope: FunctionScope, pieces: Pieces) -> None:
         self._scope = scope
         self._pieces = pieces
 
     def low(self, expr: Expr, width: int) -> Value:
-        """Return an integer of `width` bits (a multiple of 64). Raises: UnsupportedError."""
+        """Write an expression modulo 2**`width` (a multiple of 64). Return the integer. Raises: UnsupportedError."""
         if width > MAX_BITS:
             raise refuse("big integer", f"{width} bits in {self._scope.where}")
         own = width_of(expr.type)
@@ -71,11 +71,11 @@ class Integers:
         return self._scope.builder.zext(self.condition(expr.operand), ir.IntType(width))
 
     def exact(self, expr: Expr) -> Value:
-        """Return the value of an expression at the full width of its type."""
+        """Write an expression at the full width of its type. Return the integer. Raises: UnsupportedError."""
         return self.low(expr, width_of(expr.type))
 
     def word(self, expr: ex.DataExpr) -> Value:
-        """Return the value as 64 unsigned bits, at most 2**64 - 1. Raises: UnsupportedError (signed)."""
+        """Write an expression as a word, larger values as 2**64 - 1. Return it. Raises: UnsupportedError (signed)."""
         if expr.type.signed:
             raise refuse("signed length", self._scope.where)
         value = self.exact(expr)
@@ -86,7 +86,7 @@ class Integers:
         return builder.trunc(builder.select(builder.icmp_unsigned(">", value, most), most, value), I64)
 
     def resize(self, value: Value, width: int, *, signed: bool) -> Value:
-        """Return a value cut or extended to a width."""
+        """Write code that cuts a value to `width` bits or extends it, by its sign if `signed`. Return the integer."""
         kind, builder = ir.IntType(width), self._scope.builder
         if value.type.width == width:
             return value
@@ -164,7 +164,7 @@ class Integers:
         return value
 
     def condition(self, expr: ex.BoolExpr) -> Value:
-        """Return a truth value. Raises: UnsupportedError."""
+        """Write a condition. Return an i1 value. Raises: UnsupportedError."""
         return _CONDITIONS[type(expr)](self, expr)
 
     def _constant(self, expr: ex.BoolConst) -> Value:
@@ -247,7 +247,7 @@ def known_of_type(kind: ex.IntType) -> Known:
 
 
 def known_of_binary(op: ex.BinaryOp, left: Known, right: Known, kind: ex.IntType) -> Known:
-    """Return the known bits of a bitwise operator's result."""
+    """Return the known bits of a binary operator's result, of type `kind`: those of the type but for &, | and ^."""
     if op is ex.BinaryOp.AND:
         return Known(left.possible & right.possible, left.certain & right.certain)
     if op is ex.BinaryOp.OR:
@@ -266,7 +266,7 @@ def known_of_shift(op: ex.BinaryOp, value: Known, amount: int) -> Known:
 
 
 def adds_without_carry(left: Known, right: Known, words: int) -> bool:
-    """Return whether the sum of each pair of words fits a word."""
+    """Return True if the known bits prove that the sum of each pair of 64-bit words fits a word, else False."""
     return all(_word(left.possible, i) + _word(right.possible, i) <= _WORD for i in range(words))
 
 
@@ -289,12 +289,12 @@ def spread(expr: ex.Binary, bits: int) -> int | None:
 
 
 def spreads_within_words(value: Known, amount: int, words: int) -> bool:
-    """Return whether x * (2**amount - 1) is the same word by word."""
+    """Return True if the known bits prove that x * (2**amount - 1) has no carry between 64-bit words, else False."""
     return all(_word(value.possible, i) * ((1 << amount) - 1) <= _WORD for i in range(words))
 
 
 def unmasked(expr: ex.DataExpr, bits: int) -> ex.DataExpr:
-    """Return the expression without masks that keep the low `bits` bits."""
+    """Return the expression without its outer & with constants that keep all of the low `bits` bits."""
     ones = (1 << bits) - 1
     while isinstance(expr, ex.Binary) and expr.op is ex.BinaryOp.AND:
         if isinstance(expr.right, ex.Const) and expr.right.value & ones == ones:
@@ -337,7 +337,7 @@ class Mask(NamedTuple):
 
 
 class MaskedSelections:
-    """Finds masks in a run of assignments and writes selections by them."""
+    """A finder of masks in a run of assignments, and a writer of selections by them."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
@@ -367,7 +367,7 @@ class MaskedSelections:
         return width if possible >= 0 and possible & ~ones == 0 else None
 
     def select(self, mask: Mask, bit: Value, yes: Value, no: Value) -> Value:
-        """Return `yes` in the lanes where `bit` is 1, and `no` in the others."""
+        """Write a selection: `yes` in the lanes in which `bit` is 1, `no` in the others. Return the vector."""
         builder = self._pieces.builder
         kind = lanes_type(mask.lane_bits)
         # The bit of each lane moves to its sign: a comparison with 0 then is the mask, one instruction.
@@ -377,7 +377,7 @@ class MaskedSelections:
         return builder.bitcast(builder.select(chosen, *(builder.bitcast(v, kind) for v in (yes, no))), bit.type)
 
     def negated(self, bit: Value, lane_bits: int) -> Value:
-        """Return the mask of a value that is 0 or 1 in each lane."""
+        """Write the mask of a value that is 0 or 1 in each lane: all ones for 1. Return the vector."""
         builder, kind = self._pieces.builder, lanes_type(lane_bits)
         return builder.bitcast(builder.sub(ir.Constant(kind, None), builder.bitcast(bit, kind)), bit.type)
 
@@ -403,7 +403,7 @@ class MaskedSelections:
 
 
 def lanes_type(lane_bits: int) -> Value:
-    """Return the type of a piece as lanes."""
+    """Return LLVM's type of a piece of 512 bits, as a vector of lanes."""
     return ir.VectorType(ir.IntType(lane_bits), _PIECE_BITS // lane_bits)
 
 
@@ -428,13 +428,13 @@ Key = tuple[int, int]
 
 
 def vector(value: int, piece: int) -> Value:
-    """Return a piece of a constant."""
+    """Return 512-bit piece number `piece` of a constant, the lowest bits first, as a vector."""
     value >>= piece * PIECE_BITS
     return ir.Constant(VECTOR, [value >> (WORD_BITS * i) & _WORD for i in range(PIECE_WORDS)])
 
 
 class Pieces:
-    """Writes wide expressions into a function."""
+    """A writer of wide expressions as code of a function, by pieces of 512 bits."""
 
     def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
@@ -444,17 +444,17 @@ class Pieces:
 
     @property
     def integers(self) -> Integers:
-        """Return the writer of the same function's other expressions."""
+        """The writer of the same function's other expressions."""
         return self._integers
 
     @property
     def builder(self) -> ir.IRBuilder:
-        """Return the builder of the function."""
+        """The builder of the function."""
         return self._scope.builder
 
     @property
     def statement(self) -> int:
-        """Return the number of the statement that is being written."""
+        """The number, in its run, of the assignment that is being written."""
         return self._statement
 
     def assigned(self, expr: ex.FieldRef, statement: int) -> tuple[int, ex.DataExpr] | None:
@@ -463,7 +463,7 @@ class Pieces:
         return None if source is None else (source, self._roots[source][1])
 
     def begin(self) -> None:
-        """Start a run: memory may have changed."""
+        """Forget the values and fields of the run before, because memory may have changed."""
         self._statement = 0
         self._sources: dict[int, int] = {}  # field slot -> statement that assigned it
         self._visible: list[dict[int, int]] = []  # the same, as each statement sees it
@@ -519,7 +519,7 @@ class Pieces:
         return self._scope.builder.and_(value, vector((1 << field.bits) - 1, piece))
 
     def store(self, pointer: Value, place: StoredInteger, expr: Expr) -> None:
-        """Write one expression to unsigned memory of a place's width."""
+        """Write code that stores an expression at `pointer`, cut to the place's width, which is wide and unsigned."""
         self.begin()
         self._visible.append({})
         values = [self.piece(expr, i, place.bits) for i in range(place.words // PIECE_WORDS)]
@@ -529,7 +529,7 @@ class Pieces:
             self._scope.builder.store(value, self._scope.at(pointer, piece * PIECE_WORDS), align=64)
 
     def differ(self, left: ex.DataExpr, right: ex.DataExpr) -> Value:
-        """Return whether two values differ. A run of assignments may be in progress."""
+        """Write a comparison. Return an i1 value, true if the values differ. A run of assignments may be under way."""
         return Pieces(self._scope)._differ(left, right)
 
     def _differ(self, left: ex.DataExpr, right: ex.DataExpr) -> Value:
@@ -544,7 +544,7 @@ class Pieces:
         return builder.icmp_unsigned("!=", builder.bitcast(mask, I8), ir.Constant(I8, 0))
 
     def piece(self, expr: Expr, piece: int, bits: int) -> Value:
-        """Return a piece of a value of which only the low `bits` bits matter."""
+        """Write 512-bit piece number `piece` of an expression, once. Return it. Only the low `bits` bits matter."""
         key = self._statement, (id(expr), piece)
         if key not in self._values:
             self._kept.append(expr)
@@ -745,5 +745,5 @@ def is_piecewise(expr: Expr) -> bool:
 
 
 def vector_of(value: int) -> Value:
-    """Return a vector of eight equal words."""
+    """Return a constant vector of eight words that equal `value`."""
     return ir.Constant(VECTOR, [value] * PIECE_WORDS)

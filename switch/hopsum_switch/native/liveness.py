@@ -67,7 +67,7 @@ def _operations(pipeline: p4.PipelineIR) -> Iterator[p4.Operation]:
 
 
 def all_actions(program: p4.ProgramIR) -> list[p4.ActionIR]:
-    """Return every action that control can reach, once."""
+    """Return every action that ingress or egress may run, once."""
     found: dict[int, p4.ActionIR] = {}
     for pipeline in (program.ingress, program.egress):
         for action in pipeline.runnable():
@@ -108,7 +108,7 @@ def _header_pairs(part: object) -> Iterator[tuple[HeaderIR, HeaderIR]]:
 
 
 def reads(part: object) -> set[int]:
-    """Return the slots of all fields that part of a program names."""
+    """Return the slots of all fields that part of a program names, also of those that it only writes."""
     if isinstance(part, FieldIR):
         return {part.slot}
     if isinstance(part, HeaderIR):

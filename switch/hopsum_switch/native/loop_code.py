@@ -65,7 +65,7 @@ class LoopCode:
             return self._serve
 
     def wait(self) -> Serve | None:
-        """Return the function, compiled if necessary, or None on a machine without support."""
+        """Wait for the function, compiled if necessary, and return it, or None on a machine without support."""
         serve = self.get()
         if serve is None and self._compiler is not None:
             self._compiler.join()
@@ -100,12 +100,12 @@ def main() -> None:
 
 
 def compile_loop() -> bytes:
-    """Return the machine code of `serve` for this processor."""
+    """Compile `serve` for this processor in this process, and return the object file. This takes seconds."""
     from ..ports.udp_kernel import compile_serve  # numba takes a second to import
 
     text, name = compile_serve()
     module = llvm.parse_assembly(text)
-    for function in module.functions:  # what is not called any more goes, with the symbols that it names
+    for function in module.functions:  # so that unused ones are removed, with the symbols that they name
         if function.name == name:
             function.name = _NAME
         elif not function.is_declaration:

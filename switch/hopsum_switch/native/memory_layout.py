@@ -16,10 +16,10 @@ The state of one packet:
 | then | the lazy regions: wide headers, and wide fields of metadata |
 | then | fields that live within one action only, neither cleared nor copied |
 
-All fields are 0 when a packet starts, but a lazy region is not cleared: as long as its flag is 0 it stands for zeros,
-whatever its memory holds. The flag is set by whatever fills the whole region, or, after clearing it, by the first
-other access (`Scope.readable`, `Scope.target`). So a wide header that is extracted, or never touched, is not cleared. A
-valid header is in memory.
+All fields are 0 when a packet starts, but a lazy region is not cleared: as long as its flag is 0 its fields are 0,
+whatever its memory holds. The flag is set by an access that fills the whole region, or, after clearing it, by the first
+other access (`FunctionScope.readable`, `FunctionScope.target`). So a wide header that is extracted, or never touched,
+is not cleared. A valid header is in memory.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class StoredInteger:
 
     @property
     def words(self) -> int:
-        """Return the number of words. A signed field needs one bit more."""
+        """The number of 64-bit words in memory. A signed field needs one bit more."""
         return words_for(self.bits + self.signed)
 
     @property
@@ -255,11 +255,11 @@ class MemoryLayout:
         self.counter_words = starts[-1]
 
     def field(self, field: FieldIR) -> StoredInteger:
-        """Return where a field is in the packet's state."""
+        """Return the place of a field in the packet's state."""
         return self._fields[field.slot]
 
     def valid(self, header: HeaderIR) -> int:
-        """Return where a header's validity is in the packet's state."""
+        """Return the number of the word in the packet's state that has a header's validity."""
         return len(Word) + header.index
 
     def span(self, header: HeaderIR) -> tuple[int, int]:
@@ -267,15 +267,15 @@ class MemoryLayout:
         return self._spans[header.index]
 
     def region(self, field: FieldIR) -> Region | None:
-        """Return the lazy region that a field is in."""
+        """Return the lazy region that a field is in, or None for a field that is always in memory."""
         return self._regions.get(field.slot)
 
     def header_region(self, header: HeaderIR) -> Region | None:
-        """Return the lazy region that all of a header's fields are in."""
+        """Return the lazy region that all of a header's fields are in, or None, as for all metadata."""
         return None if header.metadata or not header.fields else self.region(header.fields[0])
 
     def table(self, name: str) -> int:
-        """Return where a table's words start in the control block."""
+        """Return the number of a table's first word (see `TableWord`) in the control block."""
         return self._tables[name]
 
 
@@ -284,13 +284,13 @@ def _is_wide(field: FieldIR) -> bool:
 
 
 def params(action: ActionIR) -> tuple[StoredInteger, ...]:
-    """Return where the arguments of an action are in a record, after its header."""
+    """Return the places of an action's arguments in a record, counted from the end of the record's header."""
     cursor = _Cursor()
     return tuple(cursor.place(param.bits) for param in action.params)
 
 
 def record_words(table: TableIR) -> int:
-    """Return the size of a table's records."""
+    """Return the size of a table's records in words, header included."""
     ends = [place.offset + place.words for action in table.runnable for place in params(action)]
     return RECORD_HEADER + round_up(max(ends, default=0), PIECE_WORDS)
 

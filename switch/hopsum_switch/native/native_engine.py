@@ -35,7 +35,7 @@ Words = NDArray[np.uint64]
 
 
 def words(count: int) -> Words:
-    """Return that many zero words (at least one), aligned to 64 bytes."""
+    """Return a new array of `count` zero words (at least one), aligned to 64 bytes."""
     assert sys.byteorder == "little"
     # numpy aligns to 16 bytes, and a load of a whole vector wants 64.
     raw = np.zeros(8 * max(count, 1) + ALIGNMENT, np.uint8)
@@ -44,7 +44,7 @@ def words(count: int) -> Words:
 
 
 def put(target: Words, at: int, value: int, count: int) -> None:
-    """Store a non-negative integer as `count` words."""
+    """Store a non-negative integer as `count` words from index `at` on, the lowest first. Raises: OverflowError."""
     target[at : at + count] = np.frombuffer(value.to_bytes(8 * count, "little"), np.uint64)
 
 
@@ -110,7 +110,7 @@ class NativeTable:
         self._arrays: list[Words] = []
 
     def build(self, control: Words, at: int) -> None:
-        """Build the arrays anew and put their addresses into the table's words of the control block."""
+        """Build the arrays anew and put their addresses into the control block, from word `at` on. Counts become 0."""
         self._entries = self._ordered()
         count, stride = len(self._entries), self._record_words
         # One record more than entries: the default action has the last.
@@ -130,7 +130,7 @@ class NativeTable:
         control[at + TableWord.DEFAULT] = count
 
     def collect_hits(self) -> None:
-        """Move the counts of native code into the entries."""
+        """Add the hits that native code has counted to the entries, and set them to 0."""
         # Most tables count nothing between two batches.
         if not self._hits.any():
             return
@@ -231,7 +231,10 @@ _MIN_FRAME_BYTES = 2048
 
 
 class NativeEngine(Engine):
-    """Runs one program as machine code. It has the interface of `Engine`, and is single-threaded too."""
+    """An engine that runs one program as machine code, with the interface of `Engine`, and single-threaded too.
+
+    Raises UnsupportedError: only the interpreter runs the program. ProgramError: a port outside 0..65535.
+    """
 
     backend: ClassVar[str] = "native"
 
@@ -264,7 +267,7 @@ class NativeEngine(Engine):
         return self._own.frames()
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return the most outputs, and the most bytes of them together, that one frame may cause at present."""
+        """Return the most outputs, and their most bytes together, that one frame of `frame_bytes` may cause now."""
         self._take_groups()
         copies = int(self._control[ControlWord.MAX_COPIES])
         return copies, copies * (frame_bytes + self._code.header_bytes)
@@ -292,7 +295,7 @@ class NativeEngine(Engine):
         return done
 
     def enter(self, batch: Batch, outputs: Outputs, *, first: int, now_us: int, longest_bytes: int) -> None:
-        """Prepare calls of the machine code for a batch from frame `first` on, with frames of at most so many bytes."""
+        """Prepare calls of the machine code for a batch from frame `first` on, of frames of at most `longest_bytes`."""
         self._prepare(longest_bytes)
         outputs.count = 0
         # In the order of ControlWord: one assignment for 18 words, since this runs for each batch.
@@ -318,7 +321,7 @@ class NativeEngine(Engine):
         ]
 
     def leave(self, outputs: Outputs) -> int:
-        """Take over the counts and writes of the calls. Return the number of the next frame to run."""
+        """Move the counts of the calls to the stores, and to `outputs`. Return the number of the next frame to run."""
         for table in self._counted:
             table.collect_hits()
         outputs.count = int(self._control[ControlWord.OUTPUTS])

@@ -33,7 +33,7 @@ def renew(scope: FunctionScope) -> None:
 
 
 def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
-    """Return a new block that takes a step and goes `onward`. A frame without steps goes `out_of_steps`."""
+    """Return a new block that takes a step and goes to `onward`. A frame without steps goes to `out_of_steps`."""
     builder, current = scope.builder, scope.builder.block
     block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
     scope.start(block)
@@ -53,7 +53,7 @@ def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
 
 
 def is_spent(scope: FunctionScope) -> Value:
-    """Return whether the frame is dropped for its steps."""
+    """Write a test of the budget. Return an i1 value, true if the frame is dropped for its steps."""
     return scope.builder.icmp_unsigned("==", scope.shared(ControlWord.STEPS), word(_SPENT))
 
 
@@ -104,7 +104,7 @@ def _next(scope: FunctionScope) -> Value:
 
 
 def shift_stack(scope: FunctionScope, op: p4.ShiftStack) -> None:
-    """Write code that moves the elements of a stack."""
+    """Write code that moves the elements of a stack, and changes the number of those in use."""
     if op.by == 0:
         return
     headers, size, builder = op.stack.headers, len(op.stack.headers), scope.builder
@@ -153,7 +153,7 @@ DROP_PORT = 511
 
 
 class Operations:
-    """Writes runs of operations into a function."""
+    """A writer of runs of operations as code of a function."""
 
     def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
@@ -162,7 +162,7 @@ class Operations:
         self._body: tuple[p4.Operation, ...] = ()
 
     def write_all(self, body: tuple[p4.Operation, ...]) -> None:
-        """Write a whole body. The builder ends in the block after it."""
+        """Write a whole body, jumps included. The builder ends in the block after it. Raises: UnsupportedError."""
         scope, self._body = self._scope, body
         jumps = [op for op in body if isinstance(op, p4.Jump | p4.JumpIfZero)]
         if not jumps:
@@ -179,7 +179,7 @@ class Operations:
         scope.start(blocks[len(body)])
 
     def store(self, pointer: Value, place: StoredInteger, expr: Expr) -> None:
-        """Write an expression to memory, wrapped to the place's width."""
+        """Write code that stores an expression at `pointer`, wrapped to the place's width. Raises: UnsupportedError."""
         if place.is_wide and not place.signed:
             self._pieces.store(pointer, place, expr)
             return
@@ -190,12 +190,12 @@ class Operations:
         self._scope.builder.store(value, pointer, align=8)
 
     def store_field(self, field: FieldIR, expr: Expr) -> None:
-        """Set a field, wrapped to its width."""
+        """Write code that sets a field, wrapped to its width. Raises: UnsupportedError."""
         self.store(self._scope.target(field), self._scope.layout.field(field), expr)
         self._scope.written(field)
 
     def store_word(self, field: FieldIR, value: Value) -> None:
-        """Set a field from an unsigned word, wrapped to the field's width."""
+        """Write code that sets a field from an unsigned word, wrapped to the field's width."""
         self.store_field(field, CellRef(self._scope.variable(value), StoredInteger(0, WORD_BITS)))
 
     def _leave(self, index: int, blocks: dict[int, Value], following: Value) -> None:
@@ -399,7 +399,7 @@ class Operations:
         return inside, self.integers.resize(value, WORD_BITS, signed=False)
 
 
-# Operations that only the interpreter runs, as `unsupported` names them.
+# Operations that only the interpreter runs, as `only_interpreted` names them.
 _INTERPRETED: dict[type, str] = {
     p4.Clone: "clone",
     p4.ExecuteMeter: "meter",

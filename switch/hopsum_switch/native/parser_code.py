@@ -17,7 +17,7 @@ from .operation_code import Operations, step
 
 
 def write_parser(unit: Unit) -> Value:
-    """Return the function that parses a packet. Raises: UnsupportedError."""
+    """Write the function `parse`, which parses a packet. Return it. Raises: UnsupportedError."""
     function = unit.declare("parse", ir.VoidType(), [PTR, PTR])
     _Parser(unit, FunctionScope(unit, function)).write()
     return function

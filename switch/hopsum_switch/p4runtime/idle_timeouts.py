@@ -58,7 +58,7 @@ class IdleTimeouts:
         return now_ns - tracked.hit_at_ns
 
     def sweep(self, now_ns: int) -> list[Name]:
-        """Look at all counts. Return the entries that are idle and not noted as told (`note_told`)."""
+        """Look at all counts. Return the idle entries of which the client was not notified (`note_told`)."""
         for name, tracked in self._tracked.items():
             self._look(name, tracked, now_ns)
         return [

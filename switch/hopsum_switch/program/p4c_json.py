@@ -3,8 +3,8 @@
 
 A mirror: same structure, same names, nothing resolved. Source of the format: the behavioral-model project's
 ``docs/JSON_format.md``, version 2.x. msgspec checks the shape of everything that is not an operand. Operands are
-checked by `_operand`, since the format writes them in five forms, and since an operand of an unknown type must survive
-until `lower` refuses it with the source line of the primitive that holds it.
+checked by `read_operand`, since the format writes them in five forms, and since an operand of an unknown type must
+survive until `lower` refuses it with the source line of the primitive that holds it.
 """
 
 from __future__ import annotations
