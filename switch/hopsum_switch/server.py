@@ -56,7 +56,10 @@ _KEEPALIVE = (
 
 
 class SwitchServer:
-    """One device. Any thread may call public methods. `open` and `close` may be called once each."""
+    """One device. Any thread may call public methods. `open` and `close` may be called once each.
+
+    The context manager calls `open`, and `run` in a thread of its own, and at the end `stop` and `close`.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class SwitchServer:
         self.grpc_address = grpc_address
 
     def load(self, p4info_text: str, program_json: bytes) -> None:
-        """Run a compiled program (the JSON of p4c) with its P4Info in text format. Its tables and registers start anew.
+        """Run a compiled program (the JSON of p4c) with its P4Info in text format, from empty state.
 
         Raises P4RuntimeError if the program cannot run here or the two do not fit. The previous program continues.
         """

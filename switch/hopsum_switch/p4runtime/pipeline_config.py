@@ -23,7 +23,7 @@ from hopsum_switch.program.ir import ProgramIR, TableIR
 
 
 class PacketHeader:
-    """The fields of one controller header."""
+    """The controller header of packet-ins or packet-outs: it packs its fields to bytes, and unpacks them."""
 
     def __init__(self, name: str, fields: tuple[P4InfoField, ...]) -> None:
         """Keep the fields, in order. Raises P4RuntimeError (INVALID_ARGUMENT): they are not a whole number of bytes."""
@@ -258,7 +258,7 @@ class PipelineManager:
         return RunningPipeline(pipeline, engine)
 
     def save(self, target: RunningPipeline) -> None:
-        """Let Read and Write refer to `target` from now on. Packets still go to the running program."""
+        """Let Read and Write refer to `target` only, until the next call. Packets still go to the running program."""
         self._saved = target
 
     def commit(self) -> None:

@@ -100,7 +100,10 @@ class Notice(NamedTuple):
 
 
 class Arbitration:
-    """The state machine above. The owner serialises the calls, and delivers notices in the order returned."""
+    """The choice of the primary among the clients of one device, by the rules above, without I/O.
+
+    The owner serialises the calls, and delivers the returned notices in their order.
+    """
 
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
@@ -110,13 +113,13 @@ class Arbitration:
 
     @property
     def primary(self) -> Hashable | None:
-        """Return the primary client, or None."""
+        """The primary client, or None."""
         return self._primary
 
     def update(
         self, client: Hashable, device_id: int, election_id: int | None, role: str | None = None
     ) -> list[Notice]:
-        """Handle one arbitration message and return the notifications of clients.
+        """Handle one arbitration message, which may change the primary. Return the notices for clients.
 
         `role` is None for the default role, else a description of the requested role.
         Raises P4RuntimeError: end this client's stream with its code, then call `disconnect`.
@@ -132,7 +135,7 @@ class Arbitration:
         return [self._notice(client)]
 
     def disconnect(self, client: Hashable) -> list[Notice]:
-        """Forget a client whose stream has ended and return the notifications of clients."""
+        """Forget a client after its stream's end. Return the notices for the others: none unless it was primary."""
         self._election_ids.pop(client, None)
         if self._primary != client:
             return []
@@ -261,7 +264,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             self._pipelines.commit()
 
     def end_streams(self) -> None:
-        """End all streams, as a server does that stops."""
+        """End all streams and the sweeps for idle entries, before the server stops."""
         self._ended.set()
         with self._lock:
             for stream in self._streams:
@@ -335,7 +338,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def StreamChannel(
         self, requests: Iterable[p4rt.StreamMessageRequest], context: grpc.ServicerContext
     ) -> Iterator[p4rt.StreamMessageResponse]:
-        """Arbitrate, and carry packet-ins, packet-outs and lists of digests."""
+        """Arbitrate, and carry packet-ins, packet-outs, lists of digests and notices of idle entries, until the end."""
         stream = _Stream()
         with _answering(context), self._lock:
             if len(self._streams) >= MAX_STREAMS:

@@ -23,7 +23,7 @@ class RpcCode(enum.IntEnum):
 
 
 class P4RuntimeError(Exception):
-    """A request that is refused: `code` for programs, the message for people."""
+    """A request is refused. `code` is the canonical code for the client, the message has the reason."""
 
     def __init__(self, code: RpcCode, message: str) -> None:
         super().__init__(message)

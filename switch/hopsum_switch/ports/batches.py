@@ -69,7 +69,7 @@ class FrameBuffer:
 
     @property
     def full(self) -> bool:
-        """Flag: a port should stop adding frames."""
+        """Flag: BATCH_FRAMES frames or more are here, so a port should stop adding."""
         return self.count >= BATCH_FRAMES
 
     def add(self, *parts: bytes | memoryview) -> None:

@@ -51,7 +51,10 @@ class FrameByFrame(BatchEngine):
         return 0, 0
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-        """Run at most RECEIVE_BATCH frames, and none after LONGEST_S: the control plane waits for no more of them."""
+        """Run at most RECEIVE_BATCH frames, and begin none after LONGEST_S seconds. Return the number of the next one.
+
+        So the control plane waits a bounded time. At least one frame runs.
+        """
         ports, frames, sources = list[int](), list[bytes](), list[int]()
         # At least one frame runs, however long the engine takes for it: else the batch would never end.
         end, last, started = first, min(len(batch.ports), first + RECEIVE_BATCH), time.monotonic()
