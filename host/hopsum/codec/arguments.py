@@ -10,7 +10,10 @@ from hopsum.codec.registry import CODECS, make_codec, parse_codec
 
 
 def codec_argument(text: str) -> str:
-    """Check that `NAME` or `NAME:OPTION=VALUE,...` names a codec, and return it. Raises ArgumentTypeError."""
+    """Check that `NAME` or `NAME:OPTION=VALUE,...` names a codec. Return its usual spelling, see `CodecName`.
+
+    Raises ArgumentTypeError as `parse_codec` raises CodecError.
+    """
     try:
         return str(parse_codec(text))
     except CodecError as error:
@@ -18,7 +21,7 @@ def codec_argument(text: str) -> str:
 
 
 def switch_codec_argument(text: str) -> str:
-    """Check that a text names a codec for which a switch can sum, and return it. Raises ArgumentTypeError."""
+    """Do as `codec_argument`, and raise ArgumentTypeError also for a codec for which no switch can sum."""
     codec = codec_argument(text)
     try:
         require_switch(CODECS[parse_codec(codec).name])
@@ -28,9 +31,9 @@ def switch_codec_argument(text: str) -> str:
 
 
 def check_codec(parser: argparse.ArgumentParser, text: str, workers: int, option: str = "--codec") -> None:
-    """End the command as wrong usage of an option where a job of `workers` workers cannot have the codec.
+    """End the command by `parser.error`, which names `option`, if a job of `workers` workers cannot have the codec.
 
-    For after parsing: what a codec's options may be depends on the number of workers, which is an option too.
+    For after parsing: the options that a codec may have depend on the number of workers, which is an option too.
     """
     try:
         make_codec(text, workers=workers, backend="numpy")

@@ -110,7 +110,7 @@ def levels_for(workers: int, bits: int, *, requantized: bool) -> int:
     above 8 workers, so that levels can be 1 apart with a middle of 0.
 
     Raises:
-        CodecError: so many workers that sums of the coarsest levels overflow a lane.
+        CodecError: requantised sums of so many workers overflow a lane.
     """
     if requantized and workers > MOST_WORKERS[bits]:
         ways = [f"bits={fewer}" for fewer, most in MOST_WORKERS.items() if most >= workers]
@@ -129,7 +129,10 @@ def levels_for(workers: int, bits: int, *, requantized: bool) -> int:
 
 @cache
 def even_levels(granularity: int) -> LookupTable:
-    """Return the identity table whose bound has the least error of dithered rounding and truncation of one worker."""
+    """Return the table of the codes 0..granularity as values, with the bound of least error of one worker.
+
+    The error is that of dithered rounding, and that of truncation.
+    """
 
     def error(bound: float) -> float:
         return (2 * bound / granularity) ** 2 / 12 + truncation_error(bound)
@@ -148,6 +151,9 @@ def job_dither(workers: int, bits: int, requantized: bool, error_feedback: bool)
         bits: of a code.
         requantized: results have as many bits as codes, in place of 8.
         error_feedback: whether workers keep what is clipped.
+
+    Raises:
+        CodecError: see `levels_for`.
     """
     granularity = levels_for(workers, bits, requantized=requantized)
     unit = _MOST_UNIT
@@ -176,7 +182,10 @@ def job_dither(workers: int, bits: int, requantized: bool, error_feedback: bool)
 
 @cache
 def requantized_table(workers: int, bits: int) -> tuple[int, ...]:
-    """Return a job's table of LOOKUP_ADD_LOOKUP: 2^bits signed values, then 2^bits - 1 thresholds that do not fall."""
+    """Return a job's table of LOOKUP_ADD_LOOKUP: 2^bits signed values, then 2^bits - 1 thresholds that do not fall.
+
+    Raises CodecError for more workers than MOST_WORKERS.
+    """
     granularity = levels_for(workers, bits, requantized=True)
     values = [_lane(min(code, granularity), 1, granularity) for code in range(1 << bits)]
     # The cells hold whole runs of half lanes, of which the last bit is not looked up.

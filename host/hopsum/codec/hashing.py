@@ -58,7 +58,7 @@ def mix_keys(key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def lane_bits(keys: NDArray[np.uint64], lanes: int) -> Words:
-    """Return random bits, uint32[blocks, lanes]."""
+    """Return 32 random bits for each lane of each block, uint32[blocks, lanes], that follow from the blocks' keys."""
     low = keys.astype(np.uint32)[:, None]
     high = (keys >> np.uint64(32)).astype(np.uint32)[:, None]
     bits = (np.arange(lanes, dtype=np.uint32) * np.uint32(LANE_STRIDE))[None, :] + low

@@ -250,16 +250,20 @@ class Reduction(ABC):
         """
 
     def preview(self) -> CollectivePhase | None:
-        """Return the phase after the first one, before the first has results. None if the codec cannot.
+        """Return the second phase before the first one has results, and make its `stream`; None if that cannot be.
 
         Machine code may begin, encode and decode this phase once the ranges are summed, before `on_results` has their
-        sums. Until then the content of its payloads is undefined.
+        sums. Until then the content of its payloads is undefined. It needs `encode_in_parts` with `compiled`, and
+        machine code for `stream`.
         """
         return None
 
     @property
     def left_out(self) -> CollectivePhase | None:
-        """Return the phase of zeros that skipping ranks still sum, because some may have it in the stream; or None."""
+        """Return a new phase of zeros that a skipped reduction still sums, None if there is nothing to sum.
+
+        Another rank may have submitted the phase already (`preview`).
+        """
         return None
 
     @property
@@ -268,14 +272,21 @@ class Reduction(ABC):
         return True
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027
-        """Let the next phase begin with the payloads of `part_chunks` chunks, if the codec can.
+        """Let the next phase begin with the payloads of its first chunks only, if the codec can; else do nothing.
+
+        `encode_part` makes the other payloads.
 
         Args:
+            part_chunks: chunks of each part. 0: one part has all.
             compiled: let the phase begin without any payload if there is machine code for `stream`.
         """
 
     def encode_part(self) -> Bytes:
-        """Make the next payloads of the phase. Return them, uint8[n, up_bytes(op)]."""
+        """Make the next payloads of the phase. Return them, uint8[n, up_bytes(op)].
+
+        Raises:
+            CodecError: all payloads are made.
+        """
         raise CodecError(f"the all-reduce is in state {self.state.name}: all payloads are made")
 
     def on_part(  # noqa: B027
@@ -425,7 +436,7 @@ def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
 
 
 def feeds_back(codec: Any) -> bool:
-    """Return whether the codec has error feedback by default."""
+    """Return whether a codec has error feedback by default: its `error_feedback`, True if it has no such attribute."""
     # An optional attribute.
     return bool(getattr(codec, "error_feedback", True))
 
@@ -470,7 +481,7 @@ def require_vector(x: NDArray[Any], out: NDArray[Any] | None = None) -> None:
 
 
 def require_rows(array: NDArray[Any], rows: int, columns: int, what: str) -> None:
-    """Raise CodecError unless array is uint8[rows, columns] and contiguous."""
+    """Raise CodecError, which names the array by the text `what`, unless it is contiguous uint8[rows, columns]."""
     if array.dtype != np.uint8 or array.shape != (rows, columns):
         raise CodecError(
             f"{what}: expected uint8[{rows}, {columns}], got {array.dtype}{list(array.shape)}; "
@@ -486,7 +497,7 @@ def blocks_of(elements: int, block_elements: int) -> int:
 
 
 def padded_rows(x: Floats, columns: int) -> list[Floats]:
-    """Return the whole blocks of x as a view [blocks, columns], then any rest as a padded copy [1, columns]."""
+    """Return whole blocks of x as a view [blocks, columns], then a rest as a copy [1, columns] with zeros behind it."""
     # Whole blocks are a view, because a gradient has tens of megabytes.
     whole = x.size // columns
     parts = [x[: whole * columns].reshape(whole, columns)]
@@ -657,7 +668,7 @@ class ErrorFeedback:
         return spare_array(self.residual.shape, np.float32) if room is None else room
 
     def commit(self, delivered: Floats | None = None) -> None:
-        """End the all-reduce: the pending vector, less what was delivered, is the residual. None stands for nothing.
+        """End the all-reduce: the pending vector, less `delivered` where that is given, becomes the residual.
 
         Raises:
             CodecError: no all-reduce has begun.

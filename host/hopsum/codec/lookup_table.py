@@ -167,12 +167,15 @@ def rounding_error(values: tuple[int, ...], bound: float) -> float:
 
 
 def cell_errors(values: tuple[int, ...], bound: float) -> Doubles:
-    """Return the share of each gap of a table in its rounding error, float64[entries - 1]."""
+    """Return the rounding error in each gap of a table, float64[entries - 1]. Their sum is `rounding_error`."""
     return cell_errors_between(-bound + 2 * bound * np.array(values) / values[-1])
 
 
 def expected_nmse(table: LookupTable, workers: int) -> float:
-    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same input, without error feedback."""
+    """Return the expected error of the mean where all workers have the same N(0, 1) input and no error feedback.
+
+    It is E||mean' - mean||^2 / ||mean||^2.
+    """
     return rounding_error(table.values, table.bound) / workers + truncation_error(table.bound)
 
 
@@ -238,7 +241,7 @@ def best_table(
 
 
 def least_of_eighths(error: Callable[[float], float]) -> float:
-    """Return the truncated fraction, a power of 2^(1/8), whose bound has the least error."""
+    """Return the truncated fraction, a power of 2^(1/8), at whose bound the function `error` of the bound is least."""
     fractions = [_truncated(eighths) for eighths in _EIGHTHS]
     return fractions[_first_of_least([error(truncation_bound(each)) for each in fractions])]
 
@@ -260,7 +263,7 @@ def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback:
 def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bool = False) -> tuple[TablePoint, ...]:
     """Return the tables that no other beats in expected error and in workers per lane, by ascending granularity.
 
-    Arguments and errors are those of `best_table`. The last point is what it returns.
+    Arguments and errors are those of `best_table`, but `bits` is a number. The last point has the table of least error.
     """
     require_bits(bits)
     _require_room(bits, workers, lane_bits)
@@ -379,9 +382,9 @@ def shortest_table(granularity: int, bound: float, entries: int) -> tuple[int, .
 
 @lru_cache(maxsize=2)
 def grid_costs(granularity: int, bound: float) -> Doubles:
-    """Return C(l, h) for all grid points as float64[g + 1, g + 1], read-only, with inf where h <= l.
+    """Return the rounding error C(l, h) of the gaps between all grid points, float64[g + 1, g + 1]; inf where h <= l.
 
-    A grid point further on, every point of the gap costs its distance to l more, times one grid step.
+    The array is read-only, and later calls with the same arguments return it again.
     """
     width = 2 * bound / granularity
     # A wide step needs more nodes of Gauss's rule to be exact to the last bits.
@@ -390,7 +393,8 @@ def grid_costs(granularity: int, bound: float) -> Doubles:
     mass, first, inner = density.sum(axis=1), density @ nodes, density @ (nodes * (1 - nodes))
     steps = np.arange(granularity)[None, :] - np.arange(granularity)[:, None]
     inside = steps >= 0
-    # Moments of the density inside one grid step suffice: a wider gap is a sum over its steps, made by cumsum.
+    # Moments of the density inside one grid step suffice: a wider gap is a sum over its steps, made by cumsum. With h
+    # one grid step further, every point of the gap costs its distance to l more, times the step.
     distance = np.where(inside, steps * mass + first, 0.0)
     grown = np.cumsum(distance, axis=1) - distance
     costs = np.full((granularity + 1, granularity + 1), np.inf)
@@ -401,7 +405,10 @@ def grid_costs(granularity: int, bound: float) -> Doubles:
 
 
 def cell_errors_between(points: Doubles) -> Doubles:
-    """Return the integral of (h - a)(a - l) phi(a) over each gap between ascending points, float64[points - 1]."""
+    """Return the rounding error in each gap between ascending points, float64[points - 1].
+
+    It is the integral of (h - a)(a - l) phi(a) over the gap from l to h.
+    """
     nodes, weights = _rule(_NODES)
     widths = np.diff(points)[:, None]
     errors: Doubles = _density(points[:-1, None] + widths * nodes) @ (nodes * (1 - nodes) * weights)

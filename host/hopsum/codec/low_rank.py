@@ -36,10 +36,14 @@ class OrthonormalFactor(NamedTuple):
 
 
 def load_factor_kernels(backend: str = "auto") -> FactorKernels:
-    """Return the arithmetic by numba where that can be imported, else by numpy. "numpy" or "numba" asks for one.
+    """Return the arithmetic of a backend, "numpy", "numba" or "auto", and check that its bytes are those of numpy.
+
+    numba's kernels are compiled here, which may take seconds, or loaded from its cache. "auto" is numba where it is
+    installed, unless HOPSUM_COMPILED=0.
 
     Raises:
         CodecError: numba made other bytes than numpy of a small matrix; or it is asked for and not installed.
+        NotCompiledError: in a block of `only_cached`, a kernel is not in numba's cache.
     """
     if backend == "numpy" or (backend == "auto" and not (compiled_is_wanted() and find_spec("numba"))):
         return FactorKernels()

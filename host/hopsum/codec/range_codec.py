@@ -86,6 +86,7 @@ class RangeCodec(KernelCodec, ABC):
         feedback: ErrorFeedback | None = None,
         **options: Unpack[StartOptions],
     ) -> RangeReduction:
+        """Begin an all-reduce. See `Codec.start`."""
         return RangeReduction(self, x, context, feedback, **options)
 
     def stream(
@@ -122,7 +123,7 @@ class RangeCodec(KernelCodec, ABC):
 
     @abstractmethod
     def ranges(self, x: Floats) -> Words:
-        """Return the ranges to share, uint32: bits of non-negative float32 or +inf. x may be infinite."""
+        """Return the range of each block, uint32[blocks]: bits of a non-negative float32, +inf if it is not finite."""
 
     def ranges_of_sum(self, x: Floats, residual: Floats) -> Words:
         """Return what `ranges` returns for x + residual, float32[elements]."""
@@ -159,6 +160,9 @@ class RangeCodec(KernelCodec, ABC):
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: [blocks], bitmap of the workers in each sum. Sums are divided by their number.
+
+        Raises:
+            CodecError: arguments of another shape, a sum of no worker of the job, or a sum that the codec cannot make.
         """
 
     @abstractmethod
@@ -179,7 +183,7 @@ class RangeCodec(KernelCodec, ABC):
     def subtract_dequantized(
         self, x: Floats, payloads: Bytes, shared: SharedRanges, context: ReductionContext, included: Flags | None = None
     ) -> None:
-        """Subtract the contribution of these payloads from x, in place. Arguments are those of `contribution`."""
+        """Subtract the share of these payloads in the sum from x, in place. Arguments: see `dequantize_own`."""
         x -= self.dequantize_own(payloads, shared, x.size, context, included)
 
 
@@ -274,7 +278,7 @@ class RangeReduction(BlockReduction):
         # The network had to ask again: parts taken from sums that were replaced must be taken back.
         if first != self._stream.taken:
             self._undo_parts()
-        # Machine code may have read sums before a part that was to be taken back: `take` reads all of them then.
+        # Machine code may have read sums before a part that was to be taken back: `on_results` reads all of them then.
         if len(results) and first == self._stream.taken:
             self._settle(slice(first, first + len(results)), results, contributors)
 

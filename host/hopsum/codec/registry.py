@@ -57,8 +57,10 @@ ENTRY_POINTS: Final = "hopsum.codecs"
 def register_codec(name: str, make: Callable[..., Codec]) -> None:
     """Add a codec, so that `make_codec` and the setting `codec` take its name. Every rank registers the same codec.
 
+    A second call with the same arguments does nothing.
+
     Args:
-        name: not taken yet.
+        name: of no other codec.
         make: called with workers, the codec's own options, and `kernels`, which it may ignore. It is not given
             `code_group`: a codec that looks up a table takes that as an option of its own.
 
@@ -140,7 +142,10 @@ def _parameters(name: str) -> Mapping[str, inspect.Parameter] | None:
 
 
 def require_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise CodecError for an option that a codec does not have, or a value of another type than it has."""
+    """Raise CodecError for an option that a codec does not have, or a value of another type than it has.
+
+    An unknown codec, or one that takes any option, has nothing to check. An installed package's codec is imported.
+    """
     known = _parameters(name)
     if known is None:
         return
@@ -172,14 +177,17 @@ def _is_a(value: object, kind: type) -> bool:
 # A program may have made numpy raise for an underflow, which tables have many of.
 @np.errstate(all="ignore")
 def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
-    """Make a codec for a job of `workers` workers, and check it.
+    """Make a codec for a job of `workers` workers, and check its bytes against those of the numpy backend.
+
+    With numba a first call compiles the kernels, which may take seconds, and keeps them in numba's cache.
 
     Args:
         name: "thc", "uhc", "fixed", "lossless", "two-shot", or that of a registered codec, with options if you like:
             "thc:bits=2". Options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`, `TwoShot`, or of what was
             registered.
         workers: of the job, not of one all-reduce.
-        backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
+        backend: "numpy", "numba", or "auto": numba where it is installed, unless HOPSUM_COMPILED=0. Ranks may differ:
+            their bytes do not.
         threads: that a call may use, the calling one among them. Bytes do not depend on it.
 
     Raises:

@@ -22,7 +22,7 @@ def lane_values(
     Args:
         op: any of the switch program's.
         payloads: uint8[..., up_bytes(op)], contiguous.
-        table: what codes are looked up in, for ops that look up.
+        table: the codec's `lookup`, for ops with codes. It gives the values of codes.
         code_group: of the codec that made them.
 
     Returns:
@@ -44,11 +44,11 @@ def lane_values(
 def simulate_phase(
     codec: Codec, phases: Sequence[CollectivePhase], present: Flags | None = None
 ) -> tuple[Bytes, NDArray[np.uint64]]:
-    """Return RESULT payloads and contributors of one phase of an all-reduce, by its owners where the codec has those.
+    """Sum one phase as a switch does, or as the ranks do where these add. Return RESULT payloads and contributors.
 
     Args:
         codec: of the phases.
-        phases: of all ranks that take part, in their order: of all ranks of the job where ranks add.
+        phases: of the ranks that take part, in order; contributors number them from 0. Where ranks add, of all ranks.
         present: see `simulate_switch`. Where ranks add, all contributions arrive.
     """
     payloads = [phase.payloads for phase in phases]
@@ -67,14 +67,17 @@ def simulate_switch(
     present: Flags | None = None,
     code_group: int = LANE_GROUP_CODES,
 ) -> tuple[Bytes, NDArray[np.uint64]]:
-    """Return RESULT payloads and contributors of one all-reduce.
+    """Sum the payloads of all ranks as a switch does. Return RESULT payloads, and contributors, uint64[chunks].
 
     Args:
         op: any of the switch program's.
-        payloads: one uint8[chunks, up_bytes(op)] per rank.
+        payloads: one uint8[chunks, up_bytes(op)] per rank; contributors number them from 0.
         table: the codec's `lookup`, for ops that look up.
         present: contributions that arrive, bool[ranks, chunks], all by default. Every chunk has one at least.
         code_group: codes that the codec packed as a group.
+
+    Raises:
+        CodecError: an op with codes, and no table.
     """
     # All ranks at once: for measurements of some megabytes, not for large jobs.
     stacked = np.stack(payloads)

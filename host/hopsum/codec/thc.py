@@ -198,7 +198,7 @@ class LookupTableCodec(RangeCodec):
         context: ReductionContext,
         out: Floats | None = None,
     ) -> Floats:
-        """Return the mean. See `RangeCodec`."""
+        """Return the mean. See `RangeCodec`. After an error the content of `out` is undefined."""
         blocks = blocks_of(elements, self.block_elements)
         require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
@@ -428,7 +428,7 @@ class Thc(LookupTableCodec):
 
     @property
     def facts(self) -> str:
-        """Return what ranks compare beside name and table: results have other values for other options."""
+        """Return, as text, the facts that ranks compare besides name and table; empty with stochastic rounding."""
         if self.dither is None:
             return ""
         # Values follow from logarithms and powers: ranks whose machines round them otherwise are told so.
@@ -482,13 +482,22 @@ class Uhc(LookupTableCodec):
 
 
 def uniform_nmse(bits: int, truncated: float, workers: int) -> float:
-    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same N(0, 1) input, without error feedback."""
+    """Return the expected error of uhc's mean where all workers have the same N(0, 1) input and no error feedback.
+
+    It is E||mean' - mean||^2 / ||mean||^2.
+
+    Args:
+        truncated: fraction of coordinates beyond the bound.
+    """
     return expected_nmse(LookupTable(tuple(range(1 << bits)), truncated), workers)
 
 
 @cache
 def uniform_table(bits: int, workers: int) -> LookupTable:
-    """Return T[z] = z with the truncated fraction of least `uniform_nmse`, a power of 2^(1/4)."""
+    """Return the table T[z] = z of 2^bits values, with the truncated fraction, a power of 2^(1/4), of least error.
+
+    The error is `uniform_nmse`.
+    """
 
     def error(quarters: int) -> float:
         return uniform_nmse(bits, 2.0 ** (-quarters / 4), workers)

@@ -94,7 +94,7 @@ class SharedRanges:
 
 
 def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
-    """Raise CodecError unless there is one range per block."""
+    """Raise CodecError, which calls them "`what` ranges", unless the array has the shape [blocks]."""
     if ranges.shape != (blocks,):
         raise CodecError(f"{what} ranges: {list(ranges.shape)} for {blocks} blocks")
 

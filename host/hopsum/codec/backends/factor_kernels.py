@@ -29,7 +29,11 @@ class FactorKernels:
     name = "numpy"
 
     def gram(self, columns: Floats) -> Doubles:
-        """Return the products of all pairs of columns, float64[r, r], of float32[r, length], a multiple of LANES."""
+        """Return the scalar products of all pairs of columns, float64[r, r].
+
+        Args:
+            columns: float32[r, length]. The length is a multiple of LANES.
+        """
         rank = len(columns)
         doubles = columns.astype(np.float64).reshape(rank, -1, LANES)
         sums = np.zeros((rank, rank, LANES))
@@ -40,9 +44,12 @@ class FactorKernels:
         return np.ascontiguousarray(sums[:, :, 0])
 
     def triangle(self, gram: Doubles, weights: Doubles) -> int:
-        """Fill weights, float64[r, r], with what `combine` makes orthonormal columns with.
+        """Fill weights, float64[r, r], by which `combine` makes columns orthonormal. Return how many are dependent.
 
-        Return the number of columns that lie in the span of those before them. Their weights are zero.
+        A dependent column lies in the span of those before it. Its weights are zero.
+
+        Args:
+            gram: of the columns.
         """
         rank, dependent = len(gram), 0
         norms = [sqrt(each) if each > 0 else 0.0 for each in np.diag(gram)]
@@ -76,7 +83,7 @@ class FactorKernels:
         return dependent
 
     def combine(self, columns: Floats, weights: Doubles) -> Floats:
-        """Return weights times columns, float32[r, length]. Weights are a lower triangle."""
+        """Return weights, a lower triangle, times columns: float32[r, length], a new array."""
         made = np.empty_like(columns)
         for a in range(len(columns)):
             total = np.zeros(columns.shape[1])

@@ -124,7 +124,11 @@ class LazyKernel:
         self.run(*arguments)
 
     def compile(self) -> Callable[..., None]:
-        """Return the machine code, compiled or loaded now if it was not before."""
+        """Return the machine code, compiled or loaded from the cache now if it was not before.
+
+        Raises:
+            NotCompiledError: in a block of `only_cached`, and the cache does not have it.
+        """
         # numba's own lock, taken first: another thread may compile a function that this one needs.
         with _compiling:
             if self._compiled is None:
@@ -180,7 +184,7 @@ class LazyKernel:
 
 
 def kernel(*arguments: Kind) -> Callable[[Callable[..., None]], LazyKernel]:
-    """Make a kernel of a function, for arguments of these types."""
+    """Return a decorator that makes a LazyKernel of a function, for arguments of these types of numba."""
     return lambda function: LazyKernel(function, types.void(*arguments))
 
 
@@ -245,10 +249,10 @@ def array_at(_: Context, address: Kind, shape: Kind, element: Kind) -> Made:
 
 
 def read(dtype: Kind, axes: int) -> Kind:
-    """Return the type of an array that is read. Writable arrays convert to it."""
+    """Return numba's type of a contiguous array of so many axes that is read. Writable arrays convert to it."""
     return types.Array(dtype, axes, "C", readonly=True)
 
 
 def filled(dtype: Kind, axes: int = 2) -> Kind:
-    """Return the type of an array that is filled."""
+    """Return numba's type of a contiguous array of so many axes that is filled."""
     return types.Array(dtype, axes, "C")

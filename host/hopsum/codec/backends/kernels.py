@@ -318,20 +318,26 @@ class Kernels:
         return peaks
 
     def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
-        """Fill lanes uint32[blocks, 256], big-endian in memory, from float32[blocks, 256]. It clamps to +-limit."""
+        """Fill lanes uint32[blocks, 256], big-endian in memory, with rint(x * scale) of float32[blocks, 256].
+
+        Products are clamped to +-limit before.
+        """
         # Scale by a power of two, which is exact, and round.
         for run in _runs(len(x)):
             scaled = np.clip(x[run] * scales[run, None], -limit, limit)
             out[run] = np.rint(scaled).astype(np.int32).astype(">i4").view(np.uint32)
 
     def fixed_decode(self, lanes: Words, divisors: Doubles, out: Floats) -> None:
-        """Fill float32[blocks, 256] from lanes uint32[blocks, 256] that are big-endian in memory."""
+        """Fill float32[blocks, 256] with lanes, signed and big-endian in uint32[blocks, 256], by divisors [blocks]."""
         # Divide in float64, which holds every int32.
         for run in _runs(len(lanes)):
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
 
     def two_shot_encode(self, x: Floats, bits: int, out: Bytes) -> None:
-        """Fill uint8[blocks, bytes] from float32[elements]. Elements beyond the last one are 0."""
+        """Fill blocks uint8[blocks, bytes] with scales and codes of float32[elements]. Elements behind the end are 0.
+
+        A block that is not finite, or too large, gets the scale NaN.
+        """
         most = np.float32((1 << bits - 1) - 1)
         for run in _runs(len(out)):
             part = x[run.start * TWO_SHOT_BLOCK : run.stop * TWO_SHOT_BLOCK]
@@ -351,7 +357,7 @@ class Kernels:
             out[run, TWO_SHOT_SCALE_BYTES:] = np.bitwise_or.reduce(fields, axis=1)
 
     def two_shot_add(self, blocks: Bytes, bits: int, factor: np.float32, out: Floats) -> None:
-        """Add the values of uint8[blocks, bytes], times a factor, to float32[elements]."""
+        """Add the values of blocks, uint8[blocks, bytes], times a factor, to `out`, float32[elements]."""
         most = np.float32((1 << bits - 1) - 1)
         for run in _runs(len(blocks)):
             fields = blocks[run, None, TWO_SHOT_SCALE_BYTES:] >> np.arange(0, 8, bits, dtype=np.uint8)[:, None]

@@ -47,7 +47,7 @@ _ENCODE, _DECODE, _DEQUANTIZE = 0, 1, 2
 # In this file: numba finds its cache stale by the kernel's file alone.
 @record
 class ChunkRun(Record):
-    """What the kernels below need to know of one vector."""
+    """The numbers and addresses of one vector and its codec, for the compiled loops below."""
 
     __slots__ = ()
     # First: worker_kernel reads it too, whose cache does not see this file.
@@ -249,12 +249,13 @@ def _work(
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
 def begin(memory: int, sent_at: int, before: int, first_at: int, rest_at: int) -> None:
-    """Fill what follows from the shared ranges (`Thc.begin`), where this is plain; else FAULT, and nothing has begun.
+    """Fill scales, shifts and units from the shared ranges as `Thc.begin` does; else set `has_fault`.
 
-    Plain: all ranks made the same call, all blocks are finite, and this rank's ranges are in the maximum.
+    It needs that all ranks made the same call, all blocks are finite, and this rank's ranges are in the maximum. Where
+    `has_fault` is set, the vector has not begun.
 
     Args:
-        memory: of the vector.
+        memory: address of the vector's ChunkRun.
         sent_at: address of the first lanes that this rank has sent: `before` lanes, of equal sums on all ranks.
         first_at: address of the sums of the first chunk: of those lanes, and then of the ranges.
         rest_at: the same of the other chunks, as far as there are any.
@@ -287,7 +288,11 @@ def begin(memory: int, sent_at: int, before: int, first_at: int, rest_at: int) -
 
 @kernel(_I64, _I64, _I64)
 def encode(memory: int, first: int, end: int) -> None:
-    """Make the payloads of chunks first .. end - 1, and subtract their contribution as if the sums had it."""
+    """Make the payloads of chunks first .. end - 1, and subtract their contribution as if the sums had it.
+
+    Args:
+        memory: address of the vector's ChunkRun.
+    """
     run = _run_at(memory)
     row = scratch(_ELEMENTS_MAX, f32)
     payloads = run.payloads + first * run.up_bytes
@@ -329,9 +334,11 @@ def _note_absent(run: ChunkRun, first: int, end: int, contributors: Numbers[int]
 def decode(memory: int, first: int, end: int, results_at: int, contributors_at: int) -> None:
     """Decode the sums of chunks first .. end - 1, which this rank has encoded, and settle them (protocol.md, W5).
 
+    Where a sum is impossible, it sets `has_fault` and settles nothing. The mean is undefined then.
+
     Args:
-        memory: of the vector.
-        results_at: address of uint8[chunks, DOWN_BYTES], those of all chunks of the vector.
+        memory: address of the vector's ChunkRun.
+        results_at: address of uint8[chunks, down_bytes], those of all chunks of the vector.
         contributors_at: address of uint64[chunks].
     """
     run, contributors = _run_at(memory), bits_at(contributors_at)

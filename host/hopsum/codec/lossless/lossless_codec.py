@@ -79,7 +79,10 @@ _REPEATS: Final = 3
 
 
 class Lossless(KernelCodec):
-    """The contract is `hopsum.codec.interface.Codec`. Any thread may use it."""
+    """Codec `lossless`: exact sums of sparse vectors, by an index and by sketches. Any thread may use it.
+
+    The contract is `hopsum.codec.interface.Codec`.
+    """
 
     name = "lossless"
     op = Op.ADD32
@@ -103,7 +106,8 @@ class Lossless(KernelCodec):
             gamma: cells of the sketch per non-zero element of the union. With 0 there is no sketch, and the union is
                 packed.
             index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
-            repeats: how often the sums are asked for while their contributors differ from chunk to chunk.
+            repeats: how often the sums are asked for, the first time included, while their contributors differ from
+                chunk to chunk, or the sums contradict each other.
             kernels: of a backend, on as many threads as it has; "auto" on one if left out.
 
         Raises:
@@ -131,6 +135,7 @@ class Lossless(KernelCodec):
         feedback: ErrorFeedback | None = None,
         **options: Unpack[StartOptions],
     ) -> LosslessReduction:
+        """Begin an all-reduce. See `Codec.start`."""
         return LosslessReduction(self, x, context, feedback, **options)
 
 
@@ -148,7 +153,7 @@ _LANES = SHAPES[Op.ADD32].elements
 
 
 class LosslessReduction(Reduction):
-    """One all-reduce of one vector."""
+    """One all-reduce of one vector by codec `lossless`, in three phases: ranges, index, sums."""
 
     def __init__(
         self,

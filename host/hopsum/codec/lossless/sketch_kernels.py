@@ -125,7 +125,7 @@ class SketchKernels:
         return int(np.count_nonzero(bits))
 
     def mark(self, x: Floats, scales: Floats, bits: Bytes) -> None:
-        """Set in `bits`, uint8[ceil(elements / 8)], one bit for each element whose rounded integer is not 0."""
+        """Fill `bits`, uint8[ceil(elements / 8)], with the bitmap of elements whose rounded integer is not 0."""
         for start in range(0, x.size, _RUN):
             run = slice(start, start + _RUN)
             runs = scales[start // RANGE_BLOCK : (start + _RUN) // RANGE_BLOCK]
@@ -140,12 +140,12 @@ class SketchKernels:
         out[:] = np.flatnonzero(np.unpackbits(bits)) + first
 
     def bloom_add(self, members: Words, bloom: Bloom, bits: Bytes) -> None:
-        """Set the bits of elements in a filter."""
+        """Set in `bits`, those of a filter, the bits of members. Others stay as they are."""
         for place in _probes(members.astype(np.uint64), bloom):
             np.bitwise_or.at(bits, place >> 3, (0x80 >> (place & 7)).astype(np.uint8))
 
     def bloom_query(self, first: int, count: int, bloom: Bloom, bits: Bytes, out: Bytes) -> None:
-        """Fill the bitmap of those of `count` elements from `first` on that a filter holds."""
+        """Fill `out` with the bitmap of those of `count` elements from `first` on that a filter's `bits` hold."""
         for start in range(0, count, _RUN):
             numbers = np.arange(first + start, first + min(start + _RUN, count), dtype=np.uint64)
             held = np.ones(numbers.size, np.bool_)
@@ -155,7 +155,7 @@ class SketchKernels:
             out[start // 8 : start // 8 + packed.size] = packed
 
     def quantise(self, x: Floats, scales: Floats, members: Words, out: Ints) -> None:
-        """Fill the integers of members."""
+        """Fill `out` with the integers rint(x * scale) of members. Scales are those of runs of 1024 elements."""
         # Scale by a power of two, which is exact, and round.
         scale = scales[members // np.uint32(RANGE_BLOCK)]
         with np.errstate(under="ignore"):

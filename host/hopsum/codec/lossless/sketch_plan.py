@@ -64,10 +64,10 @@ def expected_union(elements: int, nonzero: int, workers: int) -> float:
 
 
 def choose_index(kind: str, elements: int, union: float, gamma: float, key: int) -> Bloom | None:
-    """Return the filter to use, or None: a bitmap.
+    """Return the Bloom filter to use as the index, or None for a bitmap.
 
     Args:
-        kind: "bitmap", "bloom", the best filter, or "auto", which is the filter where it saves an eighth of all bytes.
+        kind: "bitmap"; "bloom": the filter that costs least; "auto": that filter if it saves an eighth of all bytes.
         elements: of the vector.
         union: elements to expect in the index, more than 0.
         gamma: cells that an element costs.
@@ -86,7 +86,7 @@ def choose_index(kind: str, elements: int, union: float, gamma: float, key: int)
 
 
 def index_bits(elements: int, bloom: Bloom | None) -> int:
-    """Return the bits of an index."""
+    """Return the size of an index in bits: of the filter, or with None of a bitmap of the elements."""
     return elements if bloom is None else bloom.bits
 
 
@@ -154,9 +154,12 @@ class SketchPlan:
 
 
 def make_plan(kernels: SketchKernels, members: Words, gamma: float, key: int, threads: int = 1) -> SketchPlan:
-    """Return the plan for members, uint32[members] ascending, and the job's key. All ranks make the same.
+    """Size the sketches of members, uint32[members] ascending, and return the plan. All ranks make the same.
 
-    The first attempt at a sketch has `gamma` cells per member, the same on all ranks. 0 packs everything.
+    Args:
+        gamma: cells per member in the first attempt at a sketch, the same on all ranks. 0 packs everything.
+        key: of the hash functions, the same on all ranks.
+        threads: that peel segments, the calling one among them. The plan does not depend on it.
     """
     bounds = _bounds(members.size)
     # By place, as threads end in any order and the plan must be the same on all ranks.
@@ -267,13 +270,13 @@ class ParallelKernels:
         return members
 
     def quantise(self, x: Floats, scales: Floats, members: Words) -> Ints:
-        """Return the integers of members."""
+        """Return the integers rint(x * scale) of members, int32[members]. Scales are those of runs of 1024 elements."""
         values = np.empty(members.size, np.int32)
         self._each(members.size, lambda run: self.kernels.quantise(x, scales, members[run], values[run]))
         return values
 
     def spread(self, values: Ints, members: Words, divisors: Doubles, out: Floats) -> None:
-        """Set members of a vector to value / divisor."""
+        """Set members of `out` to value / divisor. Divisors are those of runs of 1024 elements."""
         self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
 
     def add(self, values: Ints, members: Words, plan: SketchPlan, lanes: Words) -> None:
