@@ -45,14 +45,14 @@ class GroupSums:
         self._group = group
 
     def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
-        """Begin to replace x by its mean over the ranks. The future says when it is done."""
+        """Count x, divide it in place, and begin its sum over the ranks. Once the future is done, x has the mean."""
         held = values_of(x)
         self.elements += held.numel()
         self.bytes += held.numel() * held.element_size()
         return self._start(x.div_(self.workers), dist.ReduceOp.SUM)
 
     def means(self, values: list[float]) -> list[float]:
-        """Return the mean of each number over the ranks. Wait for it."""
+        """Wait for the mean of each number over the ranks, and return the means. All ranks call it together."""
         # float64: a rounding to float32 may decide between two close times.
         # NCCL has no all-reduce of the host's memory.
         device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
@@ -61,7 +61,7 @@ class GroupSums:
         return list(map(float, x.tolist()))
 
     def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
-        """Begin to replace uint8 flags by whether any rank has one."""
+        """Begin to replace uint8 flags in place by their maximum over the ranks. Then the future is done."""
         return self._start(flags, dist.ReduceOp.MAX)
 
     def _start(self, x: torch.Tensor, op: Any) -> torch.futures.Future[Any]:
@@ -73,6 +73,8 @@ class GroupSums:
 
 def group_of(module: nn.Module, comm: Communicator, given: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
     """Return the process group that is given, or DistributedDataParallel's, or the default one if that fits, else None.
+
+    It is None also while torch.distributed is not initialised, whatever is given.
 
     Raises:
         ValueError: what is given, or DistributedDataParallel, disagrees with the communicator about who takes part.
@@ -113,7 +115,7 @@ def require_buckets(module: nn.Module) -> None:
 
 
 def drops_unused(module: nn.Module) -> bool:
-    """Return whether it leaves alone the gradients of parameters that no rank used, whatever their mean."""
+    """Return whether a module is a DistributedDataParallel that ignores the means of parameters that no rank used."""
     ddp = isinstance(module, DistributedDataParallel)
     return ddp and bool(module.find_unused_parameters or module.static_graph)
 
@@ -131,9 +133,12 @@ def names_of(
     patterns: Collection[str],
     aliases: Mapping[str, torch.Tensor],
 ) -> frozenset[str]:
-    """Return the parameters that are not compressed: the small ones, and those with a name that fits a pattern.
+    """Return the names of the parameters that are not compressed: small ones, and those that fit a pattern.
 
     Args:
+        parameters: the name of each parameter.
+        small_tensor_bytes: parameters of fewer bytes are small.
+        patterns: of names, as "*.bias".
         aliases: all names of the parameters: tied ones have several.
 
     Raises:
@@ -166,7 +171,7 @@ class Bucket(Protocol):
         """Return the parameters, in the order of the buffer."""
 
     def index(self) -> int:
-        """Return which bucket of the backward pass it is."""
+        """Return the number of the bucket in its backward pass, from 0."""
 
     def is_last(self) -> bool:
         """Return whether no other bucket follows in this backward pass."""
@@ -251,14 +256,14 @@ class Sender:
         factor: bool = False,
         told: Sequence[tuple[str, int]] = (),
     ) -> list[BucketSlice]:
-        """Begin the sums of a bucket, and return them.
+        """Begin the sums of a bucket in a step, and return them. An error of a sum ends that sum in the step.
 
         The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
         which bucket is the last, and knows the same on all ranks.
 
         Args:
-            number: of the all-reduce that the communicator is handed, if any.
-            compress: False: nothing of this bucket is.
+            number: of the first all-reduce that the communicator is handed, if any.
+            compress: False: the process group averages the whole bucket.
             factor: matrices of low rank travel as factors; False: whole, as all others.
             told: see `BucketSlice.told`.
 

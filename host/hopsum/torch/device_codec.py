@@ -58,6 +58,8 @@ class DeviceCodecs:
     def at(self, device: torch.device) -> DeviceCodec | None:
         """Return the codec for tensors of a device; None: they go to the host.
 
+        The first call for a device compiles and checks the codec. If that fails with "auto", a warning says why.
+
         Raises:
             CodecError: there is none, and codec_on is "device".
         """

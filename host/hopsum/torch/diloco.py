@@ -109,7 +109,7 @@ class Fragment:
             each.grad = None
 
     def merge(self, alpha: float = 0.0) -> None:
-        """Make the local parameters alpha times what they are and 1 - alpha times the global ones."""
+        """Set the local parameters to alpha * local + (1 - alpha) * global, rounded to their type."""
         with torch.no_grad():
             for local, shared in zip(self._local, self.global_parameters, strict=True):
                 data = _data(local)
@@ -130,7 +130,7 @@ class Fragment:
                 _data(local).copy_(value)
 
     def digest(self, words: str) -> str:
-        """Return the first digits of a SHA-256 of words, names and global parameters, equal on equal replicas."""
+        """Return 16 hexadecimal digits of a SHA-256 of words, names and global parameters, equal on equal replicas."""
         found = hashlib.sha256(f"{words}, {self.names}".encode())
         for each in self.global_parameters:
             found.update(each.detach().numpy().data)
@@ -394,7 +394,10 @@ class DiLoCo:
 
     @contextmanager
     def global_parameters(self) -> Iterator[None]:
-        """Have the global parameters in the model inside the context, to measure or to export them."""
+        """Put the global parameters into the model inside the context, to measure or to export them.
+
+        Afterwards the model has its local parameters again, also after an error.
+        """
         local = [fragment.read_local() for fragment in self.fragments]
         for fragment in self.fragments:
             fragment.merge()
@@ -476,9 +479,9 @@ class DiLoCo:
         """Return counts, bytes and seconds of all synchronisations so far, for a log. NaN before the first one.
 
         `bytes_per_step` are bytes at this rank's interface in the busier direction, headers included, by inner steps.
-        Beside them: what DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and through
-        the same communicator (`ddp_hopsum_bytes_per_step`, from the bytes of an element so far). `wait_s` are all
-        seconds in which `step` waited for means. `delivered` is the share of this rank's chunks that were in sums
+        To compare: the bytes that DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and
+        through the same communicator (`ddp_hopsum_bytes_per_step`, from the bytes of an element so far). `wait_s` are
+        all seconds in which `step` waited for means. `delivered` is the share of this rank's chunks that were in sums
         (below 1 where a quorum went on without it). Error feedback delivers the rest later.
         """
         return {"steps": self.steps, "allreduces": self.allreduces, **self._counts.scalars(self.steps, self.comm)}
@@ -499,7 +502,8 @@ class DiLoCo:
     def load_shared_state_dict(self, state: DiLoCoSharedStateDict) -> None:
         """Begin where other replicas are, with their global parameters in the model and without residuals.
 
-        Raises ValueError for another version or model. Nothing was changed then.
+        A fragment that is on its way is dropped. Raises ValueError for another version or model. Nothing was changed
+        then.
         """
         self._take(state)
         self._residuals.load({})

@@ -116,7 +116,11 @@ class ReplicaState:
         )
 
     def add(self, module: FSDPModule, where: str) -> None:
-        """Average the gradients of one FSDP module."""
+        """Register the hook by which backward passes average the gradients of one FSDP module.
+
+        Args:
+            where: the module's name in `shapes`.
+        """
         module.set_all_reduce_hook(lambda gradients: self._average(gradients, where))
 
     def _average(self, gradients: torch.Tensor, where: str) -> None:
@@ -153,7 +157,7 @@ class ReplicaState:
         return self.low_rank is not None and self.averages >= self.low_rank_start * len(self._shards)
 
     def state_dict(self) -> ReplicaStateDict:
-        """Return a copy of this rank's residuals for a checkpoint."""
+        """Return a copy of this rank's residuals, factors and counts for a checkpoint."""
         residuals, factors = self._residuals.as_dict(), self._factors.as_dict()
         return ReplicaStateDict(
             version=_VERSION,
@@ -203,6 +207,8 @@ def register_all_reduce_hook(
 
     All FSDP modules are averaged one after the other, in the order of the backward pass; an error in one of them leaves
     the others of that step averaged, so go on from a checkpoint. What a sum does not deliver is added to the next one.
+    torch's own average over the replicas is turned off. An option that is None is that of the environment, as for
+    `HopsumState`, else the default.
 
     Args:
         model: after all calls of `fully_shard`, over ("replicate", "shard") or the shards alone, or of `replicate`.
@@ -213,7 +219,7 @@ def register_all_reduce_hook(
         low_rank_start: with `low_rank`, how many steps at the start are whole.
 
     Raises:
-        CodecError: codec_on="device" and the codec has no form for the device.
+        CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no form for the device.
         ConfigError: a variable in the environment that does not fit.
         TypeError: the model has no FSDP module.
         ValueError: `low_rank` is no rank, or pays for no shard, or the codec has no error feedback; the model is

@@ -61,7 +61,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool) -> None:
-    """Raise ValueError unless the options fit each other. No rank is None."""
+    """Raise ValueError unless the options are whole numbers in their range and there is error feedback.
+
+    A `low_rank` of None, no factors, needs no error feedback.
+    """
     if type(low_rank_start) is not int or low_rank_start < 0:
         raise ValueError(f"low_rank_start={low_rank_start!r}: a whole number of steps, 0 or more")
     if low_rank is None:
@@ -102,12 +105,14 @@ class Matrices(NamedTuple):
 def matrices_of(
     names: Mapping[torch.Tensor, str], plain: frozenset[str], low_rank: int, codec: Any, factors: Factors
 ) -> Matrices:
-    """Return the parameters that travel as factors: where these have half of the elements, or less.
+    """Return the parameters that travel as factors, where these have half of the elements or less; prepare `factors`.
 
     Args:
         names: of all parameters.
-        plain: parameters that travel whole.
-        factors: of the state.
+        plain: names of parameters that travel whole.
+        low_rank: the rank of the factors.
+        codec: of the communicator.
+        factors: of the state. Their kernels are loaded, see `Factors.prepare`.
 
     Raises:
         ValueError: there is none; or the codec has no error feedback.
@@ -205,6 +210,7 @@ class LowRank:
         self.spared_elements = 0
         """Elements of gradients less those of their factors, over all sums so far."""
         self.measures_delivered = False
+        """Whether the step in progress measures `delivered`. It takes two more passes over the matrices."""
         self._energy = [0.0, 0.0]
         """Of the step in progress: of gradient and residual, and of what its sums leave to the next step."""
         self._thread = ThreadPoolExecutor(1, "hopsum-low-rank")
@@ -224,7 +230,7 @@ class LowRank:
         return MatrixLayout(names, places, elements, shapes, self.matrices.rank)
 
     def portion(self, buffer: torch.Tensor, layout: MatrixLayout) -> LowRankPortion:
-        """Return a bucket's portion. `send` begins its sums."""
+        """Return a bucket's portion, on the buffer's device if that has a codec, else on the host. No sum begins."""
         place = self._device_codecs.at(buffer.device)
         given, copies = (buffer, layout, self.matrices.factors, self._residuals), self._keeps_gradients
         if place is None:
@@ -232,7 +238,7 @@ class LowRank:
         return DevicePortion(*given, copies=copies, place=place)
 
     def send(self, portion: LowRankPortion, step: Step, number: int) -> None:
-        """Begin the sums of a portion, which `step.begin` knows. They end it, also where they fail.
+        """Begin the sums of a portion, for which `step.begin` was called. They call `step.end`, also where they fail.
 
         Args:
             number: of the all-reduce of P. The next one is that of Q.
@@ -249,7 +255,7 @@ class LowRank:
         )
 
     def complete(self) -> None:
-        """Note that the last bucket of the step was submitted, and the group of its vectors ended."""
+        """Let the sums of Q follow: the last bucket of the step was submitted, and the group of its vectors ended."""
         sums = self._sums
         if sums is not None and sums.entries and not sums.placed:
             sums.placed = True

@@ -128,7 +128,7 @@ class Factors:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Load the compiled kernels, or let a child process compile them. Returns at once in the second case."""
+        """Load the compiled kernels, or let a child process compile them and return. Further calls do nothing."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -145,7 +145,7 @@ class Factors:
         self.kernels = load_factor_kernels()
 
     def start(self, name: str, rank: int, columns: int) -> Start:
-        """Return what a matrix's step begins with: the same object until `put`."""
+        """Return the basis and divisors with which a matrix's step begins; the same object until `put` or `load`."""
         if name not in self._starts or self._starts[name].basis.shape != (rank, columns):
             decoded = self._decoded.get(name)
             if decoded is None or decoded.shape != (rank, columns):
@@ -261,7 +261,7 @@ class LowRankPortion(BucketSlice):
 
     @property
     def left_tensors(self) -> list[tuple[str, int]]:
-        """Return the names and elements of what P consists of, after a word that has none."""
+        """Return the names and elements of the parts of P, after the digest of the bases as a name of 0 elements."""
         # Ranks compare names before they sum: those with other bases, as after other checkpoints, hear of it.
         digest = crc32(b"".join(each.digest.to_bytes(4, "big") for each in self._starts))
         names = zip(self.layout.names, self.layout.left, strict=True)
@@ -269,7 +269,7 @@ class LowRankPortion(BucketSlice):
 
     @property
     def right_tensors(self) -> list[tuple[str, int]]:
-        """Return the names and elements of what Q consists of."""
+        """Return the names and elements of the parts of Q, one for each matrix."""
         return list(zip(self.layout.names, self.layout.right, strict=True))
 
     @property
@@ -278,7 +278,7 @@ class LowRankPortion(BucketSlice):
         return bool(self._left)
 
     def mismatch_error(self, error: MismatchError) -> MismatchError:
-        """Return the error of a sum of P which says what ranks may have in different ways."""
+        """Return the error of a sum of P with the names of the matrices, and the probable cause: other checkpoints."""
         return MismatchError(
             f"{error}. The vector has the first factors of {_some(self.layout.names)}. Ranks that differ in the digest "
             "of low-rank factors alone went on from different checkpoints: load the checkpoint of one step on all "
@@ -317,6 +317,7 @@ class LowRankPortion(BucketSlice):
         """Drop residuals that are too large for any sum, after one that was refused: else all that follow are refused.
 
         Gradients near the end of float32 leave them behind. A gradient that is too large by itself is the program's.
+        The log has a warning for each residual.
         """
         gradients = self.gather().to("cpu", torch.float32).numpy()
         given = zip(self.layout.names, self.layout.own_places, self.layout.shapes, self._starts, strict=True)
@@ -357,7 +358,7 @@ class LowRankPortion(BucketSlice):
             self.feedback.rollback(slice(None))
 
     def withdraw(self) -> None:
-        """End without a mean: the residual is as before the step."""
+        """End without a mean: the residual is as before the step. After `finish` it has no effect."""
         if self.feedback is not None and not self.settled:
             self.feedback.rollback()
 

@@ -92,8 +92,8 @@ class MethodChoice:
         methods: the first is that of the steps before a trial.
         agree: returns the mean of each number over all ranks. Called at the beginning of the same steps on all.
         counted_steps: how many steps of each method are counted.
-        decides: the fastest method stays. With False the first one stays in any case, and the times are told.
-        tells: this rank writes the verdict.
+        decides: the fastest method stays. With False the first one stays in any case, and the times are only reported.
+        tells: this rank reports the verdict to the user. Other ranks only log it.
         is_ready: whether this rank's codecs are compiled as far as they will be.
         is_over: whether this rank's communicator takes no vector any more: no trial begins then.
         clock: in seconds.
@@ -141,7 +141,9 @@ class MethodChoice:
         return self.method.least_delivered > 0 and due
 
     def begin_step(self, last_wait_s: float = 0.0, delivered: float = 1.0) -> None:
-        """Hear that a step begins, and decide its method.
+        """Note that a step begins, and decide its `method`. Report a new choice, and the reason for a new trial.
+
+        It may call `agree`, in the same steps on all ranks.
 
         Args:
             last_wait_s: seconds that the step before waited for the network.

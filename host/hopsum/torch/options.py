@@ -46,7 +46,9 @@ OF_OBJECTS = ("process_group", "scaler")
 
 
 def settings_from(options: Mapping[str, Any]) -> HookSettings:
-    """Return the settings of a hook: its options before the environment before defaults. None says nothing.
+    """Return the settings of a hook: its options, else those of the environment, else the defaults.
+
+    An option that is None counts as not given. `process_group` and `scaler` are accepted and left out.
 
     Raises:
         TypeError: an unknown option, with the nearest one.

@@ -65,7 +65,13 @@ class Residuals:
         """Parameters that were cleared and have been in no sum since: nobody copies their zeros to look at them."""
 
     def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> ErrorFeedback:
-        """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
+        """Return the error feedback of a vector of these parameters, in order, with the residuals that they have.
+
+        It is valid until a call has one of them in another vector, or on a device: its residual moves there.
+
+        Args:
+            sizes: elements of each parameter.
+        """
         self._empty.difference_update(names)
         here = self._here(tuple(names))
         return here if isinstance(here, ErrorFeedback) else self._move(tuple(names), sizes, _on_host)
@@ -83,7 +89,7 @@ class Residuals:
         return {name: torch.from_numpy(self._copy(name)) for name in self._places}
 
     def read(self, name: str) -> Floats | None:
-        """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
+        """Return a copy of a parameter's residual, None if that is zero or missing; `clear` it once it is delivered."""
         if name in self._empty:
             return None
         residual = self._copy(name) if name in self._places else None
@@ -174,6 +180,8 @@ def shared_out(
     Args:
         saved: every state that was saved, the same on all ranks. With n workers again, this rank's own is enough.
             Of an iterator one state after the other is held in memory.
+        own: the name of this rank in states, RANK or REPLICA/SHARD.
+        workers: of the mean now.
         sizes: elements of this rank's parameters by name.
         expected: numbers that every state must have, by name, such as its version.
 
@@ -219,7 +227,13 @@ def shared_out(
 
 
 def tell_lost(whose: str, workers: int, norms: Sequence[float]) -> None:
-    """Write a line about residuals that are lost, with the size that those that are there let expect."""
+    """Log a warning that residuals are lost, with an estimate of their size.
+
+    Args:
+        whose: the lost ranks in words, or their number.
+        workers: of the mean from which they are.
+        norms: of the residuals that are there, by which the size is estimated.
+    """
     # Nobody knows what was lost. Residuals of the ranks of one job are of about one norm.
     norm = sqrt(sum(each * each for each in norms) / max(1, len(norms)))
     _log.warning(
@@ -229,7 +243,10 @@ def tell_lost(whose: str, workers: int, norms: Sequence[float]) -> None:
 
 
 def bare_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the names of parameters in the model alone, by their names in the model with its wrappers."""
+    """Map the names of parameters in the model with its wrappers to their names in the model alone.
+
+    If two of these are equal, all names map to themselves.
+    """
     bare = {name: _bare(name) for name in names}
     # Residuals are kept by name: two parameters may not share one.
     return bare if len(set(bare.values())) == len(bare) else {name: name for name in bare}

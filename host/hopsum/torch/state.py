@@ -150,9 +150,10 @@ class HopsumState:
             they arose.
 
     Raises:
-        ValueError: a negative number, a pattern that fits no parameter, a process group that is missing or has other
-            ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or there is no error feedback; a
-            DistributedDataParallel with torch's "python_reducer", or one whose module has lost parameters.
+        ValueError: a negative number, a word that the option does not have, a pattern that fits no parameter, a process
+            group that is missing or has other ranks than `comm`; `low_rank` is no rank, or pays for no parameter, or
+            there is no error feedback; method="auto" on a worker that joined the job later; a DistributedDataParallel
+            with torch's "python_reducer", or one whose module has lost parameters.
         ConfigError: a variable in the environment that does not fit.
         TypeError: an option that does not exist.
         CodecError: an unknown `on_nonfinite`; or codec_on="device" and the codec has no code for a parameter's device.
@@ -224,12 +225,18 @@ class HopsumState:
         process_group: dist.ProcessGroup | None = None,
         scaler: Scaler | None = None,
     ) -> None:
-        """Go on with another agent (a new generation, or after unpickling) and the same module.
+        """Continue with another communicator (a new generation, or after unpickling) and the same module.
 
-        Its rank and its number of workers may be others: residuals are scaled to the new number.
+        Its rank and its number of workers may be others: residuals are scaled to the new number, and a warning says
+        that those of lost workers are missing. A step in progress is given up. `failure`, the times and the trial of
+        methods begin anew.
+
+        Args:
+            process_group: as for the constructor. The earlier one is not kept.
+            scaler: as for the constructor. The earlier one is not kept.
 
         Raises:
-            ValueError: as the constructor does; a residual that fits no parameter. Nothing was changed.
+            ValueError, CodecError: as the constructor does; a residual that fits no parameter. Nothing was changed.
         """
         module = ddp_in(module) or module
         require_buckets(module)
@@ -501,15 +508,15 @@ class HopsumState:
         """Return counts, bytes and seconds of all steps so far, for a log.
 
         Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed, of this
-        state's matrices also where they travelled as factors; `bytes_up`
-        and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
+        state's matrices also where they travelled as factors; `bytes_up` and `bytes_down` passed this worker's
+        interface, headers included; the ratios are fp32_bytes by them.
         With `local_group` the leader of a host has the bytes for all `local_ranks` of it, the others have none.
         Of this state: its steps; whether they are compressed now, 1 or 0 (see `method`); the rank in which matrices
-        travel as factors now, or 0 (see `low_rank`); the elements and bytes
-        that torch's process group averaged, which are in none of the others; the bytes that crossed the bus where
-        codecs are on the gradients' device (`codec_on`); and the seconds of a step, those that it waited, the bytes
-        beside a ring of fp32 and of bf16 and how long such a ring takes at the rate so far (`step_times.py`; NaN before
-        there is anything to tell). Raises RuntimeError without an agent.
+        travel as factors now, or 0 (see `low_rank`); the elements and bytes that torch's process group averaged, which
+        are in none of the others; the bytes that crossed the bus where codecs are on the gradients' device
+        (`codec_on`); and the seconds of a step, the seconds that it waited, the bytes divided by those of a ring in
+        fp32 and in bf16, and the seconds of such a ring at the rate so far (`step_times.py`; NaN before anything was
+        counted). Raises RuntimeError for a state that was unpickled and not attached.
         """
         sender = self._require_sender()
         statistics, plain, codecs = sender.communicator.statistics, sender.group, sender.device_codecs

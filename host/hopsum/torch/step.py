@@ -131,7 +131,7 @@ class BucketSlice:
         self.x[self.layout.own_places[number]] = 0
 
     def apply(self) -> None:
-        """Keep what the next step begins with: the step has its means."""
+        """Keep the state with which the next step begins, now that the step has its means. There is none here."""
 
     def undo(self) -> None:
         """Take back what the sum did to the residual, however it ended; harmless where the step did so."""
@@ -140,7 +140,7 @@ class BucketSlice:
             feedback.rollback(slice(None))
 
     def leave(self) -> None:
-        """Hear that the generation ended. The residual stays as the sum left it."""
+        """Note that the step failed as the generation ended. The residual stays as the sum left it."""
 
     def carry(self, residuals: Residuals) -> None:
         """Add the residuals to the vector, and note whose they are."""
@@ -198,18 +198,25 @@ class Step:
         return self._under_way > 0
 
     def begin(self, added: BucketSlice | None = None) -> None:
-        """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
+        """Count one more all-reduce, of this sum if one is given. The step waits until `end` is called for it."""
         with self._lock:
             self._under_way += 1
             if added is not None:
                 self._sums.append(added)
 
     def watch(self, sums: list[BucketSlice], used: torch.Tensor) -> None:
-        """Apply rule 3 to sums; uint8[parameters of all of them], which is complete when the step is over."""
+        """Apply rule 3 (see the module) to sums at the end of the step.
+
+        Args:
+            used: uint8[parameters of all sums], 0 for one without a gradient on any rank. It is read at the end only.
+        """
         self._used.append((sums, used))
 
     def deliver(self, sums: Sequence[BucketSlice], call: Callable[[], None]) -> None:
-        """Call when a bucket may be written, or hears that it has no mean. All sums of the bucket have begun."""
+        """Call `call` once a bucket has its mean, or once the step has ended without: now, or later in any thread.
+
+        All sums of the bucket have begun.
+        """
         with self._lock:
             waits = not self.over.done() and (self._together or not _have_means(sums))
             if waits:
@@ -220,7 +227,12 @@ class Step:
     def end(
         self, ended: BucketSlice | None = None, *, failure: BaseException | None = None, dropped: bool = False
     ) -> None:
-        """Note that one all-reduce is over, of this sum if one is given."""
+        """Note the end of one all-reduce, of this sum if one is given. The last one may end the step, in this thread.
+
+        Args:
+            failure: the error of the sum, which fails the step.
+            dropped: some rank's gradients are not finite: the step is dropped.
+        """
         ready: list[Callable[[], None]] = []
         with self._lock:
             if failure is not None:
@@ -240,7 +252,7 @@ class Step:
             self._finish()
 
     def complete(self) -> None:
-        """Note that the last bucket was added."""
+        """Note that the last bucket was added. If no all-reduce is under way, the step ends now, in this thread."""
         with self._lock:
             self._complete = True
             over = self._under_way == 0
@@ -248,7 +260,7 @@ class Step:
             self._finish()
 
     def fail(self, failure: BaseException) -> None:
-        """Note that something could not begin."""
+        """Note the error of a sum that could not begin: it fails the step."""
         self.begin()
         self.end(failure=failure)
 
@@ -356,7 +368,7 @@ class FallBack:
     """The votes of one rank, and whether the process group averages instead of the switch.
 
     Args:
-        group: of all ranks, which make this object at the same point.
+        group: of all ranks. All make this object at the same point, as it makes a group of its own.
         residuals: of the state.
         on_nonfinite: as the state's.
     """
@@ -411,7 +423,9 @@ class FallBack:
         return AllReduceError(f"{why}the ranks could not vote on this step: {error}. A rank has died or left")
 
     def redo(self, sums: list[BucketSlice]) -> bool:
-        """Average by the process group what the switch was to average. Return whether all means are finite.
+        """Average by the process group the sums of the switch, and set `active`. Return whether all means are finite.
+
+        Residuals are as before the step, and are added to the gradients. A warning names the cause.
 
         Raises:
             RuntimeError: from torch.

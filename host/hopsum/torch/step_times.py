@@ -106,14 +106,20 @@ class StepTimes:
 
     @property
     def step_s(self) -> float:
-        """Return the mean time from the beginning of one step's all-reduces to that of the next; NaN of one step."""
+        """Return the mean seconds from the beginning of a step to that of the next one, NaN before there are two."""
         # One step has a beginning and no end yet.
         if self._first_begun_s is None or self._begun_steps < 2:
             return float("nan")
         return (self._begun_s - self._first_begun_s) / (self._begun_steps - 1)
 
     def scalars(self, workers: int) -> dict[str, float]:
-        """Return the mean times of a step, and what a ring of as many ranks takes for the same gradients; or NaN."""
+        """Return the mean times of a step, and bytes and time compared with a ring for the same gradients, by name.
+
+        A figure is NaN where nothing was counted yet.
+
+        Args:
+            workers: ranks of the ring.
+        """
         ring_bytes, own_bytes = 2 * (workers - 1) / workers * 4 * self._elements, max(self._bytes_up, self._bytes_down)
         ring_fp32_s = ratio(ring_bytes * self._busy_s, own_bytes * self._hopsum_steps)
         return {
@@ -127,9 +133,10 @@ class StepTimes:
         }
 
     def line(self, steps: int, workers: int, measured: Mapping[str, float] | None = None) -> str:
-        """Return the figures of `scalars` as one line of text, after so many steps: measured ones, then the estimate.
+        """Return the figures of `scalars` as one line of text, and an estimate of a ring's time or measured times.
 
         Args:
+            steps: the number of the last step, for the line.
             measured: seconds of a step by methods that were tried, by name. They take the place of the estimate.
         """
         now = self.scalars(workers)
@@ -160,7 +167,7 @@ def ratio(dividend: float, divisor: float) -> float:
 
 
 def tell(log: Logger, text: str) -> None:
-    """Write what the user asked for on the log, or on stderr where nobody has set the log to this level."""
+    """Write a text that the user asked for to the log, or to stderr where the log does not take level INFO."""
     if log.isEnabledFor(INFO):
         log.info("%s", text)
     else:

@@ -158,7 +158,10 @@ class Staging:
         return loaded
 
     def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy what the kernels queued so far make to memory from `room`, beside the kernels that follow."""
+        """Begin to copy `source`, which kernels queued so far make, to memory from `room`. `wait` waits for the copy.
+
+        The copy runs beside the kernels that are queued later.
+        """
         with self.streams.on_kernels():
             # Copies wait for the kernels queued so far, not for those of the next piece.
             made = self.streams.mark()
@@ -168,7 +171,7 @@ class Staging:
         self.bytes_to_host += source.nbytes
 
     def read(self, source: torch.Tensor) -> torch.Tensor:
-        """Return memory of the host that has a few numbers after the next `wait`; in the order of the kernels."""
+        """Begin to copy a small tensor to the host in the order of the kernels. Return the copy, valid after `wait`."""
         target = self.streams.room(tuple(source.shape), source.dtype)
         with self.streams.on_kernels():
             target.copy_(source, non_blocking=True)
@@ -176,6 +179,6 @@ class Staging:
         return target
 
     def wait(self) -> None:
-        """Wait for everything that is queued."""
+        """Wait until everything that is queued in both streams is done, and count the wait."""
         self.streams.wait()
         self.waits += 1

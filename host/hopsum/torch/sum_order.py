@@ -127,7 +127,7 @@ class SumOrder:
         self._waiting.put(partial(self._open, begin))
 
     def leave(self) -> None:
-        """Close the open place."""
+        """Close the open place. Make the calls that wait, in this thread, up to the next place."""
         if self._waiting.groups:
             self._communicator.group_start()
         self._waiting.release()

@@ -27,7 +27,10 @@ def replicated_beside_shards(parameters: Mapping[str, torch.Tensor]) -> frozense
 
 
 def require_no_copies(parameters: Mapping[str, torch.Tensor], what: str) -> None:
-    """Raise ValueError where copies would drift apart, and there is no process group that averages them instead."""
+    """Raise ValueError if tensor parallelism replicates some parameters, whose compressed copies would drift apart.
+
+    `what` names the caller in the message.
+    """
     if copies := replicated_beside_shards(parameters):
         raise ValueError(
             f"{what} beside tensor parallelism: {shown(copies)} would drift apart over the ranks that have a copy, "
@@ -37,7 +40,7 @@ def require_no_copies(parameters: Mapping[str, torch.Tensor], what: str) -> None
 
 
 def shown(names: frozenset[str]) -> str:
-    """Word names of parameters, the first of many."""
+    """Return names of parameters as text: the first four in order, and the number of the others."""
     first = ", ".join(sorted(names)[:4])
     return first if len(names) <= 4 else f"{first} and {len(names) - 4} more"
 

@@ -120,6 +120,8 @@ class DeviceCall:
     def restore(self, mean: torch.Tensor, factor: int) -> torch.Tensor:
         """Return a mean times a factor in the shape and type of the tensor, in `out` if there is one.
 
+        Without `out` the result may share the memory of `mean`.
+
         Called when the mean is there, in any thread; waits for the device, so that any stream may use the result.
         """
         staging = self._place.staging

@@ -218,7 +218,7 @@ class TorchThc:
         )
 
     def keys(self, context: ReductionContext, first: int) -> BlockKeys:
-        """Return the keys of a run of blocks."""
+        """Return the keys of a run of blocks that begins with block number `first` of its vector."""
         rotation = derive_key(context.seed, context.step, ROTATION)
         rounding = derive_key(context.seed, context.step, ROUNDING, context.rank)
         if self.dither is None:
