@@ -8,7 +8,7 @@ private_files, token_files  secrets that nobody else may read
 tls_server, tls_client      TLS of a gRPC server, and of its clients
 quiet_grpc, p4runtime       gRPC and P4Runtime's bindings, on whatever protobuf is installed
 web_server                  the HTTP server of pages and metrics
-interfaces                  the kernel's word on interfaces and routes
+interfaces                  interfaces, routes and sockets of the operating system
 spare_arrays                memory of earlier calls for the next ones
 records, kernel_structs     memory that Python and machine code read by the names of its fields; Linux's structs
 record_kernels              such memory, as kernels of numba have it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's interfaces, routes and sockets, in the network namespace of the calling thread.
+"""Interfaces, routes and sockets of the operating system, in the network namespace of the calling thread.
 
 From ioctls, netlink and /proc/thread-self/net: no other program is needed, and nothing is sent.
 """
@@ -44,10 +44,11 @@ class Interface(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way that the kernel would choose."""
+    """The route of a datagram, as the operating system chooses it."""
 
     interface: str
     gateway: str | None
+    """IPv4 address of the next hop, None where the destination is reached without one."""
     local: bool
     """True where the destination is an address of this host."""
 
@@ -99,7 +100,7 @@ def mac_of(ip: str) -> str | None:
 
 
 def is_local(ip: str) -> bool:
-    """Say whether a socket could have this address: one of an interface, or any of loopback's 127.0.0.0/8."""
+    """Return whether a socket can have this address: one of an interface, or any of loopback's 127.0.0.0/8."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # bind knows all that is local, also addresses that no interface lists.
@@ -110,7 +111,7 @@ def is_local(ip: str) -> bool:
 
 
 def interface_of(ip: str) -> Interface | None:
-    """Return the interface with an address: loopback for a local address that no interface lists."""
+    """Return the interface with an address, loopback for a local address that no interface lists, else None."""
     found = interfaces()
     exact = [each for each in found if each.ip == ip]
     loopback = [each for each in found if each.ip == "127.0.0.1"] if is_local(ip) else []
@@ -118,10 +119,10 @@ def interface_of(ip: str) -> Interface | None:
 
 
 def route_to(ip: str, source: str) -> Route:
-    """Return the way of a datagram from one of our addresses.
+    """Return the route of a datagram to `ip` from `source`, an address of this host. Nothing is sent.
 
     Raises:
-        OSError: there is none. What the kernel would say to a socket.
+        OSError: there is no route. The error is the one that a socket would meet.
     """
     attributes = b"".join(
         _ATTRIBUTE.pack(8, kind) + socket.inet_aton(address) for kind, address in ((_RTA_DST, ip), (_RTA_SRC, source))
@@ -152,7 +153,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def udp_socket_at(ip: str, port: int) -> UdpSocket | None:
-    """Return the socket that keeps others from this address, None if none does."""
+    """Return the open UDP socket of this IPv4 address and port, or of the port on all addresses; else None."""
     # The thread's own namespace, which may differ from the process's.
     for line in (_NET / "udp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -170,7 +171,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def owner_of(inode: int) -> tuple[int, str] | None:
-    """Return process id and name of who holds a socket, or None if that may not be seen."""
+    """Return id and name of a process that has a socket open, None if there is none, or this user may not see it."""
     wanted = f"socket:[{inode}]"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # gone, or another user's

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structs that kernels pass to the kernel of 64-bit Linux: poll(2), clock_gettime(2), sendmsg(2), cmsg(3), ip(7)."""
+"""Structs that compiled loops pass to 64-bit Linux: poll(2), clock_gettime(2), sendmsg(2), cmsg(3), ip(7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hopsum_base.records import Address, Int16, Int32, Int64, Record, record
 
 @record
 class PollFd(Record):
-    """struct pollfd."""
+    """struct pollfd of poll(2): a descriptor, the events to wait for, and those that came."""
 
     __slots__ = ()
     fd: Int32
@@ -18,7 +18,7 @@ class PollFd(Record):
 
 @record
 class Timespec(Record):
-    """struct timespec."""
+    """struct timespec: a time of a clock in seconds and nanoseconds."""
 
     __slots__ = ()
     seconds: Int64
@@ -27,7 +27,7 @@ class Timespec(Record):
 
 @record
 class IoVector(Record):
-    """struct iovec."""
+    """struct iovec: a run of memory to send from or to receive into."""
 
     __slots__ = ()
     address: Address
@@ -36,7 +36,7 @@ class IoVector(Record):
 
 @record
 class MessageHeader(Record):
-    """struct msghdr."""
+    """struct msghdr of sendmsg(2): the peer's address, runs of memory, and control messages."""
 
     __slots__ = ()
     name: Address

@@ -38,7 +38,7 @@ class LogWriter(logging.Handler):
         threading.Thread(target=self._write, name="hopsum-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record's line, or leave it to the thread."""
+        """Write a record's line, or leave it to the thread. Drop it if LINES_MAX lines wait, or the reader has gone."""
         try:
             line = self._line(record)
             # An operator who has the answer of a call finds its line in the log, so the thread is the exception.
@@ -56,7 +56,7 @@ class LogWriter(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait for the lines so far to be written, for a bounded time. `logging` calls it when the process ends."""
+        """Wait until the lines so far are written, for a second at most. `logging` calls it when the process ends."""
         until_s = time.monotonic() + _FLUSH_S
         while self._lines.unfinished_tasks and time.monotonic() < until_s:
             time.sleep(0.001)

@@ -20,7 +20,11 @@ _OWNER = "owner.lock"
 
 
 class OwnedFolder(tempfile.TemporaryDirectory[str]):
-    """A folder that only this user can read, removed by `cleanup`. `what` names its purpose, in small letters."""
+    """A new temporary folder that only this user can read, removed by `cleanup`, or at the end of a `with` block.
+
+    The `with` statement gives its path. To make a folder removes those of dead owners (`remove_left_folders`). `what`
+    names its purpose, in small letters.
+    """
 
     def __init__(self, what: str) -> None:
         remove_left_folders()
@@ -46,7 +50,7 @@ class OwnedFolder(tempfile.TemporaryDirectory[str]):
 
 
 def living_folders(what: str) -> list[Path]:
-    """Return this user's folders of that purpose whose owners run."""
+    """Return this user's folders of the purpose `what` whose owners run, sorted."""
     found = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"hopsum-{what}-*")):
         # A folder of another user, or one that goes at this moment, is none of ours.

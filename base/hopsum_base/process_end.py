@@ -30,9 +30,13 @@ def bound_end(within_s: float = END_S) -> None:
 
 
 def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
-    """Ask the kernel for a signal when the thread that started this process ends.
+    """Ask the operating system to send this process a signal when the thread that started it ends.
 
-    Raises SystemExit when the parent is gone already: its death would never be reported.
+    Raises SystemExit when the system refuses, or the parent is gone already: its death would never be reported.
+
+    Args:
+        parent_pid: process id of the parent, from before this process was started.
+        signal_number: by default SIGKILL, which ends this process.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:

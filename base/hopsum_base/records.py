@@ -71,7 +71,7 @@ def record_bytes(cls: type[Record]) -> int:
 
 
 def offset_of(cls: type[Record], field: str) -> int:
-    """Return the bytes before a field."""
+    """Return the offset of a field in a record, in bytes."""
     offset: int = getattr(cls, field).offset
     return offset
 

@@ -13,7 +13,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class ServiceManager:
-    """The service manager that the environment names. Where none is named, messages go nowhere."""
+    """The service manager that the environment names. Where none is named, or it has gone, messages are dropped."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -28,16 +28,16 @@ class ServiceManager:
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Say that the configuration is read again, until `ready` is said."""
+        """Report that the process reads its configuration again, until the next `ready`."""
         # systemd wants the time at which the reload began, to tell old messages from new ones.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def alive(self) -> None:
-        """Say that the process works."""
+        """Report that the process works. Call it more often than every `watchdog_s` seconds, if that is not None."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Say that the process ends."""
+        """Report that the process has begun to end."""
         self._send("STOPPING=1")
 
     def _send(self, message: str) -> None:

@@ -32,7 +32,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Word a hint after an unknown name: the nearest of `names`, or all of them."""
+    """Return a hint for an unknown name, "did you mean NAME?" with the nearest of `names`, or a list of all of them."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"

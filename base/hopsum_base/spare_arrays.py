@@ -35,12 +35,16 @@ _SHARED: Final[weakref.WeakValueDictionary[str, SpareArrays]] = weakref.WeakValu
 
 
 def keep_spare_arrays() -> SpareArrays:
-    """Return the spare arrays of the process. There are some as long as anybody holds this object."""
+    """Return the process's one store of spare arrays. `spare_array` uses it as long as somebody holds this object."""
     return _SHARED.setdefault("", SpareArrays())
 
 
 def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
-    """Return a contiguous array with any content. Its memory serves another one once no view of it is left."""
+    """Return a contiguous array with any content, in the memory of an earlier one where some is spare.
+
+    Once no view of it is left, its memory is spare. Small arrays, and all while nobody holds the store
+    (`keep_spare_arrays`), are numpy's own.
+    """
     size = prod(shape) * np.dtype(dtype).itemsize
     spares = _SHARED.get("")
     if size < LEAST_BYTES or spares is None:

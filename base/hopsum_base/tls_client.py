@@ -33,7 +33,10 @@ class TlsClientFiles:
         return ca, key, certificate
 
     def why_not(self, host: str, port: int) -> str:
-        """Return why a handshake of its own fails; empty where it works, nobody listens, or the server is silent."""
+        """Connect to a server, and return why the TLS handshake fails; empty where it works, or no server answers.
+
+        It may take some seconds.
+        """
         try:
             plain = socket.create_connection((host, port), _PROBE_S)
         # Nobody listens there, which is no matter of TLS.
@@ -51,7 +54,7 @@ class TlsClientFiles:
         return ""
 
     def days_left(self, host: str, port: int) -> float | None:
-        """Return the days until the server's certificate ends, None where the handshake fails or it has no end."""
+        """Connect to a server, and return the days until its certificate ends; None if no handshake succeeds."""
         try:
             plain = socket.create_connection((host, port), _PROBE_S)
             with plain, self._context().wrap_socket(plain, server_hostname=host) as secure:

@@ -75,7 +75,7 @@ class ServerCredentials:
         return self._now.ends_at_s
 
     def notice(self) -> str:
-        """Say that the certificate ends soon, an empty string while it does not."""
+        """Return a text that the certificate ends within 14 days, with a remedy; empty while it does not."""
         left_s = self.ends_at_s - time.time()
         if left_s > _SOON_S:
             return ""
@@ -85,7 +85,7 @@ class ServerCredentials:
         )
 
     def prepare(self, files: TlsServerFiles) -> tuple[TlsServerFiles, _Content]:
-        """Read the files for `use`. Raises an error as construction does."""
+        """Read and check the files for `use`, and change nothing yet. Raises an error as construction does."""
         return files, _read(files, self._error)
 
     def use(self, prepared: tuple[TlsServerFiles, _Content]) -> None:

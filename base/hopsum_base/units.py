@@ -34,14 +34,17 @@ def _reader(what: str, units: Mapping[str, float], example: str, *, zero: bool =
 
 
 rate_bits_per_s: Final = _reader("rate", _RATES, "1gbit")
-"""Read a rate in tc's words."""
+"""Read a rate in tc's words, as 1gbit: return bits a second, more than 0. Raises ArgumentTypeError, as all readers."""
 time_s: Final = _reader("time", _TIMES, "120ms", zero=True)
+"""Read a time with its unit, as 120ms: return seconds, 0 or more."""
 size_bytes: Final = _reader("size", _SIZES, "233MB")
+"""Read a size with its unit, as 233MB or 222MiB: return bytes, more than 0."""
 count: Final = _reader("number", _COUNTS, "25000000 or 25M")
+"""Read a number, as 25000000 or 25M: return a float, more than 0."""
 
 
 def whole(least: int, most: int = MOST) -> Callable[[str], int]:
-    """Make a reader of whole numbers, of `least` to `most`."""
+    """Return a reader for argparse of whole numbers of `least` to `most`, both included."""
 
     def read(text: str) -> int:
         # Python takes digits of other scripts too, and raises for some thousand digits.
@@ -57,7 +60,11 @@ def whole(least: int, most: int = MOST) -> Callable[[str], int]:
 
 
 def real(least: float, most: float = inf, *, above: bool = False) -> Callable[[str], float]:
-    """Make a reader of finite numbers, of `least`, or above it, to `most` where there is a most."""
+    """Return a reader for argparse of finite numbers of `least` to `most`, both included.
+
+    Args:
+        above: numbers must be above `least`.
+    """
 
     def read(text: str) -> float:
         found = _NUMBER.fullmatch(text.strip().lower())
@@ -79,7 +86,7 @@ share: Final = real(0, 1, above=True)
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Make a reader of one of some names."""
+    """Return a reader for argparse that takes one of some names, and returns it."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -90,7 +97,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def list_of(read: Callable[[str], _Item]) -> Callable[[str], tuple[_Item, ...]]:
-    """Make a reader of comma-separated items. Items that are there twice count once.
+    """Return a reader for argparse of comma-separated items, in their order. Items that are there twice count once.
 
     A comma before OPTION= stays in its item, as in the codecs "thc,thc:bits=2,error_feedback=true".
     """
@@ -101,12 +108,12 @@ _COMMA: Final = re.compile(r",(?!\s*[A-Za-z_]\w*=)")
 
 
 def format_rate(bits_per_s: float) -> str:
-    """Return a rate with three digits."""
+    """Return a rate in words, of three digits: "1.25 Gbit/s"."""
     return _said(bits_per_s, (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)))
 
 
 def said_time(seconds: float) -> str:
-    """Return a time with three digits."""
+    """Return a time in words, of three digits, in s, ms or us: "12.5 ms"."""
     return _said(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))) if seconds else "0 s"
 
 
@@ -117,7 +124,7 @@ def _said(value: float, units: tuple[tuple[str, float], ...]) -> str:
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Write a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9, or a hyphen for None."""
+    """Return a number as text of few digits: 0.0123, 12.3, 1,230, 1.2e-9; a hyphen for None; "inf" and "nan"."""
     if value is None or not isfinite(value):
         return "-" if value is None else str(value)
     if value == 0:

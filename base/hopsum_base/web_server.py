@@ -46,7 +46,7 @@ class _NotWellError(Exception):
 
 
 def health_answer(check: Callable[[], str]) -> HttpAnswer:
-    """Make the answer of a health check: `ok`, or 503 and the reason that `check` returns."""
+    """Return the answer of a health check: `ok` while `check` returns an empty text, else 503 and the text."""
 
     def give() -> bytes:
         if why := check():
@@ -77,7 +77,7 @@ class ReadOnlyServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and end the thread."""
+        """Stop listening, and end the thread. Requests in progress are not waited for."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -160,7 +160,10 @@ class Clients:
         return len(self._clients)
 
     def admit(self, connection: socket.socket) -> bool:
-        """Give a new connection a place. Return False where there is none."""
+        """Give a new connection a place, and return whether there is one.
+
+        Where `most` clients have places, the oldest whose request has not come is cut off for it.
+        """
         with self._lock:
             if len(self._clients) >= self.most:
                 oldest = next((each for each, client in self._clients.items() if client.asks), None)
@@ -171,7 +174,7 @@ class Clients:
             return True
 
     def answer(self, connection: socket.socket) -> None:
-        """Note that a request has come."""
+        """Note that the request of a connection has come, so that no new connection takes its place."""
         with self._lock:
             if connection in self._clients:
                 self._clients[connection].asks = False
