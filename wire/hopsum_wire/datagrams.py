@@ -25,7 +25,11 @@ def new_bytes(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 @lru_cache(64)
 def update_template(*, op: int, generation: int, worker: int) -> Header:
-    """Return the header that all UPDATEs of one worker and op share. Raises WireError (BAD_OP)."""
+    """Return the header that all UPDATEs of one worker and op share, its slot, round and count 0.
+
+    Raises:
+        WireError: the op is unknown (BAD_OP).
+    """
     return Header(kind=Kind.UPDATE, op=op, generation=generation, worker=worker, length=up_bytes(op))
 
 
@@ -77,13 +81,13 @@ def _packed(template: Header) -> NDArray[np.uint8]:
 
 
 def restamp_datagrams(datagrams: NDArray[np.uint8], *, generation: int, rounds: ArrayLike) -> NDArray[np.uint8]:
-    """Return a copy of stamped datagrams for another generation. Slots, counts and payloads stay.
+    """Return a copy of stamped datagrams for another generation. Slots, counts and payloads stay. Nothing is checked.
 
     Args:
         datagrams: as `stamp_datagrams` returns them. They are not changed.
         rounds: [n], 1..2^32-1.
     """
-    # A copy: the old rows may still be in a send buffer of the kernel's.
+    # A copy: the old rows may still be in a send buffer of the operating system's.
     copies = datagrams.copy()
     headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
     headers["generation"], headers["round"] = generation, rounds

@@ -33,7 +33,7 @@ def pack_fields(fields: tuple[Field, ...], values: Mapping[str, int]) -> bytes:
 
 
 def unpack_fields(fields: tuple[Field, ...], data: bytes) -> dict[str, int]:
-    """Return the fields of the header at the start of `data`.
+    """Return the values, by name, of the fields of the header at the start of `data`. Further bytes are ignored.
 
     Raises:
         WireError: `data` is shorter than the header, with reason TRUNCATED.

@@ -173,7 +173,10 @@ class JobMembership:
         return found
 
     def rack(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks whose UPDATEs the switch of a rank collects: all, but at a leaf of a tree."""
+        """Return the ranks whose UPDATEs the switch of a rank collects: all, or in a tree those of the rank's leaf.
+
+        Raises MembershipError as `worker` does.
+        """
         leaf = self.worker(rank).leaf
         return tuple(each.rank for each in self.workers if leaf is None or each.leaf == leaf)
 

@@ -100,13 +100,18 @@ def packet_of(path: FramePath, datagram: bytes) -> Packet:
 
 
 def read_hopsum(udp: Packet) -> None:
-    """Read the payload of a UDP layer as the header's, at whatever port. A shorter one stays as it is."""
+    """Decode the payload of a UDP layer in place as a hopsum packet, whatever the port. A short one stays as it is."""
     if not isinstance(udp.payload, Hopsum) and len(udp.payload) >= HOPSUM_BYTES:
         udp.decode_payload_as(Hopsum)
 
 
 def ask_mac(opened: Any, own_mac: int, own_ip: str, ip: str) -> int | None:
-    """Return the MAC address that answers ARP for an IPv4 address on a layer-2 socket, None if none does."""
+    """Send up to five ARP requests for an IPv4 address, and return the MAC address that answers; None after 1.5 s.
+
+    Args:
+        opened: a socket of `open_layer2`.
+        own_mac, own_ip: of the interface.
+    """
     own = _mac_text(own_mac)
     request = Ether(src=own, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=own, psrc=own_ip, pdst=ip)
     # Five requests in 1.5 s: a switch may be starting.
@@ -115,7 +120,10 @@ def ask_mac(opened: Any, own_mac: int, own_ip: str, ip: str) -> int | None:
 
 
 def unreachable_ends(packet: Packet) -> tuple[str, int, str, int] | None:
-    """Return the addresses and ports of the datagram that ICMP calls unreachable, source first; None for others."""
+    """Return source and destination, IP and port, of the datagram that an ICMP packet reports as not delivered.
+
+    None for a packet that is no such report.
+    """
     about, udp = packet.getlayer(IPerror), packet.getlayer(UDPerror)
     if about is None or udp is None or packet[ICMP].type != 3:
         return None
@@ -134,7 +142,7 @@ def open_layer2(interface: str) -> Any:
 
 
 def open_pcap(path: str) -> PcapWriter:
-    """Open a capture file of Ethernet frames, written anew. Each packet is in the file when `write` returns."""
+    """Open a capture file of Ethernet frames; one that exists is overwritten. `write` returns with the packet in it."""
     return PcapWriter(path, sync=True, linktype=1)
 
 

@@ -17,7 +17,10 @@ UNIX: Final = "unix:"
 
 
 def is_local(target: str) -> bool:
-    """Say whether what is sent to HOST:PORT or unix:PATH stays on this machine."""
+    """Return whether HOST:PORT or unix:PATH is on this machine: a socket file, `localhost` or a loopback address.
+
+    No name is looked up: another name is not local.
+    """
     host = target.rpartition(":")[0].strip("[]")
     if target.startswith(UNIX) or host == "localhost":
         return True

@@ -20,9 +20,10 @@ def word_of(enum: Any, number: int) -> str:
 
 
 def message_to_dict(message: Any) -> dict[str, Any]:
-    """Return a message as what JSON can hold: all its fields by name, states as words, optional ones that lack None.
+    """Return a message as a dictionary fit for JSON: all its fields by name, enums as words (`word_of`).
 
-    Of texts, some of which workers wrote, what a terminal may obey is escaped.
+    An optional field that the message lacks is None. Texts, some of which workers wrote, have their control characters
+    escaped.
     """
     values: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:

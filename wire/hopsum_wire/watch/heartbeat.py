@@ -72,12 +72,12 @@ WORKER_COUNTS: Final = (
 
 
 def latency_name(bound_s: float) -> str:
-    """Return the name of the count of all-reduces that took no longer."""
+    """Return the name of the count of all-reduces that took `bound_s` seconds or less."""
     return f"seconds_le_{bound_s:g}"
 
 
 def codes_name(op: Op) -> str:
-    """Return the name of the count of an op's lanes."""
+    """Return the name of the count of the lanes that a worker has received by an op."""
     return f"codes_{op.name.lower()}"
 
 
@@ -86,7 +86,7 @@ NAMES: Final = (*(count.name for count in WORKER_COUNTS), *map(latency_name, LAT
 
 
 def nmse(counts: Mapping[str, float]) -> float | None:
-    """Return a worker's own quantisation error, None where nothing tells: without error feedback, or all zeros.
+    """Return a worker's own quantisation error, None where it is not known: without error feedback, or of all zeros.
 
     It is the squared length of what all-reduces left in the worker's error feedback, over that of the vectors that it
     handed to its codec (gradient and earlier remainder), both over a sample of the elements. It is not the error of
@@ -103,7 +103,7 @@ def wait_share(counts: Mapping[str, float]) -> float | None:
 
 
 def ring_share(counts: Mapping[str, float], workers: int) -> float | None:
-    """Return a worker's bytes by those of a ring of float32 for the same elements; None where nothing was summed.
+    """Return a worker's bytes divided by those of a ring of float32 for the same elements; None before there are any.
 
     A ring of n ranks moves 2 (n - 1)/n of the vector's bytes out of each rank, and as many in. The worker's are those
     of its busier direction with Ethernet, IPv4 and UDP headers.
@@ -117,6 +117,6 @@ def ring_share(counts: Mapping[str, float], workers: int) -> float | None:
 
 
 def latency_s(counts: Mapping[str, float]) -> float | None:
-    """Return the mean time of an all-reduce, None where there was none."""
+    """Return the mean seconds of an all-reduce, None where there was none."""
     allreduces = counts.get("allreduces", 0.0)
     return counts.get("seconds", 0.0) / allreduces if allreduces > 0 else None

@@ -46,7 +46,7 @@ class ControllerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A job of which agents send again and nothing is completed."""
+    """A job that makes no progress between two snapshots: workers retransmit, and nothing is completed."""
 
     behind: tuple[int, ...]
     """Ranks that have sent nothing in the meantime, or none where all send."""
@@ -58,7 +58,7 @@ class Stall:
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much counters have grown. One that began anew has grown by what it is."""
+    """Return the growth of each counter in `after`. A counter that is new, or smaller than before, began anew at 0."""
     return {name: now - was if now >= (was := before.get(name, 0)) else now for name, now in after.items()}
 
 
@@ -68,7 +68,13 @@ def workers_of(job: Values, *phases: str) -> list[Values]:
 
 
 def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
-    """Return by rank the growth of the statistics of workers that were in the same generation at both snapshots."""
+    """Return by rank the growth of the statistics of workers that were in the same generation at both snapshots.
+
+    It is empty if the job's generation has changed.
+
+    Args:
+        before, after: the same job in both snapshots.
+    """
     if before["generation"] != after["generation"]:
         return {}
     earlier = {member["rank"]: member["statistics"] for member in workers_of(before, "in")}
@@ -108,9 +114,10 @@ def all_told(before: ControllerSnapshot, after: ControllerSnapshot) -> bool:
 
 
 def refused_now(job: Values) -> bool:
-    """Return whether ranks may be missing because a join was refused: none of it is over yet.
+    """Return whether ranks of a job are missing, perhaps because a join was refused lately.
 
-    It is over when a generation has begun since, or after a while where nobody waits for those ranks.
+    A refusal does not count once a generation has begun after it, or after OLD_REFUSAL_S where nobody waits for those
+    ranks.
     """
     age_s, begun_s = job["last_refusal_age_s"], job["begun_age_s"]
     if age_s is None or not job["missing_ranks"] or (begun_s is not None and begun_s <= age_s):
@@ -124,7 +131,11 @@ def snapshots_apart_s(job: Values) -> float:
 
 
 def stall(before: Values, after: Values, seconds: float) -> Stall | None:
-    """Find out from two snapshots, `seconds` apart, whether a job makes no progress. None if it makes some."""
+    """Return the stall of a job between two snapshots, `seconds` apart; None if there is none, or it is not known.
+
+    A job stalls where workers retransmit and nothing is completed. It is not known where the job does not run, its
+    generation has changed, or the snapshots are less than `snapshots_apart_s` apart.
+    """
     moved = stat_deltas(before, after)
     if after["state"] != "running" or not moved or seconds < snapshots_apart_s(after):
         return None
@@ -138,11 +149,11 @@ def stall(before: Values, after: Values, seconds: float) -> Stall | None:
 
 
 def find_stragglers(before: Values, after: Values) -> tuple[int, ...]:
-    """Return the ranks that come last to the all-reduces of a job that moves on: there the sums are ready at once.
+    """Return the ranks that come last to the all-reduces of a job that makes progress; empty if none does.
 
-    All ranks have the mean at about the same time, so whoever comes last is waited for by the others, and waits for
-    nobody: an all-reduce takes it less than half as long as the median of the others. One that is slow between the
-    first and the last datagram of an all-reduce is not found this way.
+    All ranks have the mean at about the same time. So the others wait for the last rank, which waits for nobody: its
+    all-reduces take less than half of the median of the others, and at least 2 ms less. A rank that is slow between the
+    first and the last datagram of an all-reduce is not found.
     """
     took_s = {
         rank: taken for rank, counts in stat_deltas(before, after).items() if (taken := latency_s(counts)) is not None
@@ -163,7 +174,7 @@ _TWO: Final = 2
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long something is over, "6 min ago", or "at an unknown time" for None."""
+    """Return the time since an event in words, "6 min ago", or "at an unknown time" for None."""
     if seconds is None:
         return "at an unknown time"
     for size, unit in _UNITS:
@@ -183,7 +194,7 @@ def in_order(jobs: Iterable[Values]) -> list[Values]:
 
 
 def has_words(job: Values, words: Iterable[str]) -> bool:
-    """Say whether each of some words is in a job's name, state or health, in capitals or not."""
+    """Return whether each of some words is a part of a job's name, state or health; capitals do not matter."""
     text = f"{job['name']} {job['state']} {job['health']}".lower()
     return all(word.lower() in text for word in words)
 
