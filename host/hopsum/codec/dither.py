@@ -99,7 +99,7 @@ class Dither:
 
 
 def stagger(workers: int) -> Ints:
-    """Return 16 i // n for each rank i, int32[n]: what ranks add to the shared bits of a dither."""
+    """Return the number that each rank i of n adds to the shared bits of a dither, 16 i // n, int32[n]."""
     return (SHARES * np.arange(workers) // workers).astype(np.int32)
 
 

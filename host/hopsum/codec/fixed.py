@@ -42,7 +42,11 @@ _FINEST_EXPONENT: Final = 126
 
 
 def fixed_exponents(ranges: Floats, workers: int) -> Ints:
-    """Return s of blocks with these largest magnitudes, finite: the sum of `workers` integers x 2^s fits 32 bits."""
+    """Return the exponents s, int32[blocks], with which the sum of `workers` integers x 2^s fits 32 bits.
+
+    Args:
+        ranges: float32[blocks], the largest magnitude of each block, finite.
+    """
     # Powers of two scale exactly, so that rounding to an integer is the only error.
     magnitude = np.frexp(ranges)[1]
     finest = 31 - (workers - 1).bit_length() - magnitude

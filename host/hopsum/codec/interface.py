@@ -246,7 +246,8 @@ class Reduction(ABC):
 
         Raises:
             CollectiveError: there is no mean on any rank. The reduction has ended and the feedback is free.
-            CodecError: no phase awaits results, or results have another shape. Nothing has changed.
+            CodecError: no phase awaits results, results have another shape, or the codec cannot make such sums. Nothing
+                has changed but the content of `out`. Results may be given again, or the reduction aborted.
         """
 
     def preview(self) -> CollectivePhase | None:

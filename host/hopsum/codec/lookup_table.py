@@ -156,7 +156,7 @@ def truncation_bound(truncated: float) -> float:
 
 
 def truncation_error(bound: float) -> float:
-    """Return E[(|a| - t)^2; |a| > t] of a ~ N(0, 1): what truncation alone costs."""
+    """Return the error of truncation alone, E[(|a| - t)^2; |a| > t] of a ~ N(0, 1), t the bound."""
     tail = math.erfc(bound / math.sqrt(2)) / 2
     return 2 * ((1 + bound * bound) * tail - bound * _NORMAL.pdf(bound))
 

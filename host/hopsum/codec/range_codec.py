@@ -64,7 +64,10 @@ _LARGE = np.float32(2.0**100)
 
 
 class RangeCodec(KernelCodec, ABC):
-    """The part of the contract, `hopsum.codec.interface.Codec`, that reductions need. A codec holds parameters only."""
+    """A codec with one range for each block: the base of `Fixed`, `Thc` and `Uhc`. It holds parameters only.
+
+    The contract is `hopsum.codec.interface.Codec`. `RangeReduction` runs an all-reduce by the methods here.
+    """
 
     name: str
     backend: str

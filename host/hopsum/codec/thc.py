@@ -357,7 +357,7 @@ class LookupTableCodec(RangeCodec):
 
 
 class Thc(LookupTableCodec):
-    """Codec `thc`: see the module. All ranks give the same arguments.
+    """Codec `thc`: codes of a rotated vector, which the switch looks up and adds. All ranks give the same arguments.
 
     Args:
         workers: of the job.

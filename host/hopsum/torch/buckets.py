@@ -77,7 +77,7 @@ def group_of(module: nn.Module, comm: Communicator, given: dist.ProcessGroup | N
     It is None also while torch.distributed is not initialised, whatever is given.
 
     Raises:
-        ValueError: what is given, or DistributedDataParallel, disagrees with the communicator about who takes part.
+        ValueError: the given group, or DistributedDataParallel's, has another rank or size than the communicator.
     """
     if not dist.is_available() or not dist.is_initialized():
         return None

@@ -65,10 +65,10 @@ class DeviceFeedback:
     The methods are those of `hopsum.codec.ErrorFeedback`, and the last commit can be taken back. `compensate` measures
     the ranges in the same pass over the vector:
 
-        own      = feedback.compensate(codec, x)                      x + residual, and its ranges
-        payloads = codec.encode(feedback.pending, own, shared, context)
-        codec.subtract_dequantized(payloads, shared, context, feedback.pending, included)
-        feedback.commit()                                             what is left is the residual
+        own = feedback.compensate(codec, x)                                      x + residual, and its ranges
+        codec.encode_blocks(feedback.pending, *codec.scales(own, shared), context, 0, payloads)
+        codec.subtract_blocks(payloads, factors, context, feedback.pending)
+        feedback.commit()                                                        what is left is the residual
 
     Every operation on a residual is queued in the device's stream of kernels, by whatever thread: that is their order.
     Memory: 8 bytes for each element on the device, the residual and the one before it, which is the next vector's room.
@@ -405,6 +405,7 @@ class DeviceVector:
     def start(
         self, codec: Codec, context: ReductionContext, *, tensors: Tensors, on_nonfinite: OnNonfinite
     ) -> DeviceReduction:
+        """Begin the all-reduce, by the codec of the device in place of `codec`. See `hopsum.agent.vector.Vector`."""
         self._reduction = DeviceReduction(
             self._codec,
             self._staging,
@@ -419,6 +420,7 @@ class DeviceVector:
         return self._reduction
 
     def rollback(self) -> None:
+        """Add the vector to the error feedback without `start`, and wait for it. One that is not finite is dropped."""
         with self._staging.on_kernels(self._ready):
             if self.feedback is not None:
                 self.feedback.rollback()
@@ -428,6 +430,10 @@ class DeviceVector:
         self._staging.wait()  # the caller may use x again
 
     def squares(self) -> tuple[float, float]:
+        """Return the summed squares of the sample, of the residual and of the vector with the earlier residual.
+
+        Both are 0 before the end, and without error feedback.
+        """
         if self._reduction is None or len(self._reduction.squares) < 2:
             return 0.0, 0.0
         before, after = self._reduction.squares

@@ -124,7 +124,7 @@ class Fragment:
         return [_data(each).clone() for each in self._local]
 
     def write_local(self, values: Sequence[torch.Tensor]) -> None:
-        """Set the local parameters to what `read_local` returned."""
+        """Set the local parameters to values of `read_local`."""
         with torch.no_grad():
             for local, value in zip(self._local, values, strict=True):
                 _data(local).copy_(value)

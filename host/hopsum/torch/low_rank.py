@@ -79,9 +79,9 @@ def require_low_rank(low_rank: Any, low_rank_start: Any, *, error_feedback: bool
 
 
 def usual_rank(parameters: Iterable[torch.Tensor]) -> int:
-    """Return the rank with which such a model trains as it does in fp32, as far as trainings have shown.
+    """Return the rank of factors for a model, 8 if it is a convolutional network, else 32.
 
-    It is 8 for convolutional networks, which need fewer directions than transformers (docs/performance.md), else 32.
+    With it such models trained as in fp32. Convolutional networks need fewer directions (docs/performance.md).
     Half of a convolutional network's weight tensors are filters, or a twentieth of its weights are in filters.
     """
     # A small convolutional network has most weights in the matrices behind its filters. A transformer for images has

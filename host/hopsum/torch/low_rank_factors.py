@@ -201,7 +201,7 @@ def _some(told: Sequence[str], between: str = ", ") -> str:
 
 
 class LowRankPortion(BucketSlice):
-    """The matrices of a bucket on their way through two sums. `BucketSlice` says what the step does with it.
+    """The matrices of a bucket on their way through two sums. See `BucketSlice` for its calls by the step.
 
     The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` before that ends it without an
     effect. The step may take a commit back. Q is kept by `apply`, when the whole step has its means.
@@ -341,6 +341,7 @@ class LowRankPortion(BucketSlice):
         self.means[number].zero_()
 
     def apply(self) -> None:
+        """Keep the decoded Q of each matrix for the next step, now that the step has its means."""
         # Without a mean there is none.
         if self._decoded:
             for name, decoded in zip(self.layout.names, self._decoded, strict=True):
@@ -348,11 +349,13 @@ class LowRankPortion(BucketSlice):
             self._decoded = []
 
     def rollback(self) -> None:
+        """Take the gradients anew, with residuals and Q as before the step. See `BucketSlice`."""
         # The process group makes the mean of this step: Q is as before it.
         self._decoded = []
         super().rollback()
 
     def leave(self) -> None:
+        """Take a commit of the residual back, as the step failed: residuals are as before it."""
         # Both sums of a step have an effect together or not at all.
         if self.feedback is not None and self.settled:
             self.feedback.rollback(slice(None))

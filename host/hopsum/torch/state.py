@@ -548,7 +548,7 @@ class HopsumState:
 
     @property
     def owner(self) -> str:
-        """Return the name of this rank in states."""
+        """Return the name of this rank in saved states: its number as text."""
         return str(self.rank)
 
     def state_dict(self) -> StateDict:

@@ -384,9 +384,10 @@ class FallBack:
         """The process group averages, and the switch is asked no more."""
 
     def vote(self, failures: list[BaseException], then: Callable[[bool | BaseException], None]) -> None:
-        """Vote on the end of a step, by the failures of this rank. Then call `then`, in a thread of its own.
+        """Vote on the end of a step, by the failures of this rank. Return at once, and call `then` in another thread.
 
-        It is called with whether the process group has to average this step, or with why the ranks could not vote.
+        `then` gets True if the process group has to average this step, False if the step ends as its sums did, or an
+        exception if some rank failed otherwise or the ranks could not vote.
         """
         # These are the same on all ranks anyway: no vote is needed for them.
         alike = (CollectiveError, WorkersReplacedError)

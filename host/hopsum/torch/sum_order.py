@@ -95,7 +95,7 @@ class SumOrder:
         Args:
             submit: hands it to the communicator.
             then: is called with the future once that is done.
-            fail: is called with what `submit` raises.
+            fail: is called with the exception that `submit` raises.
         """
 
         def call() -> None:

@@ -187,7 +187,10 @@ def dither_encode(
     x: Floats, scales: Floats, shifts: Ints, granularity: int, bits: int, group: int, rotation: int, rounding: int,
     dither: int, shift: int, turns: NDArray[np.int64], own: int, out: Bytes,
 ) -> None:  # fmt: skip
-    """Encode blocks of 1024 elements by the identity table, with a dither whose upper 4 bits all ranks know."""
+    """Fill out with payloads of blocks of 1024 elements, rounded with a dither whose upper 4 bits all ranks know.
+
+    The table is the identity. `turns` and `own` are those of `take`.
+    """
     a, spare, u = scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32)
     row, codes, shared = scratch(_ELEMENTS, f32), scratch(_ELEMENTS, u8), scratch(_ELEMENTS, u8)
     lanes, strides = scratch(32, u32), scratch(_ELEMENTS, u32)
@@ -223,7 +226,10 @@ def dither_dequantize(
     payloads: Bytes, factors: Floats, known: NDArray[np.int8], unit: int, granularity: int, bits: int, group: int,
     rotation: int, dither: int, subtract: bool, turns: NDArray[np.int64], own: int, out: Floats,
 ) -> None:  # fmt: skip
-    """Decode payloads of one rank alone; known, int8[16]: its row of `Dither.own`."""
+    """Fill out with the decoded payloads of one rank, or subtract these from it.
+
+    `known`, int8[16], is the rank's row of `Dither.own`. `turns` and `own` are those of `take`.
+    """
     codes, shared, lanes = scratch(_ELEMENTS, u8), scratch(_ELEMENTS, u8), scratch(32, u32)
     w, dithers, spare = scratch(_ELEMENTS, i16), scratch(_ELEMENTS, i16), scratch(_ELEMENTS, i16)
     row = scratch(_ELEMENTS, f32)
@@ -275,7 +281,10 @@ def dither_decode(
     values: NDArray[np.int16], unit: int, granularity: int, bits: int, group: int, rotation: int, dither: int,
     turns: NDArray[np.int64], own: int, out: Floats, peaks: Ints,
 ) -> None:  # fmt: skip
-    """Decode results of 1024 elements: whole sums where `bounds` has one row or none, else codes of `bits` bits.
+    """Fill out with decoded results of blocks of 1024 elements, and peaks with the largest whole sum of each block.
+
+    Results are whole sums where `bounds` has one row or none, else codes of `bits` bits, whose peaks are 0. `turns` and
+    `own` are those of `take`.
 
     Args:
         known: int8[n, 16], `Dither.own`.

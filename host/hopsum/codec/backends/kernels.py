@@ -115,7 +115,7 @@ class Form(NamedTuple):
 
     @property
     def lane_dtype(self) -> str:
-        """Type of an element of what kernels see as lanes."""
+        """Type, as numpy names it, of a lane in sums, and in payloads without packed codes."""
         return ">u2" if self.lane_bits == 16 else "u1"
 
 
@@ -241,7 +241,7 @@ class Kernels:
         out: Floats,
         subtract: bool,
     ) -> None:
-        """Fill float32[blocks, B] with what payloads alone decode to, or subtract that from what `out` holds."""
+        """Fill `out`, float32[blocks, B], with the decoded values of payloads alone, or subtract these from `out`."""
         for run in _runs(len(payloads)):
             codes = _codes(payloads[run], form)
             w = 2 * table.values[codes].astype(np.int32) - np.int32(table.granularity)
@@ -274,7 +274,7 @@ class Kernels:
         out: Floats,
         subtract: bool,
     ) -> None:
-        """Fill float32[blocks, 1024] with what a rank's dithered payloads decode to, or subtract it from `out`."""
+        """Fill `out`, float32[blocks, 1024], with decoded dithered payloads of a rank, or subtract these from `out`."""
         for run in _runs(len(payloads)):
             codes = _codes(payloads[run], form).astype(np.int32)
             here = keys.advanced(run.start)

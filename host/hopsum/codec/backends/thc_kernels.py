@@ -103,9 +103,15 @@ def copy(a: NDArray[_E], b: NDArray[_E]) -> None:
 
 @inner
 def take(turns: NDArray[np.int64], own: int, blocks: int) -> tuple[int, int]:
-    """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
+    """Claim blocks for this thread alone, and return first and end; 0 and 0 if none is left.
 
-    A run each, because threads that take turns at neighbouring blocks slow each other down.
+    They are of the thread's own run, then of others' runs. Each thread has a run, because threads that take turns at
+    neighbouring blocks slow each other down.
+
+    Args:
+        turns: int64[threads], the next block of each run. It is changed.
+        own: number of this thread.
+        blocks: of all runs.
     """
     runs = turns.shape[0]
     for other in range(runs):
@@ -131,7 +137,12 @@ def block_key(key: int, block: int) -> int:
 
 @inner
 def mixed(bits: int, high: int) -> int:
-    """Return the random bits of a lane from what its number and the low half of the key add up to."""
+    """Return the random bits of a lane.
+
+    Args:
+        bits: the lane's number times LANE_STRIDE, plus the low half of the key.
+        high: the high half of the key.
+    """
     bits = u32(bits ^ (bits >> u32(16)))
     bits = u32(u32(bits * u32(LANE_FIRST)) ^ high)
     bits = u32(bits ^ (bits >> u32(15)))
@@ -234,7 +245,7 @@ def rotate(_: Context, x: Kind, scale: Kind, lanes: Kind, spare: Kind, out: Kind
 
 @inner
 def fill_strides(strides: Words) -> None:
-    """Fill what a lane's number adds to its random bits: multiplying anew for every block costs a third of them."""
+    """Fill strides with each lane's number times LANE_STRIDE, for `mixed`: anew for each block costs a third of it."""
     for lane in range(strides.shape[0]):
         strides[lane] = u32(u32(lane) * u32(LANE_STRIDE))
 
@@ -259,7 +270,7 @@ def _within(value: int, low: int, high: int) -> int:
 
 @inner
 def shift_up(a: Ints, half: int, shift: int) -> None:
-    """Multiply coordinates with 2^shift, clamped before so that they cannot overflow."""
+    """Multiply coordinates in place with 2^shift, clamped before so that they cannot overflow."""
     # With this limit the shifted value stays within +-(g 2^15 + 2^k), so 32 bits hold it for k up to 23.
     limit = i32(i32(half >> shift) + i32(1))
     for j in range(a.shape[0]):
@@ -268,7 +279,7 @@ def shift_up(a: Ints, half: int, shift: int) -> None:
 
 @inner
 def clamp(a: Ints, half: int, top: int) -> None:
-    """Move coordinates from -half .. half to 0 .. top."""
+    """Add half to coordinates in place, and clamp them to 0 .. top."""
     for j in range(a.shape[0]):
         a[j] = _within(i32(a[j] + half), i32(0), top)
 
@@ -482,7 +493,7 @@ def _unpack_words(_: Context, payload: Kind, group: Kind, codes: Kind, elements:
 
 @inner
 def to_payload8(codes: Bytes, group: int, out: Bytes) -> None:
-    """Pack the codes of lanes of 8 bits in groups of so many; 0 stands for lanes."""
+    """Fill out with the codes of lanes of 8 bits, packed in groups of so many; with 0, one byte for each code."""
     if group >= 32:
         _pack_words(codes, group, out, 1024)
     elif group:

@@ -241,7 +241,7 @@ class ParallelKernels:
         return bits
 
     def query(self, elements: int, bloom: Bloom, held: Bytes) -> Bytes:
-        """Return the bitmap of the elements that a filter holds."""
+        """Return the bitmap of the elements that a filter, with the bits `held`, holds, uint8[ceil(elements / 8)]."""
         bits = np.empty(blocks_of(elements, 8), np.uint8)
 
         def query(run: slice) -> None:
@@ -298,7 +298,7 @@ class ParallelKernels:
         run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
 
     def solve(self, lanes: Words, members: Words, plan: SketchPlan) -> Ints | None:
-        """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
+        """Return the values of all members, int32[members], None if the lanes contradict each other. Lanes change."""
         values = np.empty(members.size, np.int32)
         values[plan.packed] = lanes[plan.cells :].view(np.int32)
 

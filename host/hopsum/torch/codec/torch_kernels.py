@@ -247,7 +247,7 @@ class TorchKernels:
     def thc_subtract(
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, pending: torch.Tensor
     ) -> None:
-        """Subtract from pending, float32[blocks, 1024], what packed codes uint8[blocks, 512] add to a sum."""
+        """Subtract from pending, float32[blocks, 1024], the share of packed codes, uint8[blocks, 512], in a sum."""
         for run in _runs(payloads):
             values = table.values[unpack_codes(payloads[run], 4).long()]
             pending[run] -= _back(2 * values.to(torch.int32) - table.granularity, factors, keys, run)
@@ -293,7 +293,7 @@ class TorchKernels:
         keys: BlockKeys,
         pending: torch.Tensor,
     ) -> None:
-        """Subtract from pending, float32[blocks, 1024], what a rank's dithered payloads add to a sum."""
+        """Subtract from pending, float32[blocks, 1024], the share of a rank's dithered payloads in a sum."""
         for run in _runs(payloads):
             codes = unpack_codes(payloads[run], form.code_bits).to(torch.int32)
             offsets = dither.offsets[rank].expand(len(codes), SHARES)
@@ -424,12 +424,12 @@ exchange."""
 
 
 def options(warps: int) -> dict[str, Any]:
-    """Return compiler options: a fused multiply-add would round once where the definition rounds twice."""
+    """Return Triton's compiler options for so many warps, without fused multiply-add, which rounds otherwise."""
     return {"num_warps": warps, "enable_fp_fusion": False}
 
 
 def triton_is_usable(device: torch.device) -> bool:
-    """Say whether the package is installed and can run kernels on this device."""
+    """Return whether Triton is installed and can run kernels on this device."""
     return find_spec("triton") is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 

@@ -104,7 +104,7 @@ class TorchThc:
         self.by_rows(encode, x)
 
     def pack_contributors(self, bitmaps: Bitmaps) -> Ints:
-        """Return what the device needs to know of the contributors to each block, uint64[blocks], as one int32[n].
+        """Return the contributors to each block, uint64[blocks], as one int32[n] to copy to the device.
 
         Raises:
             CodecError: a sum of nobody, or of a worker that the job does not have.
@@ -126,7 +126,7 @@ class TorchThc:
         return np.concatenate(parts)
 
     def contributors(self, packed: torch.Tensor, blocks: int) -> DeviceContributors:
-        """Return views of what `pack_contributors` returned for so many blocks, after its copy to the device."""
+        """Return the contributors to so many blocks: views of an array of `pack_contributors`, copied to the device."""
         counts, rest = packed[:blocks], packed[blocks:]
         rows = rest[:blocks]
         return DeviceContributors(counts, rows, rest[len(rows) :].view(torch.float32).view(-1, SHARES))
@@ -169,7 +169,7 @@ class TorchThc:
     def subtract_blocks(
         self, payloads: torch.Tensor, factors: torch.Tensor, context: ReductionContext, pending: torch.Tensor
     ) -> None:
-        """Subtract from pending what this rank's payloads add to the sum, without a check, without waiting.
+        """Subtract the share of this rank's payloads in the sum from pending, without a check and without waiting.
 
         `factors` are those of one worker, float32[blocks], and 0 for blocks that are in no sum.
         """

@@ -385,7 +385,7 @@ def thc_subtract(
     payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, out_ptr: tl.tensor,
     blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Subtract from float32[blocks, 1024] what packed codes add to a sum.
+    """Subtract from float32[blocks, 1024] the share of packed codes in a sum.
 
     Payloads are words uint16[blocks, 256], values float32[16] twice the table.
     """
@@ -472,7 +472,7 @@ def dither_subtract(
     blocks: tl.tensor, rotation: tl.tensor, dither: tl.tensor, unit: tl.tensor,
     BLOCKS: tl.constexpr, BITS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Subtract from float32[blocks, 1024] what a rank's dithered codes add to a sum.
+    """Subtract from float32[blocks, 1024] the share of a rank's dithered codes in a sum.
 
     Payloads are words uint16[blocks, 64 BITS], offsets float32[16] those of the rank in a DeviceDither.
     """
