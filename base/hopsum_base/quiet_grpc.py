@@ -31,5 +31,5 @@ SERVER_OPTIONS: Final = (
 
 
 def details(error: grpc.RpcError) -> str:
-    """Return the details of a failed call as one line that a terminal shows and does not obey."""
+    """Return the details of a failed call, or "no reason given", as one line with control characters escaped."""
     return shown(error.details() or "no reason given")

@@ -31,7 +31,7 @@ def read_admin_tokens(path: Path, error: type[Exception]) -> tuple[AdminToken, .
     """Read the tokens of a file that only its owner can read: a token a line, each with a name before it or without.
 
     All of them are valid, so that one replaces another without a moment in which neither is known to somebody.
-    Raises `error` when the file cannot be read, others can read it, or has no token.
+    Raises `error` when the file cannot be read, others can read it, or it has no token, too many, or another line.
     """
     content = read_private(path, _WHAT, error)
     try:

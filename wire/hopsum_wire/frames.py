@@ -40,7 +40,7 @@ FRAME_OVERHEAD_BYTES: Final = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + HOPSUM_B
 
 @dataclass(frozen=True, slots=True)
 class FramePath:
-    """Where a frame comes from and goes to: MACs of 48 bits, IPv4 addresses of 32 bits, UDP ports."""
+    """Source and destination of a frame: MACs of 48 bits, IPv4 addresses of 32 bits, UDP ports."""
 
     src_mac: int
     dst_mac: int
@@ -71,7 +71,7 @@ def build_frame(path: FramePath, header: Header, payload: bytes = b"") -> bytes:
 
 
 def lower_headers(path: FramePath, datagram_bytes: int) -> bytes:
-    """Return the 42 bytes in front of a datagram of this size, whatever is in it.
+    """Return the Ethernet, IPv4 and UDP headers, 42 bytes, in front of a datagram of this size, whatever is in it.
 
     Raises:
         WireError: a value does not fit, with reason BAD_VALUE.

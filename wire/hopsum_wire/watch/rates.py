@@ -27,20 +27,20 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
     """Return switches, jobs and notices of the later snapshot, with `rates` a second since the earlier one, for JSON.
 
-    Jobs that need somebody come first (`in_order`). A switch's counters are of the snapshots. What ranks tell is of
-    their heartbeats, and so is the time of their rates. A rate that nobody can know yet is not there: no heartbeat came
-    between the snapshots.
+    Jobs that need somebody come first (`in_order`). Rates of a switch's counters are over the time between the
+    snapshots, rates of a rank's statistics over that between its heartbeats. A rate that is not known yet is left out:
+    no heartbeat came between the snapshots.
 
-    A job also has `behind`, the ranks that it waits for if it stands still. `late`, those that come last to its
-    all-reduces; `codes`, lanes a second by op. `latency_s`, the mean time of an all-reduce. `nmse` (see
+    A job also has `behind`, the ranks that it waits for if it makes no progress; `late`, those that come last to its
+    all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; `nmse` (see
     `hopsum_wire.watch.heartbeat`); `ratio_up` and `ratio_down`, the bytes of the summed vectors as float32 over the
     bytes of UDP payload that were sent, and received; `wait_share`, the share of training steps spent waiting for
-    all-reduces; `ring_share`, bytes at the workers' interfaces by those of a ring of float32. The last six are None
-    where nobody told. Members have `rates`,
-    `latency_s` and `nmse` of their own, and `silent_s`, the seconds since they were heard, None without a lease.
+    all-reduces; `ring_share`, bytes at the workers' interfaces divided by those of a ring of float32. The last six are
+    None where no heartbeat has the numbers. Members have `rates`, `latency_s` and `nmse` of their own, and `silent_s`,
+    the seconds since their last heartbeat, None without a lease.
 
-    The health of a job that stands still is `stalled`, also where all its ranks are there. One whose all-reduces go on
-    is `degraded` at worst.
+    The health of a job that makes no progress is `stalled`, also where all its ranks are there. A job whose all-reduces
+    continue is `degraded` at worst.
     """
     seconds = after.at_s - before.at_s
     return {

@@ -88,9 +88,9 @@ def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
 def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
     """Return by rank the seconds over which its `stat_deltas` came about. Ranks without news are left out.
 
-    What a worker tells is of its last heartbeat, so that is the time between the last ones at both snapshots, `seconds`
-    apart. The first heartbeat counts from the beginning of the generation. A worker that should have been heard in the
-    meantime, and was not, has told nothing in all these seconds.
+    A worker's statistics are of its last heartbeat. So these are the seconds between its last heartbeats at both
+    snapshots, which are `seconds` apart. The first heartbeat counts from the beginning of the generation. A worker
+    whose heartbeat was due in the meantime, and did not come, has all `seconds`.
     """
     earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_of(before, "in")}
     found = {}
@@ -184,7 +184,10 @@ def ago(seconds: float | None) -> str:
 
 
 def in_order(jobs: Iterable[Values]) -> list[Values]:
-    """Return jobs with those first that need somebody: what is wrong, what runs, what waits, what is idle; by name."""
+    """Return jobs in a new list by health, then by name: stalled, degraded, failed, healthy, waiting, idle.
+
+    A health that this version does not know comes first.
+    """
 
     def place(job: Values) -> tuple[int, str]:
         # A word that this version does not know may be something wrong.
@@ -200,12 +203,12 @@ def has_words(job: Values, words: Iterable[str]) -> bool:
 
 
 def tone(job: Mapping[str, Any]) -> str:
-    """Return good, quiet, wait or bad: how a job's state is to be shown."""
+    """Return the tone in which to show a job's health: good, quiet, wait or bad; bad for an unknown health."""
     return TONES.get(job["health"], "bad")
 
 
 def state(job: Mapping[str, Any]) -> str:
-    """Return a job's state, with its health beside it unless that is good: "running, stalled"."""
+    """Return a job's state in words, with its health unless that is healthy: "running, stalled"."""
     return str(job["state"]) if job["health"] == "healthy" else f"{job['state']}, {job['health']}"
 
 
