@@ -9,7 +9,7 @@ import sys
 def why_not_here() -> str:
     """Return the reason why jobs, switches and commands do not run on this system, empty on Linux.
 
-    They take from Linux what others lack: eventfd, memfd, netlink, /proc, namespaces, UDP_SEGMENT.
+    They need parts of Linux that other systems lack: eventfd, memfd, netlink, /proc, namespaces, UDP_SEGMENT.
     """
     if sys.platform == "linux":
         return ""

@@ -21,7 +21,7 @@ class ServiceManager:
         # systemd writes @ for the zero byte of an abstract socket's name.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_s = _watchdog_s(environment) if address else None
-        """The seconds within which it has to hear `alive`, or None where it does not ask for that."""
+        """The seconds within which it expects `alive`, or None where it does not ask for that."""
 
     def ready(self, status: str) -> None:
         """Report that the process serves. `status` describes the service in words."""

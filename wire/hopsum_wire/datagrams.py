@@ -51,7 +51,7 @@ def stamp_datagrams(
         allocate: makes the array.
 
     Returns:
-        uint8[n, 32 + template.length], new and contiguous: `memoryview(row)` is what a socket sends.
+        uint8[n, 32 + template.length], new and contiguous: a socket sends `memoryview(row)`.
 
     Raises:
         WireError: a value does not fit its field (BAD_VALUE), or payloads of another shape (BAD_LENGTH).

@@ -7,7 +7,7 @@ from hopsum_wire._layout import Drop
 
 
 class WireError(ValueError):
-    """Bytes or values that are no valid packet. A receiver counts `reason` and goes on."""
+    """Bytes or values that are no valid packet. A receiver counts `reason` and continues."""
 
     def __init__(self, reason: Drop, message: str) -> None:
         super().__init__(message)

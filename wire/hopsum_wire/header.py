@@ -39,7 +39,7 @@ class Header:
     contributors: int = 0
     """Bitmap of the workers in the sum (STALE, STATE: in the held one). Bit w is rank w."""
     count: int = 0
-    """Elements of the chunk that are in use. In STATE: what the copy holds, see `State`."""
+    """Elements of the chunk that are in use. In STATE: the content of the copy, see `State`."""
     length: int = 0
     """Payload bytes after this header."""
 

@@ -42,7 +42,7 @@ from hopsum_wire.errors import WireError
 class Shape(NamedTuple):
     """An op of the switch program: bytes and elements of a full chunk, and the name of its table.
 
-    What programs know of ops follows from these rows: messages, memberships, entries, checks of what a switch can do.
+    Messages, memberships, entries, and checks of the ops that a switch has, follow from these rows.
     """
 
     up_bytes: int

@@ -69,7 +69,7 @@ class Hopsum(Packet):
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes | None]:
-        """Split what follows the header into the payload and bytes that do not belong to it."""
+        """Split the bytes behind the header into the payload and bytes that do not belong to it."""
         return s[: self.length], s[self.length :]
 
     def mysummary(self) -> str:

@@ -269,7 +269,7 @@ class Reduction(ABC):
 
     @property
     def is_begun(self) -> bool:
-        """Say whether payloads of the phase can be made, because its ranges are shared."""
+        """Return whether payloads of the phase can be made, because its ranges are shared."""
         return True
 
     def encode_in_parts(self, part_chunks: int, *, compiled: bool = False) -> None:  # noqa: B027

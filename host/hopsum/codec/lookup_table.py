@@ -219,13 +219,13 @@ def best_table(
     """Return the table of least expected error for a job, the same on every rank.
 
     The search takes seconds of processor time where lanes have room. The tables of small jobs come from
-    `solved_tables` instead, which has what `search_table` found.
+    `solved_tables` instead, which has the results of `search_table`.
 
     Args:
         workers: of the job, at least 1.
         lane_bits: of a lane in which the switch adds table values, 1 to 32.
         bits: of a code, 1 to 8. None takes the best of 1 to 4 that fit.
-        error_feedback: whether the workers keep what truncation takes away and send it later.
+        error_feedback: whether the workers keep the truncated part and send it later.
 
     Raises:
         CodecError: arguments outside their range, or so many workers that the coarsest table overflows a lane.

@@ -129,7 +129,7 @@ class RangeCodec(KernelCodec, ABC):
         """Return the range of each block, uint32[blocks]: bits of a non-negative float32, +inf if it is not finite."""
 
     def ranges_of_sum(self, x: Floats, residual: Floats) -> Words:
-        """Return what `ranges` returns for x + residual, float32[elements]."""
+        """Return the ranges of x + residual, float32[elements] both, as `ranges` does. The sum is not kept."""
         return self.ranges(np.add(x, residual, out=spare_array(x.shape, np.float32)))
 
     @abstractmethod
@@ -140,7 +140,7 @@ class RangeCodec(KernelCodec, ABC):
 
         Args:
             x: float32, contiguous and finite. It is only read.
-            own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
+            own: the result of `ranges` for x. A block whose own range exceeds the shared one (its ranges came
                 too late for the quorum) is made to fit. The rest of it is quantisation error.
             shared: not skipped.
             context: `first_block` is 0 unless the codec streams. All arguments are those of the blocks of x, which are

@@ -218,7 +218,7 @@ class Sender:
     error_feedback: bool
     on_nonfinite: OnNonfinite
     keeps_gradients: bool = False
-    """Buffers have the rank's own gradients until the step is over."""
+    """Buffers have the rank's own gradients until the step has ended."""
     times: Tally = field(default_factory=StepTimes)
     device_codecs: DeviceCodecs | None = None
     """The codecs of the devices of gradients; None: all are encoded on the host."""
@@ -309,15 +309,15 @@ class Sender:
     ) -> tuple[Step, list[BucketSlice]]:
         """Begin a step of one vector, which no other of this sender overlaps. Return it, and its sums.
 
-        When the step is over without an error, `scatter` of each sum writes the mean into the vector.
+        When the step has ended without an error, `scatter` of each sum writes the mean into the vector.
 
         Args:
-            vector: the gradients of these parameters, flat. It is the sender's until the step is over.
+            vector: the gradients of these parameters, flat. It is the sender's until the step has ended.
             parameters: as in `names`, in the order of the vector.
             number, factor, told: as for `send`.
 
         Raises:
-            ValueError: as `send` does. What a sum raises is in the step.
+            ValueError: as `send` does. An error of a sum is in the step.
         """
         step, bucket = Step(self.residuals.clear), _Alone(vector, list(parameters))
         if self.low_rank is not None:

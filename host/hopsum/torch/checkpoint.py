@@ -27,7 +27,7 @@ State = HopsumState | ReplicaState | DiLoCo
 def load_checkpoint(state: State, folder: str | os.PathLike[str], key: str = "hopsum") -> None:
     """Load a state from a distributed checkpoint that `torch.distributed.checkpoint.save` wrote on all ranks.
 
-    torch unpickles the folder's metadata, which runs what is in it: only for folders that nobody else can write.
+    torch unpickles the folder's metadata, which runs any code in it: only for folders that nobody else can write.
 
     With as many workers as before a rank reads its own residuals, else those of all, one rank's after the other.
 

@@ -149,7 +149,7 @@ class DeviceFeedback:
         return self._spare
 
     def commit(self, delivered: None = None) -> None:
-        """End the all-reduce: what is left of the compensated vector is the residual. Raises CodecError without one."""
+        """End the all-reduce: the rest of the compensated vector is the residual. Raises CodecError without one."""
         before = self.residual
         self.residual = self.pending
         self._spare, self._before, self._pending = before, before, None

@@ -260,9 +260,9 @@ class DiLoCo:
             `lambda parameters: torch.optim.SGD(parameters, lr=1.0)` is LocalSGD: the mean of the replicas.
         fragment_sync_delay: inner steps from sending a fragment to applying its mean (tau in the paper). 0: the step
             waits for the mean.
-        fragment_update_alpha: share of the local parameters in what they become, 0 up to, but not including, 1.
+        fragment_update_alpha: share of the local parameters in the merged ones, 0 up to, but not including, 1.
         error_feedback: by default True, or as HOPSUM_ERROR_FEEDBACK says.
-            Without it, what a sum does not deliver is lost. `thc:bits=2` has none, see `HopsumState`.
+            Without it, the undelivered part of a sum is lost. `thc:bits=2` has none, see `HopsumState`.
         low_rank: matrices travel as factors of this rank, as `HopsumState` says: the local shards of FSDP2 by their
             own shape. None: the rank in HOPSUM_LOW_RANK, else all parameters travel whole. With a
             `fragment_sync_delay` submit nothing to `comm` by hand until the mean is applied: the second factor is
@@ -511,7 +511,7 @@ class DiLoCo:
             fragment.merge()
 
     def state_dict(self) -> DiLoCoStateDict:
-        """Return a copy of this rank's state for a checkpoint, beside its model and inner optimiser.
+        """Return a copy of this rank's state for a checkpoint, without its model and inner optimiser.
 
         All ranks call it after the same step: it waits for a mean that is on its way. Raises as `step` does.
         """
@@ -529,7 +529,7 @@ class DiLoCo:
         )
 
     def load_state_dict(self, saved: DiLoCoStateDict | Iterable[DiLoCoStateDict]) -> None:
-        """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `shared_out`.
 
         Where that number is as it was, this rank's own state is enough. The model's parameters are the caller's to
         load: a replica that has none of its own takes those of any other one.

@@ -171,7 +171,7 @@ class ReplicaState:
         )
 
     def load_state_dict(self, saved: ReplicaStateDict | Iterable[ReplicaStateDict]) -> None:
-        """Take over what `state_dict` returned on all ranks, whatever the number of replicas: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), whatever the number of replicas: see `shared_out`.
 
         Where that number is as it was, this rank's own state is enough.
 
@@ -206,7 +206,7 @@ def register_all_reduce_hook(
     """Average the gradients of an FSDP2 model over its replicas, and return the state for the checkpoint.
 
     All FSDP modules are averaged one after the other, in the order of the backward pass; an error in one of them leaves
-    the others of that step averaged, so go on from a checkpoint. What a sum does not deliver is added to the next one.
+    the others of that step averaged, so continue from a checkpoint. The undelivered part of a sum is added to the next.
     torch's own average over the replicas is turned off. An option that is None is that of the environment, as for
     `HopsumState`, else the default.
 

@@ -187,7 +187,7 @@ class LowRank:
         residuals: of the state.
         device_codecs: of the communicator.
         on_nonfinite: as the state's.
-        keeps_gradients: buffers have the rank's own gradients until the step is over.
+        keeps_gradients: buffers have the rank's own gradients until the step has ended.
         times: of the state.
     """
 
@@ -217,7 +217,7 @@ class LowRank:
         self._sums: _StepSums | None = None
 
     def begin_step(self) -> None:
-        """Begin a step. If the step before is not over, its residuals become what they were before it."""
+        """Begin a step. If the step before has not ended, it is given up, and residuals are as before it."""
         before, self._sums = self._sums, _StepSums()
         if before is not None and not all(each.step.over.done() for each in before.entries):
             # In the thread that uses the residuals: they are free when this returns.

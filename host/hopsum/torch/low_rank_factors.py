@@ -211,7 +211,7 @@ class LowRankPortion(BucketSlice):
         layout: of the matrices.
         factors: of all matrices.
         residuals: of all parameters.
-        copies: means have memory of their own, since the buffer's gradients are needed until the step is over.
+        copies: means have memory of their own, since the buffer's gradients are needed until the step has ended.
         device: where matrices are multiplied.
     """
 

@@ -35,9 +35,10 @@ class StateDictRecovery:
 
     Args:
         comm: of this rank. It stays the caller's to close.
-        load_state_dict: is called here, once, where this worker has the rank of one that is gone, with what another
-            rank's `state_dict` returned, its tensors on the CPU.
-        state_dict: returns what a newcomer needs (model, optimiser, step): tensors, numbers, texts, lists and dicts.
+        load_state_dict: is called here, once, where this worker has the rank of one that is gone, with the result of
+            another rank's `state_dict`, its tensors on the CPU.
+        state_dict: returns the state that a newcomer needs (model, optimiser, step), made of tensors, numbers, texts,
+            lists and dicts.
         wait_s: seconds for which a newcomer waits until the others' state begins to arrive, and for which no more of it
             may come. The whole state may take longer.
 

@@ -172,7 +172,7 @@ def takes(own: str, owner: str, *, same_workers: bool) -> bool:
 def shared_out(
     saved: Saved | Iterable[Saved], own: str, workers: int, sizes: Mapping[str, int], **expected: int
 ) -> tuple[Saved, dict[str, torch.Tensor]]:
-    """Return the last saved state, for what ranks have in common, and the residuals with which this rank continues.
+    """Return the last saved state, for its common entries, and the residuals with which this rank continues.
 
     The mean over n workers owes `sum(r_i) / n`. With n workers again each takes its own residuals. With m workers each
     takes `sum(r_i) / n`, so `sum(r'_j) / m` owes the same. The log has a line where residuals of a rank are missing.

@@ -88,9 +88,9 @@ class StateDict(RankStateDict):
 
     version: int
     steps: int
-    """The step at which the warm-up goes on."""
+    """Backward passes so far, from which the warm-up continues."""
     allreduces: int
-    """The number at which the randomness goes on."""
+    """Numbers of all-reduces so far, from which the randomness continues."""
     scale: float
     """The scale of the residuals: the GradScaler's."""
     factors: dict[str, torch.Tensor]
@@ -124,11 +124,11 @@ class HopsumState:
         comm: sums gradients. The caller closes it. Several states may share a communicator, if all ranks run their
             backward passes in the same order.
         module: the trained module, or the DistributedDataParallel around it.
-        error_feedback: whether what a sum does not deliver is added to the next gradient. `thc:bits=2` has none unless
-            the codec says so: `thc:bits=2,error_feedback=true`.
+        error_feedback: whether the undelivered part of a sum is added to the next gradient. `thc:bits=2` has none
+            unless the codec says so: `thc:bits=2,error_feedback=true`.
         on_nonfinite: when some rank's gradients have NaN or infinity, the step is dropped on all ranks, and residuals
             are what they were before it. "raise": `backward` raises, naming the parameters; "skip": all gradients
-            are NaN, which is what a GradScaler takes as the reason to skip the step.
+            are NaN, for which a GradScaler skips the step.
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
         uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed. Nor are those
             that tensor parallelism replicates beside shards (`tensor_parallel.py`).
@@ -145,7 +145,7 @@ class HopsumState:
             whose factors have half of their elements or less. Their bytes fall by ten to a hundred times. It needs
             error feedback. None: the rank in HOPSUM_LOW_RANK, else matrices travel whole, as all other parameters.
         low_rank_start: with `low_rank`, how many steps after `start_iter` matrices travel whole.
-        process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
+        process_group: averages the gradients that are not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
             they arose.
 
@@ -397,7 +397,7 @@ class HopsumState:
 
         Nothing may touch the bucket's buffer until `deliver` is called, in any thread: it has to lead to `write`.
 
-        What cannot be submitted fails the step: RuntimeError without a communicator; ValueError for a foreign parameter
+        An error in submitting fails the step: RuntimeError without a communicator; ValueError for a foreign parameter
         or gradients that are not dense real numbers; GenerationEndedError or CommunicatorClosedError if the
         communicator takes nothing more.
         """
@@ -430,7 +430,7 @@ class HopsumState:
         """Put the mean, or NaN, into a bucket's buffer and return it, once it was delivered; for the hook.
 
         Raises:
-            HopsumError, ValueError, RuntimeError: why the step failed; `failure` has it, or what ended all before.
+            HopsumError, ValueError, RuntimeError: the error of the step; `failure` has it, or an earlier fatal one.
         """
         # A bucket that is delivered before the end of its step has a mean.
         if step.over.done():
@@ -568,7 +568,7 @@ class HopsumState:
         )
 
     def load_state_dict(self, saved: StateDict | Iterable[StateDict]) -> None:
-        """Take over what `state_dict` returned on all ranks, in any order, whatever their number: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `shared_out`.
 
         Where the number of workers is as it was, this rank's own state is enough. Residuals of parameters that are not
         compressed here are added to their next gradients. A matrix whose factor is not there, or of another rank of the

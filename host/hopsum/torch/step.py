@@ -134,7 +134,7 @@ class BucketSlice:
         """Keep the state with which the next step begins, now that the step has its means. There is none here."""
 
     def undo(self) -> None:
-        """Take back what the sum did to the residual, however it ended; harmless where the step did so."""
+        """Take back the effect of the sum on the residual, however it ended; harmless where the step did so."""
         before, feedback = self.residual_before, self.feedback
         if feedback is not None and before is not None and feedback.residual is not before:
             feedback.rollback(slice(None))

@@ -125,7 +125,7 @@ _DTYPES: Final = {"uint8": torch.uint8, "float32": torch.float32, "int32": torch
 class Staging:
     """Transfers by pinned memory. One thread at a time.
 
-    The counts are for statistics, and tests hold them to what an all-reduce may move.
+    The counts are for statistics, and tests compare them with the bytes that an all-reduce may move.
     """
 
     def __init__(self, streams: Streams) -> None:

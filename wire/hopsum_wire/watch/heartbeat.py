@@ -88,7 +88,7 @@ NAMES: Final = (*(count.name for count in WORKER_COUNTS), *map(latency_name, LAT
 def nmse(counts: Mapping[str, float]) -> float | None:
     """Return a worker's own quantisation error, None where it is not known: without error feedback, or of all zeros.
 
-    It is the squared length of what all-reduces left in the worker's error feedback, over that of the vectors that it
+    It is the squared length of the remainder in the worker's error feedback, divided by that of the vectors that it
     handed to its codec (gradient and earlier remainder), both over a sample of the elements. It is not the error of
     the mean, which is smaller as a rule: errors of different workers partly cancel.
     """

@@ -77,5 +77,5 @@ def only_cached() -> Iterator[None]:
 
 
 def is_only_cached() -> bool:
-    """Say whether this thread is in a block of `only_cached`."""
+    """Return whether this thread is in a block of `only_cached`."""
     return _only_cached.get()

@@ -120,7 +120,7 @@ class Form(NamedTuple):
 
 
 class BlockKeys(NamedTuple):
-    """Keys of a run of blocks. Block number `first` is the first row of the arrays beside it."""
+    """Keys of a run of blocks. `first` is the number of the block in the first row of the arrays that go with them."""
 
     rotation: int
     rounding: int

@@ -197,7 +197,7 @@ class TorchKernels:
         """Fill packed codes uint8[blocks, up_bytes] from float32[blocks, 1024].
 
         Args:
-            scales: float32[blocks], what elements are multiplied with before they are rotated.
+            scales: float32[blocks], factors of elements before they are rotated.
             shifts: int32[blocks], k in 0..23: rotated values are multiplied with 2^k.
             table: with a dither its values are its codes.
             keys: with `shift` >= 0 for a dither.
