@@ -106,8 +106,8 @@ class PhasesInFlight:
 
 def _whole(task: Task) -> AllReduceDone:
     """Return the results of a task's first phase as its reduction takes them, once all parts are here."""
-    if task.reduction is None or task.reduction.phase is None:
-        raise RuntimeError("an all-reduce has results of a phase that it did not begin")
+    assert task.reduction is not None
+    assert task.reduction.phase is not None
     done = task.first[0]
     results, contributors = done.results, done.contributors
     # The signature's chunk, and the others if there are any (`Signer.sign`).

@@ -104,10 +104,10 @@ class ShardWatch:
             if self._waiting.lasted_s >= self._ask_in_s:
                 self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
                 self._shard.probe()
-            left_s, lease_s = worker.left_s(self._clock()), worker.timing.lease_s
+            left_s, lease_s = worker.watch.left_s(self._clock()), worker.timing.lease_s
             is_sooner = lease_s is not None and lease_s < left_s
             sooner = f"but {lease_s:.3g} s for a rank of which nothing is heard (lease_s)" if is_sooner else ""
-            self._waiting.check(worker.missing_text, left_s, sooner)
+            self._waiting.check(worker.watch.missing_text, left_s, sooner)
         if counts.link.datagrams_received != self._received:
             self._begin_stall()
         # Without a retransmission nothing was overdue: all ranks may just compute.
@@ -122,7 +122,7 @@ class ShardWatch:
         self._waiting.over()
 
     def _say_absence(self) -> None:
-        absence = self._shard.worker.absences.refused
+        absence = self._shard.worker.watch.absences.refused
         if self._absent and not absence.answers:
             self._absent = False
             _log.warning("%s: %s is there again", self._who, self._switch)

@@ -84,6 +84,42 @@ class _Asked:
     """Bitmap of the workers that answered GONE."""
 
 
+@dataclass(slots=True)
+class _Told:
+    """The last DONE, and what was delivered since the last one that went out at once."""
+
+    position: int = 0
+    reduces: int = 0
+    reduced_bytes: int = 0
+
+
+class LackingResults:
+    """The decided results that a worker lacks, in the order of the stream (E3)."""
+
+    def __init__(self, decided: DecidedRanges) -> None:
+        self._decided = decided
+        self.positions: dict[int, None] = {}
+        self._requested_to = -1
+        """The last of the requested positions."""
+        self._again_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """Return the time at which results are requested again, infinite if none is lacking."""
+        return self._again_at if self.positions else inf
+
+    def first(self, now: float) -> list[tuple[int, int]]:
+        """Return the results to request now, as (position, bitmap of holders)."""
+        positions = list(islice(self.positions, AHEAD))
+        self._again_at, self._requested_to = now + AGAIN_S, max(positions, default=-1)
+        return [(position, self._decided.holders(position)) for position in positions]
+
+    def mark_acked(self, position: int) -> bool:
+        """Forget a result that is here. Return whether it was the last one that was requested."""
+        self.positions.pop(position, None)
+        return position == self._requested_to
+
+
 class PeerRepair:
     """The peer side of one worker. Without a policy there are no peers."""
 
@@ -91,13 +127,12 @@ class PeerRepair:
         self, membership: Membership, stream: Stream, policy: RepairPolicy | None, statistics: WorkerStatistics
     ) -> None:
         self._stream, self.policy, self._statistics = stream, policy or _NOBODY, statistics
-        self.has_peers: Final = policy is not None
         self.store = ResultStore()
         self.enter(membership, DecidedRanges(()), 0.0)
 
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
         """Begin a generation without requests, messages and ranks that left. Kept results stay kept."""
-        self._own, self._decided = membership, decided
+        self._own, self._lacking = membership, LackingResults(decided)
         gone = {membership.rank, *membership.absent}
         everybody = range(membership.workers if self.has_peers else 0)
         self.peers = [rank for rank in everybody if rank not in gone]
@@ -106,27 +141,22 @@ class PeerRepair:
         """Pending messages, as (rank, message)."""
         self.asked: dict[int, _Asked] = {}
         """Positions whose results were requested from peers and have not arrived."""
-        self._lacking: dict[int, None] = {}
-        """Decided positions whose results are missing, in the order of the stream (E3)."""
-        self._fetched_to = -1
-        """The last of the `AHEAD` requested positions."""
-        self._fetch_at = 0.0
-        """The time at which they are requested again."""
-        self._awaited = set(self.peers)
-        """The ranks that have not sent LEAVE. In the next generation the same worker may take part again."""
-        self._finished_at: dict[int, int] = {}
-        """By rank that sent LEAVE, the position before which it holds every result."""
-        self._told = 0
-        """The position of the last DONE."""
-        self._untold = self._untold_bytes = 0
-        """All-reduces, and bytes of their results, since the last immediate DONE."""
+        self._left: dict[int, int] = {}
+        """By rank that sent LEAVE or was evicted, the position from which on it never sends an UPDATE: EVERYTHING where
+        another worker may take its place. In the next generation the same worker may take part again."""
+        self._told = _Told()
         self._query_at = self._excused_at = 0.0
         self.store.enter(membership, self.peers, now)
 
     @property
+    def has_peers(self) -> bool:
+        """Say whether the worker has a policy: one without has no peers."""
+        return self.policy is not _NOBODY
+
+    @property
     def everybody_left(self) -> bool:
-        """Say whether all other workers have sent LEAVE (R3)."""
-        return not self._awaited
+        """Say whether all other workers have sent LEAVE, or were evicted (R3)."""
+        return self._left.keys() >= set(self.peers)
 
     # ---- asking -------------------------------------------------------------------------------------
 
@@ -165,26 +195,23 @@ class PeerRepair:
     def mark_acked(self, position: int, now: float) -> None:
         """Forget a position that has its result."""
         self.asked.pop(position, None)
-        self._lacking.pop(position, None)
-        if position == self._fetched_to:
+        if self._lacking.mark_acked(position):
             self._fetch(now)
 
     @property
     def lacking(self) -> list[int]:
         """Return the decided positions whose results are missing, in the order of the stream."""
-        return list(self._lacking)
+        return list(self._lacking.positions)
 
     def want(self, positions: Iterable[int], now: float) -> None:
         """Add missing decided positions, which follow all earlier ones in the stream (E3)."""
-        self._lacking.update(dict.fromkeys(positions))
+        self._lacking.positions.update(dict.fromkeys(positions))
         self._fetch(now)
 
     def _fetch(self, now: float) -> None:
         """Request the first missing results, except those that were requested a moment ago."""
-        self._fetch_at = now + AGAIN_S
-        for position in islice(self._lacking, AHEAD):
-            self._fetched_to = position
-            self.ask_named((position,), self._decided.holders(position), now, AGAIN_S)
+        for position, holders in self._lacking.first(now):
+            self.ask_named((position,), holders, now, AGAIN_S)
 
     def _ask(self, position: int, asked: _Asked, now: float) -> None:
         candidates = self._candidates(asked)
@@ -227,47 +254,45 @@ class PeerRepair:
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
-            self._awaited.discard(message.sender)
             # The value is a position plus one: 0 says that another worker may take this one's place.
-            if message.value:
-                self._finished_at[message.sender] = message.value - 1
+            self._left[message.sender] = message.value - 1 if message.value else EVERYTHING
             self.store.note_done(message.sender, EVERYTHING)
 
     def has_left_before(self, rank: int, position: int) -> bool:
         """Say whether a worker has left before a position, and so never sends its UPDATE."""
-        return self._finished_at.get(rank, position + 1) <= position
+        return self._left.get(rank, EVERYTHING) <= position
 
     def announce(self, position: int) -> None:
         """Send DONE of a position to all peers at once, unless it was sent already."""
         self.store.note_held(position)
-        if self.store.held_to > self._told:
-            self._told, self._untold, self._untold_bytes = self.store.held_to, 0, 0
+        if self.store.held_to > self._told.position:
+            self._told = _Told(self.store.held_to)
             for rank in self.peers:
-                self._send(rank, PeerKind.DONE, value=self._told)
+                self._send(rank, PeerKind.DONE, value=self._told.position)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
         """Keep a delivered all-reduce's results for peers. This worker now holds all results before `position`."""
         self.store.keep(reduce, now)
         self.store.note_held(position)
-        self._untold, self._untold_bytes = self._untold + 1, self._untold_bytes + reduce.results.nbytes
-        policy = self.policy
+        told, policy = self._told, self.policy
+        told.reduces, told.reduced_bytes = told.reduces + 1, told.reduced_bytes + reduce.results.nbytes
         # R2: at half of the permitted unproved results, so that peers get DONE before they hold an all-reduce back.
-        if 2 * self._untold >= policy.unproved_max or 2 * self._untold_bytes >= policy.unproved_bytes:
+        if 2 * told.reduces >= policy.unproved_max or 2 * told.reduced_bytes >= policy.unproved_bytes:
             self.announce(position)
 
     def pop_done(self) -> PeerMessage | None:
         """Pop the delayed DONE for all peers. A later DONE replaces an earlier one."""
-        if self.store.held_to == self._told:
+        if self.store.held_to == self._told.position:
             return None
-        self._told = self.store.held_to
-        return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._told)
+        self._told.position = self.store.held_to
+        return PeerMessage(PeerKind.DONE, self._own.rank, self._own.generation, value=self._told.position)
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
         """Process the controller's eviction of workers: keep no results for them, await no LEAVE."""
         others = [rank for rank in self.peers if rank in ranks]
         self.store.on_ranks_lost(others)
-        self._awaited.difference_update(others)
         for rank in others:
+            self._left.setdefault(rank, EVERYTHING)
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
@@ -292,7 +317,7 @@ class PeerRepair:
 
     def timer(self, held_back: AllReduce | None) -> float:
         """Return the time at which `handle_timer` is due, infinite for never. `held_back`: the all-reduce of R2."""
-        due_at = self._fetch_at if self._lacking else inf
+        due_at = self._lacking.due_at
         # If no proof is missing, an all-reduce in progress on this rank holds it back.
         if held_back is not None and self.store.unproved():
             due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
@@ -304,7 +329,7 @@ class PeerRepair:
         `late`: transmissions by position, of positions whose timeout has passed.
         """
         self.ask_about(late, now)
-        if self._lacking and self._fetch_at <= now:
+        if self._lacking.due_at <= now:
             self._fetch(now)
         if held_back is None or not self.store.unproved():
             return

@@ -49,13 +49,13 @@ class CongestionWindow:
         self._most = most
         self.results = 0
         """Results since the window last grew."""
-        self.halved_at: float | None = None
-        """The time of the last halving, while RECOVERING."""
+        self.halved_at = inf
+        """The time of the last halving, while RECOVERING. Infinite: OPEN."""
 
     def on_ack(self, first_sent_at: float | None) -> None:
         """Process a result. `first_sent_at` is the time of its chunk's only transmission, else None."""
-        if self.halved_at is not None and first_sent_at is not None and first_sent_at >= self.halved_at:
-            self.halved_at = None
+        if first_sent_at is not None and first_sent_at >= self.halved_at:
+            self.halved_at = inf
         self.results += 1
         if self.results >= self.size:
             self.results = 0
@@ -64,7 +64,7 @@ class CongestionWindow:
     def on_loss(self, now: float) -> None:
         """Process a timeout."""
         # Halve once per round trip: the losses of one full queue come together.
-        if self.halved_at is None:
+        if self.halved_at == inf:
             self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
 
 
@@ -88,13 +88,14 @@ class RttEstimator:
 
     def __init__(self, initial_s: float, least_s: float, most_s: float) -> None:
         self.least_s, self.most_s = least_s, most_s
-        self.srtt_s: float | None = None
+        self.srtt_s = inf
+        """The smoothed round trip. Infinite: none was measured."""
         self.rttvar_s = 0.0
         self.rto_s = initial_s
 
     def update(self, round_trip_s: float) -> None:
         """Update the estimates with the round-trip time of a chunk that was sent only once."""
-        if self.srtt_s is None:
+        if self.srtt_s == inf:
             self.srtt_s, self.rttvar_s = round_trip_s, round_trip_s / 2
         else:
             self.rttvar_s += _GAIN_OF_VARIANCE * (abs(self.srtt_s - round_trip_s) - self.rttvar_s)

@@ -13,8 +13,8 @@ Rules (docs/protocol.md)                  Where
     W1, W3, W5  results and delivery      stream_state.py
     W2, S8 transmission of positions      retransmit_queue.py
     W4, W6, R  repair between peers       repair.py, result_store.py
-    P      PROBE before a deadline        deadline_prober.py
-    A      an unreachable switch          absence.py
+    P      PROBE before a deadline        switch_watch.py, with deadline_prober.py
+    A      an unreachable switch          switch_watch.py, with absence.py
     E2-E4  another generation             generation_change.py
 
 Positions                                                   Worker
@@ -52,29 +52,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceError, GenerationEndedError, name_ranks
-from hopsum.protocol.absence import Absence, Absences
-from hopsum.protocol.deadline_prober import DeadlineProber
-from hopsum.protocol.failures import (
-    address_gone,
-    double,
-    fell_behind,
-    finished_early,
-    held_back,
-    long_ones_lost,
-    never_answered,
-    no_answer,
-    not_caught_up,
-    round_lost,
-    switch_gone,
-    unsent_remedy,
-)
+from hopsum.errors import AllReduceError, GenerationEndedError
+from hopsum.protocol.failures import fell_behind, round_lost
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
 from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
 from hopsum.protocol.stream import DecidedRanges, Stream
 from hopsum.protocol.stream_state import StreamState
+from hopsum.protocol.switch_watch import SwitchWatch
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
@@ -128,8 +114,8 @@ class Worker:
         self.state: Final = StreamState(self.stream, self.repair, self.statistics, self._ignored_packets)
         """The all-reduces and results of the stream, and the positions that may be sent."""
         self.join_point = JoinPoint(self.state, resume)
-        self.absences = Absences(self.timing)
-        """The times in which the switch was unreachable."""
+        self.watch: Final = SwitchWatch(self.state, self.timing, self.statistics, self._ignored_packets)
+        """Whether the switch's answers, or their absence, end the generation."""
         self._ended: Sealed | AllReduceError | None = None
         """None in RUN, the report in SEALED, and the error in OVER."""
         self._handles = 0
@@ -138,11 +124,8 @@ class Worker:
     def _enter(self, decided: DecidedRanges, now: float) -> None:
         """Begin a generation with empty queues and no measured round trip."""
         own = self.membership
-        # Packets of the previous generation do not explain a wait in this one.
-        self._ignored_packets.seen.clear()
-        self.absences.begin()
         self.queue = RetransmitQueue(own.slots, self.timing, self.statistics)
-        self._prober = DeadlineProber(own, self.timing, self.stream, self.queue)
+        self.watch.enter(own, self.queue)
         self.state.enter(own, decided, self.queue)
         self.repair.enter(own, decided, now)
         # R2: peers may drop the results that this worker holds.
@@ -301,7 +284,7 @@ class Worker:
         """Process one datagram from the switch's address. A datagram without use is counted and ignored."""
         if self._ended is not None:
             return
-        self.absences.on_answer()
+        self.watch.absences.on_answer()
         try:
             header, values = split_datagram(data)
             position = self.state.position_of(header, values)
@@ -313,13 +296,7 @@ class Worker:
         if header.kind == Kind.RESULT:
             self.state.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
-            # P2: a STATE settles no sum.
-            self._prober.on_header(header)
-            if self._is_of_a_double(header, position):
-                self._fail(double(self.membership, header))
-                return
-            self._require_company()
-            self._require_long_ones(now)
+            self._end_by(self.watch.on_state(header, position, now))
         else:
             self._on_stale(header, position, now)
 
@@ -362,26 +339,11 @@ class Worker:
         One answer counts as a lost datagram. A series of `unreachable_s` (A2 of absence.py) fails all all-reduces in
         progress. A worker without an all-reduce in progress does not fail.
         """
-        self._ignored_packets.note("'port unreachable'")
-        refused = self.absences.refused
-        if self._is_lost(refused, now):
-            self._fail(switch_gone(self.membership, refused.answers, refused.lasted_s))
-
-    def note_failed_send(self, errno_name: str) -> None:
-        """Process a send that failed with an errno: a lost datagram."""
-        self._ignored_packets.note(f"{errno_name} of this host, which sent nothing{unsent_remedy(errno_name)}")
+        self._end_by(self.watch.on_unreachable(now))
 
     def note_address_gone(self, ip: str, now: float) -> None:
         """Process the loss of this host's address `ip`: a lost datagram, unless it lasts."""
-        self._ignored_packets.note(f"looks that did not find {ip}, this rank's address, on this host")
-        address = self.absences.address
-        if self._is_lost(address, now):
-            self._fail(address_gone(self.membership, ip, address.lasted_s))
-
-    def _is_lost(self, absence: Absence, now: float) -> bool:
-        """Count a failure. Return whether the worker must give up (A2, A5)."""
-        # Only while something is in progress: an idle worker does not need its switch.
-        return absence.note(now) and self._ended is None and bool(self.state.active)
+        self._end_by(self.watch.on_address_gone(ip, now))
 
     def handle_timer(self, now: float) -> None:
         """Queue due retransmissions, probe before a deadline, and fail after it."""
@@ -392,9 +354,7 @@ class Worker:
             # Its payloads depend on earlier sums, which have their own deadlines.
             if not reduce.ready:
                 reduce.deadline_at = now + self.timing.deadline_s
-        # The oldest all-reduce has the first deadline. All others fail with the same error.
-        if active and (error := self._error_of_wait(active[0], now)) is not None:
-            self._fail(error)
+        if self._end_by(self.watch.on_timer(now)):
             return
         late = self.queue.handle_timer(now)
         if self.repair.peers:
@@ -402,7 +362,7 @@ class Worker:
             sent = {position: self.queue.sent(position) for position in late}
             self.repair.handle_timer(sent, self.state.held_back(), now)
             self.state.release()
-        self._prober.handle_timer(active, now)
+        self.watch.prober.handle_timer(active, now)
 
     def postpone_deadlines(self, now: float) -> None:
         """Restart the deadlines of all-reduces in progress, which wait for a newcomer that makes progress."""
@@ -411,26 +371,9 @@ class Worker:
         self.repair.excuse(now)
 
     def probe(self) -> None:
-        """Ask the switch for the missing ranks of the oldest open sum. `missing_text` has the answer."""
+        """Ask the switch for the missing ranks of the oldest open sum. `watch.missing_text` has the answer."""
         if self._ended is None:
-            self._prober.ask()
-
-    def missing_text(self) -> str:
-        """Return a text of the awaited results and missing ranks, as far as known; empty if nothing is in progress."""
-        if not self.state.active:
-            return ""
-        if self._prober.oldest is not None:
-            missing = sum(reduce.missing for reduce in self.state.active)
-            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
-            return f"the result of {chunks} from {self.membership.switch}: {self._prober.finding()}"
-        wanted, behind = self._behind
-        if wanted:
-            return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
-        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
-
-    def left_s(self, now: float) -> float:
-        """Return the seconds to the deadline of the oldest all-reduce in progress, or 0 without one."""
-        return max(0.0, self.state.active[0].deadline_at - now) if self.state.active else 0.0
+            self.watch.prober.ask()
 
     # ---- outputs ------------------------------------------------------------------------------------
 
@@ -442,8 +385,9 @@ class Worker:
         """
         if self._ended is not None:
             return []
-        probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.outgoing]
-        self._prober.outgoing.clear()
+        outgoing = self.watch.prober.outgoing
+        probes = [np.frombuffer(probe, np.uint8)[None] for probe in outgoing]
+        outgoing.clear()
         self.statistics.probes += len(probes)
         # PROBEs go first: they are small, and an error that is near quotes their answer.
         due, flush = self.queue.pop_due(now)
@@ -479,7 +423,7 @@ class Worker:
             return None
         peers_at = self.repair.timer(self.state.held_back()) if self.repair.peers else inf
         # The oldest all-reduce has the first deadline.
-        return min(active[0].deadline_at, self._prober.timer(active), self.queue.timer(), peers_at)
+        return min(active[0].deadline_at, self.watch.prober.timer(active), self.queue.timer(), peers_at)
 
     def next_event(self) -> AllReduceEvent | None:
         """Return the next event, or None."""
@@ -498,7 +442,7 @@ class Worker:
         # The compiled loop has no early or decided results, and would send their positions (E3).
         if self._ended is not None or state.decided is not None or state.early:
             return False
-        return not (self.queue.again or self._prober.outgoing or self.repair.asked)
+        return not (self.queue.again or self.watch.prober.outgoing or self.repair.asked)
 
     # ---- rules --------------------------------------------------------------------------------------
 
@@ -520,78 +464,26 @@ class Worker:
         # A STALE for a position that was never sent answers an UPDATE of another generation, or a forged one.
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
-        elif self._is_of_a_double(header, position):
-            self._fail(double(self.membership, header))
+        elif self._end_by(self.watch.error_of_double(header, position)):
+            return
         elif self.repair.has_peers:
             lacking = self.state.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
 
-    def _is_of_a_double(self, header: Header, position: int) -> bool:
-        """Say whether another process sends as this rank: the switch has a later round that this one did not send."""
-        # W1: a round is sent only when all earlier ones of its slot are held. So delay is no explanation.
-        named = header.contributors >> self.membership.rank & 1
-        # An open position that was sent has no result yet.
-        return bool(named and header.held > header.round and self.queue.sent(position))
-
-    def _require_company(self) -> None:
-        """Fail if the oldest open sum waits for workers that have left the job (P4)."""
-        oldest = self.queue.oldest
-        if oldest is None:
-            return
-        left = tuple(rank for rank in self._prober.awaited_ranks() if self.repair.has_left_before(rank, oldest))
-        if left:
-            self._fail(finished_early(self.membership, self.stream.place(oldest), left))
-
-    def _require_long_ones(self, now: float) -> None:
-        """Fail if the switch answers PROBEs, but UPDATEs or RESULTs have been lost for too long (A3)."""
-        oldest, kind, lost = self.queue.oldest, self._prober.lost_kind(), self.absences.long_ones
-        if oldest is None or kind is None:
-            lost.end()
-            return
-        if not lost.note(now, oldest):
-            return
-        # Open positions belong to the oldest all-reduce in progress, or to a later one.
-        reduce = self.state.active[0]
-        if self._prober.other_op(reduce.op):
-            # Worker and switch have different operations: this is the cause, and not a datagram's length.
-            self._fail(self._late_error(reduce, now))
-        else:
-            place, sent = self.stream.place(oldest), self.queue.sent(oldest)
-            self._fail(long_ones_lost(self.membership, place, kind, sent, lost.lasted_s))
-
-    def _error_of_wait(self, oldest: AllReduce, now: float) -> AllReduceError | None:
-        """Return the error of the oldest all-reduce if its wait must end now, or None."""
-        if oldest.deadline_at <= now:
-            return self._late_error(oldest, now)
-        waited_s, probes = now - oldest.submitted_at, self.statistics.probes
-        # An all-reduce without payloads waits for an earlier sum, and not for the switch.
-        if oldest.ready and self.absences.is_unknown(waited_s, probes):
-            return never_answered(self.membership, probes, waited_s)
-        return None
-
-    @property
-    def _behind(self) -> tuple[list[int], list[int]]:
-        """The decided positions without a result, and the ranks that have not confirmed an earlier all-reduce."""
-        return self.repair.lacking, self.repair.store.unproved()
-
-    def _late_error(self, reduce: AllReduce, now: float) -> AllReduceError:
-        """Return the error of an all-reduce past its deadline."""
-        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self.queue.oldest
-        if oldest is not None:
-            # The error has the packets that came in place of the result, and the switch's answer about the sum.
-            asked = (self._ignored_packets, self._prober)
-            return no_answer(own, reduce, self.stream.place(oldest), self.queue.sent(oldest), waited_s, asked)
-        wanted, behind = self._behind
-        if wanted:
-            return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
-        return held_back(own, waited_s, behind)
-
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Fetch the decided results of an all-reduce from peers."""
         if self.state.decided is not None:
             self.repair.want(lacking(reduce, self.state.decided), now)
+
+    def _end_by(self, error: AllReduceError | None) -> bool:
+        """End the generation by an error, if there is one and something is in progress. Return whether it ended."""
+        # An idle worker does not need its switch, and a sealed one begins another generation.
+        if error is None or self._ended is not None or not self.state.active:
+            return False
+        self._fail(error)
+        return True
 
     def _fail(self, error: AllReduceError) -> None:
         """End the generation for this worker: every all-reduce in progress has the same cause."""
@@ -599,5 +491,5 @@ class Worker:
         self._ended = error
         self.state.events.extend(AllReduceFailed(reduce.handle, error) for reduce in self.state.active)
         self.queue.clear()
-        for pending in (self.state.active, self.state.early, self._prober.outgoing):
+        for pending in (self.state.active, self.state.early, self.watch.prober.outgoing):
             pending.clear()

@@ -135,7 +135,7 @@ class JobAgent(Agent):
         workers = [shard.worker for shard in self._shards]
         limits_s = [worker.timing.unreachable_s for worker in workers]
         own_s = [
-            math.inf if limit_s is None else limit_s - worker.absences.refused.lasted_s
+            math.inf if limit_s is None else limit_s - worker.watch.absences.refused.lasted_s
             for worker, limit_s in zip(workers, limits_s, strict=True)
         ]
         return max(0.0, min(*own_s, self._wait_s - self._told_unreachable_s))

@@ -245,7 +245,7 @@ class Shard:
         self._unreachable = said.unreachable
         if said.failures and said.failures != self._failures:
             for name in (said.failures - self._failures).elements():
-                worker.note_failed_send(name)
+                worker.watch.on_failed_send(name)
             self._failures = Counter(said.failures)
         own = self._own_address
         if own is not None and not worker.is_idle and own.is_found_gone(said.datagrams_received, now):

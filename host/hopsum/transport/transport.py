@@ -140,8 +140,7 @@ class Transport:
                     continue
                 if isinstance(event, AllReduceDone):
                     return event
-                if isinstance(event, AllReduceFailed):
-                    raise event.error
+                raise event.error
             if (interrupt := self.interrupt) is not None:
                 self.interrupt = None
                 raise interrupt
@@ -407,9 +406,8 @@ class Transport:
     def _end(self, sharded: ShardedAllReduce) -> None:
         """Forget an all-reduce. Later events of its parts are ignored."""
         at_shards = self._all_sharded.at_shards
-        if sharded.left:
-            for where in [where for where, each in at_shards.items() if each is sharded]:
-                del at_shards[where]
+        for where in [where for where, each in at_shards.items() if each is sharded]:
+            del at_shards[where]
         del self._all_sharded.by_handle[sharded.handle]
 
     def _poll_of_all(self) -> select.poll | None:

@@ -95,8 +95,7 @@ def _is_held(loop: LoopState, shard: ShardState, position: int) -> bool:
 def _update_rtt(shard: ShardState, round_trip_s: float) -> None:
     """Update the estimates by a round trip (`RttEstimator.update`)."""
     # Same operations in the same order as in Python, so that both leave equal bits.
-    if not shard.has_srtt:
-        shard.has_srtt = True
+    if shard.srtt_s == inf:
         shard.srtt_s, shard.rttvar_s = round_trip_s, round_trip_s / 2
     else:
         shard.rttvar_s += 0.25 * (abs(shard.srtt_s - round_trip_s) - shard.rttvar_s)
@@ -111,11 +110,8 @@ def _on_ack(shard: ShardState, once: bool, first_sent_at: float) -> None:
         shard.halved_at = inf
     shard.window_results += 1
     if shard.window_results >= shard.window:
-        shard.window_results -= shard.window
-        if shard.window == shard.slots:
-            shard.window_results %= shard.window
-        else:
-            shard.window += 1
+        shard.window_results = 0
+        shard.window = min(shard.window + 1, shard.slots)
 
 
 @inner

@@ -149,10 +149,9 @@ class ShardState(Record):
     window_results: Int64
     halved_at: Float64
     """Infinite: the window is OPEN."""
-    has_srtt: Bool
-    """A round trip was measured."""
     measured_at: Float64
     srtt_s: Float64
+    """Infinite: no round trip was measured."""
     rttvar_s: Float64
     rto_s: Float64
     window_held: Bool

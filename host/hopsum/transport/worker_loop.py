@@ -91,8 +91,7 @@ class ShardMemory:
         state.base, state.stream_end, state.reduce_count = stream.base, stream.end, len(worker.state.active)
         state.open_end, state.in_flight = own.open_end, queue.in_flight
         state.window, state.window_results = window.size, window.results
-        state.halved_at = inf if window.halved_at is None else window.halved_at
-        state.has_srtt, state.srtt_s = rtt.srtt_s is not None, rtt.srtt_s or 0.0
+        state.halved_at, state.srtt_s = window.halved_at, rtt.srtt_s
         state.rttvar_s, state.rto_s, state.measured_at = rtt.rttvar_s, rtt.rto_s, queue.measured_at
         state.gso = bool(self.link.offload.segment)
         if self._open_position is not own.open_position:
@@ -128,13 +127,12 @@ class ShardMemory:
         rtt, window = queue.rtt, queue.congestion
         worker.state.open_end, queue.in_flight = state.open_end, state.in_flight
         window.size, window.results = state.window, state.window_results
-        window.halved_at = None if state.halved_at == inf else state.halved_at
-        rtt.srtt_s = state.srtt_s if state.has_srtt else None
+        window.halved_at, rtt.srtt_s = state.halved_at, state.srtt_s
         rtt.rttvar_s, rtt.rto_s, queue.measured_at = state.rttvar_s, state.rto_s, state.measured_at
         statistics.results += state.results
         statistics.updates += state.updates
         if state.datagrams_received:
-            worker.absences.on_answer()
+            worker.watch.absences.on_answer()
         is_complete = False
         for reduce, row in zip(worker.state.active, self.reduces, strict=False):
             reduce.missing, reduce.ready = row.missing, row.ready
@@ -171,7 +169,7 @@ class ShardMemory:
         counts.sends += state.sends
         counts.datagrams_sent += state.datagrams_sent
         counts.bytes_sent += state.bytes_sent
-        if state.sends and outage.since is not None:
+        if state.sends:
             outage.note_sent()
         if state.ended == at.STOP_RECEIVE:
             self.link.note_failure(OSError(state.errno, os.strerror(state.errno)))

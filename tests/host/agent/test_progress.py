@@ -78,7 +78,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     first.step(0.01)
     clock.now_s += AFTER_S - 0.5
     looks.check()
-    _step(first, lambda: "rank 1 is missing" in worker.missing_text())
+    _step(first, lambda: "rank 1 is missing" in worker.watch.missing_text())
     clock.now_s += 1
     looks.check()
     (line,) = lines(caplog, progress.__name__)

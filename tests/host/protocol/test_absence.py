@@ -49,7 +49,7 @@ def test_single_answers_end_nothing(times: tuple[float, ...]) -> None:
     for now in times:
         worker.note_unreachable(now)
     assert worker.next_event() is None
-    assert worker.absences.refused.answers == 1
+    assert worker.watch.absences.refused.answers == 1
 
 
 def test_whatever_the_switch_says_ends_an_absence() -> None:
@@ -59,7 +59,7 @@ def test_whatever_the_switch_says_ends_an_absence() -> None:
     answers(worker, LIMIT_S, 2 * LIMIT_S - 1)
     assert worker.next_event() is None
     worker.receive_datagram(bytes(96), 2 * LIMIT_S)
-    assert worker.absences.refused.answers == 0
+    assert worker.watch.absences.refused.answers == 0
 
 
 def waits(worker: Worker, until_s: float, probe_s: float = 5.0) -> None:
@@ -105,7 +105,7 @@ def test_without_a_limit_the_deadline_is_the_error() -> None:
     worker = make(None)
     answers(worker, 0.0, 299.0)
     assert worker.next_event() is None
-    assert worker.absences.refused.lasted_s == 299.0
+    assert worker.watch.absences.refused.lasted_s == 299.0
     worker.handle_timer(300.0)
     error = failed(worker).error
     assert "300 x 'port unreachable'" in str(error)

@@ -228,8 +228,8 @@ def test_the_switch_is_asked_early_and_again_before_the_deadline() -> None:
     (asked,) = headers(subject, 5.0)
     assert asked.kind == Kind.PROBE
     subject.receive_datagram(answer(asked, held=1, contributors=0b010, count=State.COLLECTING), 5.0)
-    assert "ranks 0, 2 are missing in slot 0, round 1 (arrived: rank 1)" in subject.missing_text()
-    assert subject.left_s(5.0) == 95.0
+    assert "ranks 0, 2 are missing in slot 0, round 1 (arrived: rank 1)" in subject.watch.missing_text()
+    assert subject.watch.left_s(5.0) == 95.0
     error, asked_at = run(subject, held=1, contributors=0b011, count=State.COLLECTING)
     assert asked_at == [99.0]
     assert error.missing_ranks == (2,)
