@@ -13,9 +13,9 @@ _MAC_GROUP_BIT = 1 << 40
 
 
 def mac_to_int(text: str) -> int:
-    """Return a host's MAC address, written aa:bb:cc:dd:ee:ff, as 48 bits.
+    """Return a host's MAC address, written aa:bb:cc:dd:ee:ff, as an int of 48 bits.
 
-    Raises ControlPlaneError for others.
+    Raises ControlPlaneError for another form, for zero, and for a group address (multicast or broadcast).
     """
     value = int(text.replace(":", ""), 16) if _MAC.fullmatch(text) else 0
     # A group address as source or destination of one host would be flooded by switches.
@@ -28,7 +28,10 @@ def mac_to_int(text: str) -> int:
 
 
 def ipv4_to_int(text: str) -> int:
-    """Return a host's IPv4 address, written a.b.c.d, as 32 bits. Raises ControlPlaneError for others."""
+    """Return a host's IPv4 address, written a.b.c.d, as an int of 32 bits.
+
+    Raises ControlPlaneError for another form, 0.0.0.0, a multicast address and 255.255.255.255.
+    """
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:

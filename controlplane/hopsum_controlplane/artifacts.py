@@ -16,7 +16,10 @@ _FOLDERS = (_PACKAGE / "_p4", _PACKAGE.parents[1] / "p4" / "build")
 
 
 def compiled_program() -> tuple[Path, Path]:
-    """Return the paths of the compiler's JSON and P4Info. Raises ControlPlaneError when there are none."""
+    """Return the paths of the JSON and of the P4Info of hopsum's compiled v1model program.
+
+    The installed copy comes before p4/build of a source tree. Raises ControlPlaneError if neither folder has both.
+    """
     # The installed copy first: a wheel's program belongs to its version.
     for folder in _FOLDERS:
         json, p4info = folder / JSON_NAME, folder / P4INFO_NAME

@@ -74,6 +74,7 @@ class Audit:
     """The result of one comparison of a switch with its jobs.
 
     Attributes:
+        where: address of the switch.
         checked: number of entries on the switch.
         foreign: entries of no job of this controller.
         leftover: entries of jobs whose end the switch has not confirmed.
@@ -99,7 +100,7 @@ class Audit:
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def in_words(self) -> list[str]:
-        """Return one line for each difference."""
+        """Return one line for each foreign or leftover entry, each job with a finding, and a wrong address."""
         return [
             *(f"foreign: {entity}" for entity in self.foreign),
             *(f"leftover: {entity}" for entity in self.leftover),
@@ -112,7 +113,9 @@ class Audit:
 class RepairResult:
     """The outcome of `SwitchController.repair`.
 
-    removed, restored: entries. lost: jobs with a missing entry, or a changed one that decides sums.
+    removed: foreign entries. restored: changed entries, and the entry of the service's address. The entries of `ended`
+        jobs were removed too, and are in neither.
+    lost: jobs with a missing entry, or a changed one that decides sums.
     ended: the lost jobs, and the jobs that were being deleted.
     """
 
@@ -132,7 +135,10 @@ class DesiredJob:
 
 
 def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
-    """Read the compared entries, by key. `thorough` includes half-words, which are most of the entries.
+    """Read from the switch the entries that an audit compares, and return them by `key()`.
+
+    These are the multicast groups of jobs, the tables of generations, and the address of the service. `thorough` adds
+    the tables of half-words (Tofino), which have most of the entries and take seconds.
 
     Raises ControlPlaneError if the switch does not answer.
     """
@@ -147,7 +153,8 @@ def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entit
 def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob], address: Entity) -> Audit:
     """Compare the entries on a switch with those of `jobs` and with the entry of the service's address.
 
-    The audit has its findings in the order of `jobs`.
+    `where` is the switch's address, and `actual` has the entries that `read_installed` returned. An entry that neither
+    a job nor the address has is foreign. The audit has its findings in the order of `jobs`. Nothing is written.
     """
     # Every job claims its entries; unclaimed entries are foreign.
     unclaimed = dict(actual)
@@ -173,14 +180,17 @@ def compare(where: str, actual: Mapping[Key, Entity], jobs: Iterable[DesiredJob]
 
 
 def is_of_a_job(entity: Entity) -> bool:
-    """Return whether the entry belongs to a job: a group, or an entry in a table of generations or of half-words."""
+    """Return whether an entry is of a kind that jobs have: any group, or an entry of a generation or of half-words.
+
+    The job may be another controller's.
+    """
     if isinstance(entity, TableEntry):
         return entity.table in JOB_TABLES or is_half_word(entity)
     return isinstance(entity, MulticastGroup)
 
 
 def generations_in(entities: Iterable[Entity], *tables: str) -> list[int]:
-    """Return the generations that entries of these tables name, in ascending order."""
+    """Return the generations that entries of these tables name, each once, in ascending order."""
     found = {
         entity.match["generation"] for entity in entities if isinstance(entity, TableEntry) and entity.table in tables
     }
@@ -219,9 +229,10 @@ class ForeignGeneration:
 
 
 def foreign_generations(foreign: Iterable[Entity], actual: Mapping[Key, Entity]) -> list[ForeignGeneration]:
-    """Return the admitted generations among the foreign entries, in their order.
+    """Return the generations that foreign entries admit, with their entries, in ascending order.
 
-    `actual` has all entries, because a foreign generation may use the multicast group number of a wanted job.
+    Foreign entries of a generation that no entry admits are left out. `actual` has all entries, because a foreign
+    generation may use the multicast group number of a wanted job.
     """
     entries = [entity for entity in foreign if isinstance(entity, TableEntry)]
     found = []
@@ -263,7 +274,7 @@ class Adoption:
 
 
 def moved(job: Job, switch: SwitchEndpoint) -> str:
-    """Return the reason if a job cannot be adopted, because it was made for another address of the service."""
+    """Return the reason if a job cannot be adopted, because it was made for another address than `switch`, else ""."""
     if job.switch == switch:
         return ""
     return (
@@ -272,7 +283,10 @@ def moved(job: Job, switch: SwitchEndpoint) -> str:
 
 
 def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict[int, Adoption]:
-    """Return the adoption of each of `jobs` from an audit, by generation."""
+    """Return the result of adopting each of `jobs`, by generation, from an audit of the switch before its repair.
+
+    A job is lost if the audit says so, or if it was made for another address than `switch`.
+    """
     findings = {finding.job.generation: finding for finding in audit.findings}
     result = {}
     for job in jobs:

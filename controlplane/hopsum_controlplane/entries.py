@@ -71,7 +71,7 @@ class Replica(NamedTuple):
 
 
 def replica_order(replica: Replica) -> tuple[int, int]:
-    """Return the sort key of replicas, which are read in this order: by instance, then port."""
+    """Return the sort key of a replica: instance, then port. Devices return the replicas of a group in this order."""
     return replica.instance, replica.port
 
 

@@ -32,7 +32,10 @@ class Plan:
 
     @property
     def steps(self) -> tuple[tuple[Entity, ...], ...]:
-        """Return them in the order of writing: a step is written when the switch has confirmed the one before."""
+        """Return the steps in the order of writing, without an empty `tables`.
+
+        A step is written when the switch has confirmed the step before.
+        """
         return *((self.tables,) if self.tables else ()), self.support, self.admission
 
     @property

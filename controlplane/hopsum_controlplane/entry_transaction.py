@@ -20,7 +20,10 @@ _GONE = "NOT_FOUND"
 
 
 class EntryTransaction:
-    """The entries of one owner on one device, in the steps in which they were written."""
+    """The entries of one owner on one device, in the steps in which they were written.
+
+    steps: entries that are on the device already. Construction writes nothing.
+    """
 
     def __init__(self, device: Device, steps: Iterable[Sequence[Entity]] = ()) -> None:
         self._device = device
@@ -37,14 +40,15 @@ class EntryTransaction:
         return tuple(entity for step in self._steps for entity in step)
 
     def forget(self, gone: Iterable[Entity]) -> None:
-        """Count entries as removed that an audit has not found on the switch."""
+        """Count entries as removed that an audit has not found on the switch. Nothing is written."""
         keys = {entity.key() for entity in gone}
         self._steps = [[entity for entity in step if entity.key() not in keys] for step in self._steps]
 
     def write(self, step: Sequence[Entity]) -> None:
-        """Insert a step.
+        """Insert the entries of a step in one batch, and remember the entries. An empty step writes nothing.
 
-        Raises as Device.write does. Then `remove` removes the entries that were installed nevertheless.
+        Raises as Device.write does. Then `remove` removes the entries that were installed nevertheless. Refused entries
+        belong to another client, and are not remembered.
         """
         if not step:
             return
@@ -63,7 +67,11 @@ class EntryTransaction:
             raise
 
     def remove(self) -> None:
-        """Remove all, the last step first. Raises as Device.write does. Call again to go on from there."""
+        """Delete all remembered entries from the device, the last step first, and forget them.
+
+        An entry that is not there any more counts as removed. Raises as Device.write does. Then a repeated call
+        continues with the entries that are left.
+        """
         while self._steps:
             step = self._steps[-1]
             if step:

@@ -130,7 +130,7 @@ class SwitchUnavailableError(ControlPlaneError):
 
 
 class PipelineMismatchError(SwitchUnavailableError):
-    """A switch runs another program than hopsum's."""
+    """A switch runs another program than hopsum's, and no operator has permitted its removal."""
 
 
 class StoreError(ControlPlaneError):

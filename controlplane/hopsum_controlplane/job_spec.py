@@ -77,7 +77,7 @@ class LeafEndpoint:
 
     @property
     def bitmap(self) -> int:
-        """Return the bitmap of the workers below the leaf."""
+        """Return the bitmap of the workers below the leaf: bit r for rank r."""
         return sum(1 << rank for rank in set(self.members))
 
 
@@ -153,16 +153,23 @@ class JobSpec:
 
     @property
     def effective_quorum(self) -> int:
-        """Return the number of children that complete a round."""
+        """Return the number of children that complete a round: `quorum`, or all of them where it is None.
+
+        Before workers joined these are as many as the job has ranks.
+        """
         return (self.children or self.ranks) if self.quorum is None else self.quorum
 
     @property
     def fewest(self) -> int:
-        """Return the number of workers with which a generation may begin."""
+        """Return the number of workers with which a generation may begin: `min_workers`, or all ranks if it is None."""
         return self.ranks if self.min_workers is None else self.min_workers
 
     def check(self) -> None:
-        """Raise ControlPlaneError for the first error in the job's part on one switch."""
+        """Raise ControlPlaneError for the first error in the job's part on one switch.
+
+        One of the errors is a table with sums that may overflow a lane. The fields that only a cluster uses are not
+        checked.
+        """
         if not self.name:
             raise ControlPlaneError("a job without a name", hint="give it one")
         children = self.children or self.ranks
@@ -199,7 +206,7 @@ class JobSpec:
 
     @property
     def total(self) -> int:
-        """Return the number of workers whose values a lane adds: those of the whole tree."""
+        """Return the number of workers whose values a lane adds: all of the tree, or `ranks` before workers joined."""
         if self.parent is not None:
             return self.parent.workers
         return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves) or self.ranks
@@ -282,7 +289,11 @@ class Job:
         code_group: int = LANE_GROUP_CODES,
         ops: tuple[Op, ...] = ALL_OPS,
     ) -> Job:
-        """Build the Job for `spec` on `switch`. `max_window`, `code_group` and `ops` are the target's Capabilities."""
+        """Build the Job for `spec` on `switch`, and draw a new side key. Nothing is allocated or written.
+
+        `max_window` bounds the window below the number of slots, and None does not. `code_group` is of the switch's
+        program, `ops` of its Capabilities.
+        """
         # A worker has at most one packet in flight for each slot (rule W1).
         window = min(spec.slots, max_window or spec.slots)
         # Multicast group 0 does not exist in P4Runtime.

@@ -68,12 +68,11 @@ def check_table(table: Sequence[int]) -> int:
 
 
 def check_signed_overflow(workers: int, table: Sequence[int], code_bits: int) -> None:
-    """Prove that no sum leaves the lanes of an operation that looks it up again: -128 .. 127.
+    """Prove that the sum of any of `workers` values of a result table fits a lane of -128 .. 127.
 
-    The proof is for the sum of any of the workers: a sum of fewer is no larger than that of all. `table` and
-    `code_bits` are as for `check_result_table`.
+    `table` and `code_bits` are as for `check_result_table`, which has to pass first.
 
-    Raises ControlPlaneError with all the numbers.
+    Raises ControlPlaneError with all the numbers when a sum may not fit: fewer workers, or smaller values.
     """
     largest = max(map(abs, table[: 1 << code_bits]))
     if workers * largest <= _SIGNED_MAX:
@@ -87,7 +86,7 @@ def check_signed_overflow(workers: int, table: Sequence[int], code_bits: int) ->
 
 
 def check_result_table(table: Sequence[int], code_bits: int) -> None:
-    """Check the table of an operation that looks the finished sum up again.
+    """Check a result table, for an operation whose finished sums the switch looks up again and sends as codes.
 
     A table for codes of b bits has 2^b values, then 2^b - 1 thresholds. The code of a sum is the number of thresholds
     that are at most (sum + 128) >> 1.

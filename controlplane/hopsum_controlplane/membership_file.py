@@ -40,14 +40,14 @@ def job_membership(
     resume: Resume | None = None,
     leaves: Mapping[int, int] | None = None,
 ) -> JobMembership:
-    """Return the membership of a job.
+    """Return the membership of a job for its workers. Nothing is written.
 
     Args:
-        send_to: by rank, the (IPv4, UDP port) that it sends to, the switch's service for the others.
+        send_to: by rank, the (IPv4, UDP port) that it sends to. Ranks that are left out send to the switch's service.
         side_channels: (IPv4 address, TCP port) of every rank. True: that of its UDP port. False: none. "auto": as True
             if sums may be without a worker, quorum < workers.
-        resume: the continuation of the stream of the generations before.
-        leaves: by rank, the number of the leaf that it is below, none of the workers that a root has itself.
+        resume: the continuation of the stream of the generations before, None where the stream begins.
+        leaves: by rank, the number of the leaf that it is below. Workers at the root are left out.
 
     Raises:
         ControlPlaneError: side channels of some workers only, of others than the job has, or where none can be.
@@ -90,16 +90,16 @@ def write_membership(
     send_to: Mapping[int, Address] | None = None,
     side_channels: SideChannels = "auto",
 ) -> None:
-    """Write the membership of a job atomically, so that a worker that polls for the file reads all of it.
+    """Write the membership of a job to a file of mode 0600, atomically, in place of an earlier file.
 
-    `send_to` and `side_channels` as for `job_membership`, which says what is refused. Then nothing is written. Raises
-    ControlPlaneError also when the file cannot be written.
+    A worker that polls for the file reads all of it. `send_to` and `side_channels` are as for `job_membership`. Raises
+    ControlPlaneError as `job_membership` does, and when the file cannot be written. Then nothing is written.
     """
     write_file(job_membership(job, send_to, side_channels), path)
 
 
 def write_file(membership: JobMembership, path: Path) -> None:
-    """Write a membership that is made already, as `write_membership`. Raises ControlPlaneError where it cannot be."""
+    """Write a membership to a file of mode 0600, atomically. Raises ControlPlaneError when it cannot be written."""
     try:
         write_atomically(path, (format_membership(membership, indent=2) + "\n").encode())
     except OSError as error:
@@ -134,10 +134,10 @@ def _wrong(job: Job, what: str, hint: str) -> ControlPlaneError:
 
 
 def write_atomically(path: Path, content: bytes, check: Callable[[Path], None] = lambda written: None) -> None:
-    """Replace the file at `path`. A reader sees the old content or the new, never a part.
+    """Write a file of mode 0600 at `path`, in place of an earlier file. A reader sees the old content or the new.
 
     The content is on disk before the name points to it. `check` is called before that, with the path of the content.
-    Raises OSError, or what `check` raises. Then the old file is untouched.
+    Raises OSError, or the error of `check`. Then the old file is untouched.
     """
     # In the same folder: a rename is atomic within one file system only. mkstemp makes the file with mode 0600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -84,7 +84,7 @@ class Counter:
 
 
 class Names(Generic[_T]):
-    """Objects of one kind, found by any of their names or by id."""
+    """Objects of one kind, found by any of their names or by id. Iteration yields each object once, in their order."""
 
     def __init__(self, kind: str, named: Iterable[tuple[_T, tuple[str, ...]]]) -> None:
         self._kind = kind
@@ -178,7 +178,10 @@ def _counter(item: p4info_pb2.Counter) -> tuple[Counter, tuple[str, str]]:
 
 
 def read_program(p4info: P4Info) -> Program:
-    """Read the facts for builders from a P4Info. Raises ControlPlaneError where its half-words fit no group."""
+    """Return the facts that builders and audits need of a program, from its P4Info.
+
+    Raises ControlPlaneError for tables of half-words with several actions, or with a number of codes that is no group.
+    """
     tables = (*BASE_TABLES, *(name for name in FURTHER_TABLES if name in p4info.tables))
     found = [table for table in p4info.tables if {key.name for key in table.keys} == set(HALF_WORD_KEYS)]
     if not found:

@@ -43,9 +43,9 @@ def encode_update(p4info: P4Info, update: Update) -> p4runtime_pb2.Update:
 
 
 def fill_update(p4info: P4Info, update: Update, message: p4runtime_pb2.Update) -> None:
-    """Encode one update into an empty p4.v1.Update, where it is to stand.
+    """Encode one update into `message`, an empty p4.v1.Update, which may be an element of a request.
 
-    Raises as encode_update does.
+    Raises as encode_update does. Then `message` may be filled in part.
     """
     # With protobuf in Python a copy of a message costs more than to fill it.
     message.type = _TYPES[type(update)]
@@ -79,7 +79,11 @@ def fill_update(p4info: P4Info, update: Update, message: p4runtime_pb2.Update) -
 
 
 def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
-    """Decode a table entry or a multicast group. Tables and actions get their aliases."""
+    """Decode a table entry, a default action or a multicast group. Tables and actions get their aliases.
+
+    Replicas are in replica_order. Raises ControlPlaneError for an id that the P4Info lacks, and for a ternary key that
+    does not match all bits.
+    """
     if message.HasField("packet_replication_engine_entry"):
         group = message.packet_replication_engine_entry.multicast_group_entry
         replicas = (
@@ -121,7 +125,7 @@ def _all_bits(key: ProgramField) -> bytes:
 
 
 def checked(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, int]]:
-    """Return every field with its value.
+    """Return every field with its value, in the order of `values`. `where` is named in errors.
 
     Raises ControlPlaneError for an unknown name, a missing value, and a value that does not fit its width.
     """

@@ -32,7 +32,7 @@ class GenerationAllocator:
         return self._last
 
     def observe(self, generation: int) -> None:
-        """Count `generation` as taken: it was found on a switch."""
+        """Count `generation` as taken, because it was found on a switch: `allot` returns higher ones from now on."""
         self._last = max(self._last, generation)
 
     def allot(self, now: float) -> int:
@@ -71,7 +71,7 @@ class Allocation(NamedTuple):
 
 
 class FreeCapacity(NamedTuple):
-    """The free part of a switch: slots in all, the largest range of them, and job indices."""
+    """The free part of a switch: its number of slots, of slots in the largest range, and of job indices."""
 
     slots: int
     largest_range: int

@@ -34,7 +34,7 @@ def open_shell(
     No program is pushed unless `pipeline` (JSON, P4Info) is given, which takes everything off the switch and
     needs an election id above the controller's.
     Call it in the main thread of an interactive process: the shell keeps its state in module globals.
-    Raises ControlPlaneError when there is no session.
+    Raises ControlPlaneError when p4runtime-shell is not installed, or there is no session.
     """
     arguments = ["p4runtime-sh", "--grpc-addr", address, "--device-id", str(device_id)]
     arguments += ["--election-id", f"{election_id[0]},{election_id[1]}"]

@@ -31,7 +31,7 @@ _DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
 class RefusedUpdate(NamedTuple):
-    """A refused update of one RPC: its place in the RPC, and the code and words of the switch."""
+    """A refused update of one RPC: its place in the RPC, from 0, and the code and words of the switch."""
 
     position: int
     code: str
@@ -39,19 +39,23 @@ class RefusedUpdate(NamedTuple):
 
 
 def open_channel(address: str, options: Sequence[tuple[str, Any]], tls: SwitchTls | None) -> grpc.Channel:
-    """Open a channel to a switch, with TLS where its files are given. Raises ControlPlaneError for these files."""
+    """Make a channel to a switch, with TLS if `tls` has its files. The first call connects.
+
+    Raises ControlPlaneError for files of TLS that cannot be used.
+    """
     if tls is None:
         return grpc.insecure_channel(address, options)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(*tls.contents()), options)
 
 
 def refusals(error: Any, make: Callable[[], Any], updates: int) -> list[RefusedUpdate]:
-    """Decode which updates of a batch a server refused.
+    """Return the updates of a batch that a server refused, an empty list where the error does not name any.
 
     Args:
-        error: of the RPC. Its details hold an error message for every update, also for the accepted ones.
+        error: the grpc.RpcError of the call. Its details hold an error message for every update, also for the
+            accepted ones.
         make: the class of these messages, p4.v1.Error or that of BF Runtime.
-        updates: their number in the RPC. Details beyond it belong to no update, and are left out.
+        updates: the number of updates in the RPC. Details beyond it belong to no update, and are left out.
     """
     status = status_pb2.Status()
     for key, value in error.trailing_metadata() or ():

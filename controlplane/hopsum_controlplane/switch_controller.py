@@ -183,10 +183,10 @@ class SwitchController:
     ) -> Job:
         """Create a job. When this returns, the switch serves it.
 
-        `job_index`, `region` and `generation` are chosen unless given; a given generation must be new. Raises
-        ControlPlaneError if the specification is wrong, there is no room, or the switch fails. Then no entry of the job
-        is left. If the removal fails too, the message says so, the slots stay taken, and the job is in `ending`: call
-        `delete_job` with it.
+        `job_index`, `region` and `generation` are chosen unless given. A given generation must be new. Raises
+        ControlPlaneError if the specification is wrong, the name is taken, there is no room, or the switch fails. Then
+        no entry of the job is left. If the removal fails too, the message says so, the slots stay taken, and the job is
+        in `ending`: call `delete_job` with it.
         """
         self.check(spec)
         if not spec.children:
@@ -229,6 +229,7 @@ class SwitchController:
     def audit(self) -> Audit:
         """Compare the entries on the switch with the entries of its jobs. Changes nothing on the switch.
 
+        Kept generations that the switch no longer admits are dropped from `foreign`, and their slots are free.
         Half-words are compared only at construction, because their audit takes long. Raises ControlPlaneError if the
         switch does not answer.
         """
@@ -287,7 +288,7 @@ class SwitchController:
         return {event.name.lower(): now[event] - start[event] for event in Event}
 
     def drop_counters(self) -> dict[str, int]:
-        """Read the counters of dropped packets of all jobs, by reason in small letters.
+        """Read the counters of packets that the program dropped since it started, by reason in small letters.
 
         Raises ControlPlaneError if the switch does not answer.
         """
@@ -309,7 +310,7 @@ class SwitchController:
             self._device.write([Delete(entry) for entry in found])
 
     def loss_counters(self) -> dict[int, DropStats]:
-        """Read the counters of the loss simulator, by port and direction. Ports without loss are left out.
+        """Read the counters of the loss simulator, by port. Ports that lost no frame are left out.
 
         Raises ControlPlaneError if the switch does not answer.
         """

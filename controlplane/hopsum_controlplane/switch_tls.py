@@ -34,7 +34,11 @@ class SwitchTls(TlsClientFiles):
 
 
 def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
-    """Return why a server did not answer, and what to do next, as far as can be found out."""
+    """Connect to a server that did not answer, and return the reason, if one is found, and a remedy.
+
+    The connection is by TCP, and with `tls` by TLS too. It takes seconds at most. The reason begins with ": ", and is
+    empty where none is found.
+    """
     host, _, port = address.rpartition(":")
     silent = "start the switch, or check the address"
     if address.startswith("unix:") or not port.isdigit():

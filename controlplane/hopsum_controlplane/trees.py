@@ -44,7 +44,9 @@ class LeafGroup:
 def tree_parts(
     spec: JobSpec, racks: Sequence[LeafGroup], spine: SwitchEndpoint, leaves: Sequence[SwitchEndpoint]
 ) -> tuple[JobSpec, tuple[JobSpec, ...]]:
-    """Return the jobs of the spine and of each leaf. All workers complete a round.
+    """Return the specifications of the spine and of each leaf, in the order of `racks`.
+
+    `spec` has no workers. Its quorum is ignored, because all workers complete a round.
 
     Raises ControlPlaneError: another number of leaves than of racks, a rack without workers, ranks that are not
     0 .. n - 1.
@@ -71,7 +73,7 @@ def tree_parts(
 
 
 def result_tables(spec: JobSpec) -> dict[str, tuple[int, ...]]:
-    """Return the tables that a spine has: those with which it looks finished sums up.
+    """Return by name the tables of a job that its spine needs: those with which finished sums are looked up.
 
     Codes were looked up at the leaves, and sums come up in PARTIAL packets.
     """
@@ -100,8 +102,8 @@ class TreeJob:
     ) -> JobMembership:
         """Make the membership of the workers of one rack, which know the workers of all racks.
 
-        `send_to` by rank is for workers that do not send to the service of their leaf. `resume` and what is raised are
-        as for `job_membership`.
+        `rack` is an index of `leaves`. `send_to` by rank is for workers that do not send to the service of their leaf.
+        `resume` and the errors are as for `job_membership`.
         """
         leaf = self.leaves[rack]
         workers = tuple(worker for job in self.leaves for worker in job.spec.workers)
@@ -125,7 +127,7 @@ def create_tree(spec: JobSpec, racks: Sequence[LeafGroup], controllers: Sequence
         controllers: the spine's, then those of the leaves in the order of `racks`.
 
     Raises ControlPlaneError when the description is wrong, with nothing written, when a switch has no room, or when one
-    fails. Then what was made of it on other switches is ended, and stays in their `ending` where even that fails.
+    fails. Then the parts on other switches are deleted. A part that cannot be deleted is in its controller's `ending`.
     """
     spine, *leaves = controllers
     top, below = tree_parts(spec, racks, spine.switch, [leaf.switch for leaf in leaves])
@@ -144,10 +146,10 @@ def create_tree(spec: JobSpec, racks: Sequence[LeafGroup], controllers: Sequence
 
 
 def delete_tree(tree: TreeJob, controllers: Sequence[SwitchController]) -> None:
-    """End a job of `create_tree`: when this returns, no switch has anything of it.
+    """Delete a job of `create_tree`. When this returns, no switch has an entry of it.
 
-    The workers must have left (rule R3). Raises ControlPlaneError, after all switches were tried, when one failed: call
-    again to go on.
+    `controllers` are as for `create_tree`. The workers must have left (rule R3). Raises ControlPlaneError when no
+    switch has the job, or, after all switches were tried, when one failed. Then call again.
     """
     parts = zip(controllers, (tree.spine, *tree.leaves), strict=True)
     standing = [(controller, job) for controller, job in parts if job in controller.jobs]

@@ -5,5 +5,5 @@ bfrt_messages   the messages and the service, as far as the driver uses them
 bfrt_schema     a program's tables by name, from the bfrt.json that the switch returns
 bfrt_encoding   between our entities and BF Runtime's table entries
 bfrt_session    one client's connection with a switch
-chip            facts of the two chips, and what is set up beside a program: ports, queues, loop ports
+chip            facts of the two chips, and the set-up in addition to a program: ports, queues, loop ports
 """

@@ -67,11 +67,14 @@ class BfrtEncoding:
             message.data.fields.add(field_id=param.id, stream=_whole(value, param.bits))
 
     def query(self, table: str) -> Any:
-        """Make the question for all entries of a program's table."""
+        """Encode the question for all entries of a program's table. Raises ControlPlaneError for an unknown table."""
         return CLASSES["TableEntry"](table_id=self.p4info.tables[table].id)
 
     def decode(self, message: Any) -> TableEntry:
-        """Decode an entry of a program's table. Tables and actions get their aliases."""
+        """Decode an entry of a program's table. Tables and actions get their aliases.
+
+        Raises ControlPlaneError for an unknown id, and for a ternary key that does not match all bits.
+        """
         table = self.p4info.tables.by_id(message.table_id)
         action = self.p4info.actions.by_id(message.data.action_id)
         params = {action.params.by_id(field.field_id).name: _to_int(field.stream) for field in message.data.fields}
@@ -97,12 +100,15 @@ class BfrtEncoding:
         return message
 
     def packets(self, counter: str, message: Any) -> tuple[int, int]:
-        """Return index and packets of a cell."""
+        """Decode one cell of a counter to its index and its number of packets."""
         values = self.values(f"pipe.{self.p4info.counters[counter].name}", message)
         return values[COUNTER_INDEX], values[PACKETS]
 
     def fixed(self, name: str, key: Mapping[str, int], data: Mapping[str, Value] | None = None) -> Any:
-        """Encode an entry of a table of the chip. Raises ControlPlaneError where the table has no such field."""
+        """Encode an entry of a table of the chip, or of a counter. Without `data` it has the key only.
+
+        Raises ControlPlaneError for an unknown table or field, and for a text that the field does not take.
+        """
         table = self.schema.table(name)
         message = CLASSES["TableEntry"](table_id=table.id)
         for label, number in key.items():
@@ -165,7 +171,7 @@ class BfrtEncoding:
 
 
 def update(kind: UpdateType, entry: Any) -> Any:
-    """Return an update of one entry."""
+    """Return an Update message of BF Runtime with a copy of one entry."""
     message = CLASSES["Update"](type=kind)
     message.entity.table_entry.CopyFrom(entry)
     return message

@@ -146,12 +146,12 @@ CLASSES: Final = _classes()
 
 
 def message(name: str, **fields: Any) -> Any:
-    """Return a new message of a class, with fields."""
+    """Return a new message of the class `name` of CLASSES, with fields by name. Raises KeyError for another class."""
     return CLASSES[name](**fields)
 
 
 class Stub:
-    """The calls of a channel, by name."""
+    """The calls of BF Runtime on a channel, one attribute for each call. Construction sends nothing."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         def call(kind: Callable[..., Any], name: str) -> Any:

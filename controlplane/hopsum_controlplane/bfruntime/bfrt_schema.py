@@ -39,7 +39,7 @@ class BfrtField:
 
     @property
     def bytes(self) -> int:
-        """Return the length of a value on the wire."""
+        """Return the length in bytes of a value on the wire, 0 if the field is no number."""
         return (self.bits + 7) // 8
 
 
@@ -94,7 +94,7 @@ class BfrtSchema:
         return found[0]
 
     def p4info(self) -> P4Info:
-        """Return tables, actions and counters of the program as a P4Info."""
+        """Make a new P4Info of the program's tables, actions and counters. The chip's own tables are left out."""
         message = p4info_pb2.P4Info()
         tables = [table for table in self._tables.values() if table.kind == _MATCH_TABLE]
         counters = [table for table in self._tables.values() if table.kind == _COUNTER_TABLE]

@@ -2,8 +2,8 @@
 """One client's session with a BF Runtime server.
 
 BF Runtime has no election. A client subscribes under a number of its own, and binds to a program: a second client that
-binds is refused while the first one is connected. So who has the program is who came first, for as long as its stream
-lasts. Two clients with one number are refused as well.
+binds is refused while the first one is connected. So the first client has the program, for as long as its stream lasts.
+Two clients with one number are refused as well.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BfrtSession:
             raise
 
     def check(self) -> None:
-        """Raise SessionLostError when the session has ended."""
+        """Raise SessionLostError when the session has ended. Nothing is sent."""
         if self._closed or self._call.done():
             why = "closed" if self._closed else f"{self._call.code().name} {self._call.details()!r}"
             hint = "check that the switch runs, and whether another client pushed a program"
@@ -88,21 +88,34 @@ class BfrtSession:
             self._channel.close()
 
     def config(self, timeout_s: float) -> Any:
-        """Read the running programs with the JSON of their tables, and the JSON of the chip's tables."""
+        """Read the running programs with the JSON of their tables, and the JSON of the chip's tables.
+
+        Returns a GetForwardingPipelineConfigResponse. Raises SessionLostError without an answer, and ControlPlaneError
+        when the server refuses.
+        """
         request = message("GetForwardingPipelineConfigRequest", device_id=self._device_id, client_id=self._client_id)
         return self._send("GetForwardingPipelineConfig", self._stub.get_config, request, timeout_s)
 
     def push(self, config: Any, timeout_s: float) -> None:
-        """Make the switch run a ForwardingPipelineConfig, alone. Its tables, ports and queues start from nothing."""
+        """Make the switch run a ForwardingPipelineConfig in place of all programs that it runs.
+
+        Tables, ports and queues start from nothing. Raises as `config`.
+        """
         self._set_config(ConfigAction.VERIFY_AND_WARM_INIT_BEGIN_AND_END, config, timeout_s)
 
     def bind(self, program: str, timeout_s: float) -> None:
-        """Become the client of a program. Raises NotPrimaryError when another client has the program."""
+        """Become the client of a program, by its name, which may then write its tables.
+
+        Raises NotPrimaryError when another client has the program, and otherwise as `config`.
+        """
         config = message("ForwardingPipelineConfig", p4_name=program)
         self._set_config(ConfigAction.BIND, config, timeout_s)
 
     def read(self, entries: Iterable[Any], timeout_s: float, *, pipe: int = ALL_PIPES) -> list[Any]:
-        """Ask for entries. Return those that the switch has: none where it has not all of those that have a key."""
+        """Read entries, and return them. The list is empty when the switch lacks one of the keys that were asked for.
+
+        An entry without a key asks for its whole table. Raises as `config`.
+        """
         self.check()
         request = message("ReadRequest", client_id=self._client_id, target=self._target(pipe))
         for entry in entries:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of the two chips, and what is set up beside a program: ports, queues of loop ports, slots on loop ports."""
+"""Facts of the two chips, and the set-up in addition to a program: ports, queues and slots of loop ports."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class TofinoFacts:
         return loops_gbps * _FRONT_BYTES / (_ADMITTED_BYTES + _PASS_BYTES * self.passes)
 
     def overload(self, speeds_gbps: Mapping[int, int], loop_ports: tuple[int, ...]) -> str | None:
-        """Warn the operator where front ports can bring more than loop ports carry; return None elsewhere.
+        """Return a warning in words if front ports can bring more than loop ports carry, else None. Logs nothing.
 
-        This is no error: what is too much is lost before it is decided, and workers send it again.
+        This is no error: packets beyond the rate are lost before they are decided, and workers send them again.
         """
         brought, carried = sum(speeds_gbps.values()), self.carried_gbps(loop_ports)
         if brought <= carried:
@@ -124,7 +124,7 @@ CHIPS: Final = {"tna": TOFINO, "t2na": TOFINO2}
 
 @dataclass(frozen=True)
 class ChipSetup:
-    """The set-up beside the program: the ports that slots loop through, and the speeds of front ports.
+    """The set-up in addition to the program: the ports that slots loop through, and the speeds of front ports.
 
     A front port without a speed is left to the operator. Without loop ports the chip's first one is used.
     """
@@ -143,7 +143,7 @@ def pipe_of(port: int) -> int:
 
 
 def spread(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
-    """Return the loop port of each group of slots: as many groups for each port as its speed is worth, by turns."""
+    """Return the loop port of each of SLOT_GROUPS groups of slots: ports get groups in proportion to their speeds."""
     ports = chip.used_loop_ports(loop_ports)
     given = dict.fromkeys(ports, 0)
     chosen = []
@@ -155,13 +155,13 @@ def spread(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
 
 
 def loop_entries(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[TableEntry]:
-    """Build the entries of the table `loop`. The last one stands for a set-up that is complete."""
+    """Build the entries of the table `loop`, in their order. The last one is the sign of a complete set-up."""
     ports = enumerate(spread(chip, loop_ports))
     return [TableEntry("loop", {"slot_bits": number}, "loop_through", {"port": port}) for number, port in ports]
 
 
 def port_data(chip: TofinoFacts, speed_gbps: int, *, loop: bool = False) -> dict[str, Value]:
-    """Build the data of an entry of `$PORT`: a front port, or a port in loopback."""
+    """Build the data of an entry of `$PORT` that enables a front port, or with `loop` a port in loopback."""
     data: dict[str, Value] = {
         "$SPEED": f"BF_SPEED_{speed_gbps}G",
         "$FEC": "BF_FEC_TYP_NONE" if loop else _FEC.get(speed_gbps, "BF_FEC_TYP_RS"),

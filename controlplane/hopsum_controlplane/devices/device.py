@@ -87,7 +87,7 @@ class Device(ABC):
 
     @abstractmethod
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read all entries of a table."""
+        """Read all entries of a table, by its name or alias, without its default action."""
 
     @abstractmethod
     def read_groups(self) -> list[MulticastGroup]:
@@ -95,7 +95,7 @@ class Device(ABC):
 
     @abstractmethod
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Read `count` cells of a counter from index `start`, by default all the rest of it."""
+        """Read `count` cells of a counter from index `start`, by default all up to its end."""
 
     @abstractmethod
     def cookie(self) -> int | None:
@@ -107,7 +107,7 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Hang up. Harmless when done before. The entries on the switch stay."""
+        """End the session with the switch. Harmless when it has ended. The entries on the switch stay."""
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +119,7 @@ class Device(ABC):
 def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:
     """Push `pipeline` unless the switch runs it already. Return whether it was pushed.
 
-    Raises ControlPlaneError. Every generation that stood on the switch is over when it was pushed.
+    A push removes all entries from the switch, and so ends every generation there. Raises ControlPlaneError.
     """
     if device.cookie() == pipeline.cookie:
         return False

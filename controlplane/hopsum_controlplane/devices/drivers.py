@@ -24,10 +24,10 @@ def check_driver(driver: str) -> None:
 
 
 def check_target(driver: str, device_id: int, program: Path | None, set_up: bool = False) -> None:
-    """Raise ControlPlaneError unless a switch of this driver can be used so.
+    """Raise ControlPlaneError unless the driver exists, and takes these options.
 
-    `program` is the compiler's .conf file, of those whose program is not installed with this package. With `set_up`
-    the switch has loop ports or speeds of ports, which are for those alone.
+    Driver `tofino` needs a `program`, the compiler's .conf file, and a `device_id` of 0 or more. The other drivers take
+    no program, and no loop ports or speeds of ports, for which `set_up` is True. No file is read.
     """
     check_driver(driver)
     if driver != "tofino":
@@ -50,14 +50,16 @@ def load_pipeline(
     speeds_gbps: Mapping[int, int] | None = None,
     switch: str = "",
 ) -> PipelineConfig:
-    """Read the program of a Tofino switch from what its compiler wrote, and add the set-up of its ports.
+    """Read the program of a Tofino switch from its compiler's files, and add the set-up of its ports.
+
+    Logs a warning if front ports can bring more than the loop ports carry.
 
     Args:
         program: the compiler's .conf file.
         ports: device ports at which workers and other switches are.
-        loop_ports: device ports that packets pass again; the program's own if left out.
-        speeds_gbps: by front port that the driver brings up.
-        switch: name in warnings.
+        loop_ports: device ports that packets pass again. Left out: the chip's first one.
+        speeds_gbps: speed by front port that the driver brings up. Other ports are the operator's.
+        switch: name in the warning.
 
     Raises ControlPlaneError, also when the program cannot serve one of `ports`, loop through one of `loop_ports`, or a
     port has no such speed.
@@ -81,8 +83,11 @@ def open_device(
     """Open the switch whose server is at `address` (HOST:PORT), as the client that may write.
 
     Of two controllers the one with the higher `election_id`, 64 bits each, is the primary. Of the sessions of one
-    `owner`, 32 bits, with the low word 0, it is the last one. Raises ControlPlaneError: no such driver.
-    SessionLostError: no server within `connect_timeout_s`. NotPrimaryError: another client is primary.
+    `owner`, 32 bits, with the low word 0, it is the last one. Driver `tofino` has no election. Without `tls` the
+    session is unencrypted.
+
+    Raises ControlPlaneError: no such driver. SessionLostError: no server within `connect_timeout_s`. NotPrimaryError:
+    another client is primary.
     """
     check_driver(driver)
     return _device_class(driver)(

@@ -32,11 +32,15 @@ from hopsum_controlplane.switch_tls import SwitchTls, no_answer
 
 ElectionId = tuple[int, int]
 OWNERS: Final = 1 << 32
-"""An owner is 1 .. OWNERS - 1. 0 stands for no owner."""
+"""An owner is 1 .. OWNERS - 1. 0 means no owner."""
 
 
 class Answer(NamedTuple):
-    """A switch's answer to an election id: whether this client is primary, or another one, and the highest id."""
+    """A switch's answer to an election id.
+
+    ours: this client is primary. taken: another client is. Without a primary both are False. highest: the highest id
+    that the switch has seen.
+    """
 
     ours: bool
     taken: bool
@@ -63,7 +67,7 @@ def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
 
 
 def same_owner(election_id: ElectionId, owner: int) -> bool:
-    """Say whether an id is of a session of this owner."""
+    """Return whether an id is of a session of this owner. Owner 0, for no owner, has no sessions."""
     return owner != 0 and election_id[1] % OWNERS == owner
 
 
@@ -129,7 +133,7 @@ class _Stream:
 
 
 class Session:
-    """A session in which this process is the primary client: the one that may write."""
+    """A session in which this process is the primary client: the one that may write. `open` makes it."""
 
     def __init__(
         self, address: str, device_id: int, election_id: ElectionId, where: str, tls: SwitchTls | None
@@ -177,7 +181,7 @@ class Session:
         return session
 
     def check(self) -> None:
-        """Read what the switch sent meanwhile.
+        """Read the messages that the switch has sent since the last call. Nothing is sent.
 
         Raises NotPrimaryError when another client is primary, SessionLostError when the session has ended.
         """
@@ -278,7 +282,10 @@ def _show(election_id: ElectionId) -> str:
 
 
 def wait_for_server(address: str, where: str, timeout_s: float, tls: SwitchTls | None = None) -> None:
-    """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
+    """Wait until a server accepts connections at `address`, by a channel that is closed again.
+
+    Raises SessionLostError, with `where`, when none does within `timeout_s`, and ControlPlaneError for files of `tls`.
+    """
     with open_channel(address, (*OPTIONS, *SEARCH), tls) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)

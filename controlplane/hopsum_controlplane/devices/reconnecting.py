@@ -49,7 +49,7 @@ class ReconnectingDevice(Device):
 
     Construction opens the first session and raises as `connect` does. Pauses double from FIRST_PAUSE_S to
     LONGEST_PAUSE_S and are cut by up to half at random, so that controllers do not come back all at once.
-    `monotonic` gives seconds.
+    `monotonic` gives seconds, and `chance` the random cuts.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ _KINDS: Final = {Insert: UpdateType.INSERT, Modify: UpdateType.MODIFY, Delete: U
 
 @dataclass(frozen=True)
 class TofinoPipeline(PipelineConfig):
-    """The Tofino program, and what is set up beside it. `device_config` is a serialised ForwardingPipelineConfig."""
+    """The Tofino program, and the set-up of its ports. `device_config` is a serialised ForwardingPipelineConfig."""
 
     setup: ChipSetup = field(default_factory=ChipSetup)
 
@@ -77,7 +77,7 @@ class TofinoDevice(Device):
     """A Tofino 1 or 2 switch. The program says which, by its P4Info.
 
     Opening waits for the server up to `connect_timeout_s`. Each call has `rpc_timeout_s`, pushing a program
-    `push_timeout_s`. `owner` is the client's number, 1 for nobody's. Raises SessionLostError when there is no server or
+    `push_timeout_s`. `owner` is the client's number, and 0 means 1. Raises SessionLostError when there is no server or
     a client with this number is connected, and NotPrimaryError when another client has the program. `election_id` is
     taken and not used: BF Runtime has no election. A context manager that closes.
     """
@@ -326,7 +326,7 @@ def set_up(
 
 
 def load_program(conf: Path) -> PipelineConfig:
-    """Read what the compiler made of the Tofino program: its .conf file, and the P4Info that lies beside it.
+    """Read the compiled Tofino program: the compiler's .conf file, its files, and the one P4Info in the same folder.
 
     Paths in the .conf file are absolute, or relative to its folder. Raises ControlPlaneError where a file is missing,
     or it describes something else than one program on one chip.

@@ -12,7 +12,7 @@ WORKERS = "workers"
 
 
 def jobs(job: Job) -> list[TableEntry]:
-    """Build the entry that admits the generation: the job is live while it stands."""
+    """Build the one entry that admits the generation. The switch serves the job while this entry is installed."""
     params = {
         "job_index": job.job_index,
         "slot_base": job.slot_base,

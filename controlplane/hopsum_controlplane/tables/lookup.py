@@ -25,7 +25,11 @@ _TABLE: Final = TABLE_NAMES[Op.LOOKUP_ADD8]
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
-    """Build one entry for each table with values for the codes of the job's own workers, by operation."""
+    """Build the entries by which the job's own workers' codes are looked up, an empty list for none.
+
+    A program with half-words has at most one entry, with the number of the job's table. Others have one entry for each
+    operation, with the values of its table.
+    """
     if program.half_words:
         if _TABLE not in job.spec.tables:
             return []
@@ -63,7 +67,7 @@ def is_half_word(entry: TableEntry) -> bool:
 
 
 def without_half_words(entities: Sequence[Entity]) -> list[Entity]:
-    """Filter the entries of half-words out of `entities`."""
+    """Return `entities` in their order, without the entries of half-words."""
     return [entity for entity in entities if not (isinstance(entity, TableEntry) and is_half_word(entity))]
 
 
@@ -91,16 +95,17 @@ def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
 
 
 def in_every_lane(value: int, lane_bits: int) -> int:
-    """Return a vector with one value in all lanes."""
+    """Return a vector of VECTOR_BITS bits, as an int, with one value in all lanes."""
     ones = int.from_bytes((1).to_bytes(lane_bits // 8, "big") * (VECTOR_BITS // lane_bits), "big")
     # The product has no carries between lanes: a lane of the other factor is 1.
     return value * ones
 
 
 def polynomial(table: Sequence[int]) -> list[int]:
-    """Return coefficients over GF(2): T[code] is the exclusive or of all of them whose number is a part of `code`.
+    """Return as many coefficients over GF(2) as `table` has values, which are a power of two.
 
-    A number is a part of a code if it has no bit that the code has not. `table` has a power of two of values.
+    T[code] is the exclusive or of all coefficients whose number is a part of `code`. A number is a part of a code if it
+    has no bit that the code has not.
     """
     coefficients = list(table)
     bit = 1

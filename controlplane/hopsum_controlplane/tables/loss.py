@@ -38,8 +38,7 @@ class Direction(enum.Enum):
 def loss(direction: Direction, port: int, probability: float) -> list[TableEntry]:
     """Build the entry with which `port` loses frames with `probability`, in steps of 2^-32, or no entry for 0.
 
-    1 means 1 - 2^-32, the most that the program can do. Raises ControlPlaneError for a port or a probability that
-    is none.
+    1 means 1 - 2^-32, the most that the program can do. Raises ControlPlaneError for an invalid port or probability.
     """
     if not 0 <= port <= MAX_PORT:
         raise ControlPlaneError(f"loss of switch port {port}", hint=f"ports are 0 .. {MAX_PORT}")

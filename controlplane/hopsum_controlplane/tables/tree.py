@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of a switch's relatives in a tree: who may send PARTIAL, RESULT and STALE here, and how PARTIAL goes up."""
+"""Entries of a switch's neighbours in a tree: sources of PARTIAL, RESULT and STALE here, and addresses of PARTIAL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARENT_REWRITE = "parent_rewrite"
 
 
 def leaves(job: Job) -> list[TableEntry]:
-    """Build one entry per leaf: its bit, who may be in its sums, and where its packets come from."""
+    """Build one entry per leaf: its bit, the ranks below it, and the port and address of its packets."""
     return [
         TableEntry(
             LEAVES,
@@ -31,7 +31,7 @@ def leaves(job: Job) -> list[TableEntry]:
 
 
 def parent(job: Job) -> list[TableEntry]:
-    """Build what a job with a parent needs: where its packets come from, and the addresses of what goes to it."""
+    """Build the two entries for packets from and to the parent of a job, none for a job without a parent."""
     above = job.spec.parent
     if above is None:
         return []
