@@ -2,7 +2,7 @@
 """Jobs on several switches, their members, and the database that outlives the controller.
 
     cluster_controller  its parts, and operators' requests        member_requests   the requests of workers
-    liveness            who is alive, and who is evicted          answers      the messages and values that they get
+    liveness            living members, and evictions             answers      the messages and values that they get
     cluster_config      the TOML file                             requests     requests, checked
     lifecycle           the states of a job, pure                 records      a job in the database
     decision            how its stream continues, pure            state_store, job_state_cache   on disk, in memory

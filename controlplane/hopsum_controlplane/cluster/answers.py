@@ -46,7 +46,7 @@ def job_message(
         lease_s: seconds that a member may be silent.
         condition: why the switches do not do what the job wants, empty when they do.
         counters: packets by event, by switch; empty for switches that were not asked.
-        events: whether the history's events are told.
+        events: whether the message has the history's events.
     """
     spec = record.spec
     changing = record.state in (JobState.FORMING, JobState.CHANGING)
@@ -86,7 +86,7 @@ def job_message(
 
 
 def state_number(state: JobState) -> pb.JobState:
-    """Translate a state into its number in messages."""
+    """Return the number of a state in messages of control.proto."""
     number: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
     return number
 
@@ -162,7 +162,10 @@ def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
 
 
 def located_message(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
-    """Make the answer to a worker that asks where it sends to: a place, one for each leaf, or one for each shard."""
+    """Make the answer to a worker that asks for the address of its switch: one, or one for each leaf or shard.
+
+    Raises ClusterConfigError when a leaf of the job is not configured any more.
+    """
     spec = record.spec
     found = pb.LocateResponse(workers=spec.ranks, codec=spec.codec, codec_options=spec.codec_options)
     if record.branches and not record.is_sharded:

@@ -83,22 +83,25 @@ class SwitchConfig:
 
     @property
     def service(self) -> tuple[str, int]:
-        """Return where workers send to: IPv4 address and UDP port."""
+        """Return the IPv4 address and UDP port to which workers send."""
         return self.service_address or (self.endpoint.ip, HOPSUM_UDP_PORT)
 
     def rule_of(self, ip: IPv4Address, but: int | None = None) -> PortRule | None:
-        """Return the rule of a worker's address, those of port `but` left out; None when none has it."""
+        """Return the rule of the longest network that has a worker's address, None without one.
+
+        The rules of port `but` are left out.
+        """
         # The port towards the spine may have a network too: its workers are at another leaf.
         having = [rule for rule in self.ports if ip in rule.network and rule.port != but]
         return max(having, key=lambda rule: rule.network.prefixlen) if having else None
 
     @property
     def speeds_gbps(self) -> dict[int, int]:
-        """Return the speeds of the ports that have one."""
+        """Return the speeds of the ports that have one, in Gbit/s, by port."""
         return {rule.port: rule.speed_gbps for rule in self.ports if rule.speed_gbps is not None}
 
     def check(self) -> None:
-        """Raise ControlPlaneError naming the first thing that is wrong."""
+        """Raise ControlPlaneError for the first value that is wrong. No file is read, and no switch is asked."""
         if not self.name:
             raise _wrong("a switch without a name", "give it one")
         try:
@@ -122,7 +125,7 @@ class SwitchConfig:
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """A link between two switches: the leaf's port towards the spine, and the spine's towards the leaf."""
+    """A link between two switches, by name: the leaf's port towards the spine, and the spine's towards the leaf."""
 
     leaf: str
     leaf_port: int
@@ -141,7 +144,16 @@ class LinkConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A controller: its switches and their links, its database, where it listens, and its times in seconds."""
+    """The configuration of a controller and its switches. Nothing is checked before `check` is called.
+
+    database: file of the database. links: make trees of switches.
+    listen, metrics_listen: addresses of the service and of page and metrics, the latter empty for none.
+    lease_s: seconds that a member of a job may be silent, unless the job says. heartbeat_s: the time between two
+        heartbeats of a worker. reconcile_interval_s: the time between two audits of a switch, 0 for none.
+    tls_certificate, tls_key: of the service, None for no TLS. tls_client_ca: authority of clients' certificates, None
+        where clients need none. tls_client_names: file with the names that certificates may have, None for any.
+    admin_token_file: file with the administrators' tokens, None where callers need none.
+    """
 
     switches: tuple[SwitchConfig, ...]
     database: Path
@@ -167,7 +179,7 @@ class ClusterConfig:
 
     @property
     def spines(self) -> tuple[str, ...]:
-        """Return the switches that have leaves, in the order of the links."""
+        """Return the names of the switches that have leaves, in the order of the links."""
         return tuple(dict.fromkeys(link.spine for link in self.links))
 
     def below(self, spine: str) -> tuple[LinkConfig, ...]:
@@ -175,7 +187,10 @@ class ClusterConfig:
         return tuple(link for link in self.links if link.spine == spine)
 
     def check(self) -> None:
-        """Raise ControlPlaneError naming the first thing that is wrong."""
+        """Raise ControlPlaneError for the first value that is wrong, of this, its switches or its links.
+
+        No file is read, and no switch is asked.
+        """
         if not self.switches:
             raise _wrong("no switches", "write a table [[switch]] for each")
         for switch in self.switches:

@@ -170,20 +170,29 @@ class ClusterController:
         return self._cache.store_condition
 
     def backup(self) -> bytes:
-        """Serialize the database in a consistent state. Raises StoreError."""
+        """Return the content of a database file with the present jobs. Raises StoreError."""
         with self._cache.changed:
             return self._store.backup()
 
     def jobs(self, *, counters: bool = False) -> list[pb.Job]:
-        """Return all jobs in the order of their names; with `counters` also their counters, read from the switches."""
+        """Return all jobs without their events, by name in order. `counters` reads those of running jobs from switches.
+
+        A switch that is busy or does not answer has no counters in the answer.
+        """
         return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> pb.Job:
-        """Return one job with its events, and with counters read from its switches now. Raises UnknownJobError."""
+        """Return one job with its events. `counters` reads the counters of a running job from its switches now.
+
+        A switch that is busy or does not answer has no counters. Raises UnknownJobError.
+        """
         return self._view(self._cache.get(name), counters, events=True)
 
     def switches(self, *, drops: bool = True) -> list[pb.Switch]:
-        """Return all switches in the order of the configuration; with `drops` also their drop counters."""
+        """Return all switches in the order of the configuration. `drops` reads their drop counters from them now.
+
+        A switch that is busy or does not answer has no counters in the answer.
+        """
         return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
@@ -201,13 +210,20 @@ class ClusterController:
         self._follow_trees()
 
     def expire(self) -> None:
-        """Do the first part of `tick`, which calls no switch."""
+        """Evict silent members, end waits that took too long, and probe the database: the first part of `tick`.
+
+        It calls no switch. Evictions may end generations. Raises no ControlPlaneError.
+        """
         self.liveness.expire()
         self.member_requests.expire()
         self._cache.probe_store(self._monotonic())
 
     def reconcile(self, switch: str) -> None:
-        """Do the part of `tick` for one switch. With a thread for each switch a slow one does not delay the others."""
+        """Bring one switch to the state of the database, if work is due: the part of `tick` for this switch.
+
+        The call may take seconds. With a thread for each switch a slow one does not delay the others. Failures are
+        logged, shown as conditions, and retried. Raises KeyError for an unknown switch.
+        """
         self._reconcilers[switch].reconcile()
         self._histories.observe_switch(switch)
 

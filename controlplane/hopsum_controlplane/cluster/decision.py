@@ -77,12 +77,12 @@ class Report(Sealed):
 
     @classmethod
     def of(cls, sealed: Sealed) -> Report:
-        """Return a report without the count of all-reduces."""
+        """Return `sealed` as a Report, its further shards too, with a count of 0 all-reduces."""
         positions = (sealed.generation, sealed.delivered_to, sealed.submitted_to)
         return cls(*positions, sealed.held, further_shards=tuple(map(cls.of, sealed.further_shards)))
 
     def at(self, shard: int) -> Report:
-        """Return the part of the report for one shard, with the count of all-reduces."""
+        """Return the part of the report for one shard, without further shards, with shard 0's count of all-reduces."""
         held = self if shard == 0 else self.further_shards[shard - 1]
         return Report(held.generation, held.delivered_to, held.submitted_to, held.held, self.allreduces_begun)
 
@@ -134,13 +134,19 @@ def _decide(
 
 
 def base_of(reports: Iterable[Report], slots: int) -> int:
-    """Return the lowest position that some worker has not delivered, down to a multiple of the slots."""
+    """Return the lowest position that some worker has not delivered, rounded down to a multiple of `slots`.
+
+    There has to be a report. `slots` is the workers' window.
+    """
     # A multiple of the slots, so that the first round of the new generation is round 1 in every slot (rule N4).
     return min(report.delivered_to for report in reports) // slots * slots
 
 
 def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...]:
-    """Return the runs that any worker holds from `base` on, each with up to NAMED of its lowest holders."""
+    """Return the runs of positions from `base` on that any worker holds, in order, each with up to NAMED holders.
+
+    The holders are ranks, the lowest first, and hold all of the run.
+    """
     pieces = list(_pieces(reports, base))
     # Runs with the same named holders are joined. If too many are left, any common holder suffices.
     exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
@@ -149,7 +155,10 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
 
 
 def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks that lack a result that no worker holds, at any shard. `before` is as in `decide`."""
+    """Return the ranks, sorted, that lack a result which another worker delivered and no worker holds, at any shard.
+
+    `before` is as in `decide`.
+    """
     if not reports:
         return ()
     return tuple(sorted({rank for each in _by_shard(reports, before) for rank in _too_late(*each)}))
@@ -188,7 +197,10 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
 
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:
-    """Raise InvalidRequestError if a shard's decision would have more runs than one message can have."""
+    """Raise InvalidRequestError if a shard's decision would have more than MAX_DECIDED runs.
+
+    There has to be a report. `slots` is the workers' window.
+    """
     for of_shard, _ in _by_shard(reports):
         # Decided runs are never more than held runs.
         if sum(len(report.held) for report in of_shard.values()) <= MAX_DECIDED:

@@ -20,7 +20,10 @@ _Forwarding = dict[tuple[object, ...], TableEntry | MulticastGroup]
 
 
 class L2Forwarding:
-    """The layer-2 forwarding entries of one switch, all of which this object owns. Not thread-safe."""
+    """The layer-2 forwarding entries of one switch, all of which this object owns. Not thread-safe.
+
+    Construction neither reads nor writes the switch.
+    """
 
     def __init__(self, config: SwitchConfig, device: Device, links: Sequence[LinkConfig] = ()) -> None:
         self._config = config
@@ -33,7 +36,10 @@ class L2Forwarding:
         self._actual = None
 
     def sync(self, records: Iterable[JobRecord]) -> None:
-        """Make the switch forward to the members of these jobs, and to no other address. Raises ControlPlaneError."""
+        """Make the switch forward to the members of these jobs, and to no other address. Only differences are written.
+
+        Raises ControlPlaneError if the switch fails. The next call then reads the switch before it writes.
+        """
         found = ((member.endpoint.mac, self._port(record, member)) for record in records for member in record.members)
         stations = {mac: port for mac, port in found if port is not None}
         ends = {port for link in self._links for name, port in link.ends if name == self._config.name}

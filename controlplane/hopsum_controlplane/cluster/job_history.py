@@ -6,7 +6,7 @@ MemberJoined             a worker has joined, for the next generation
 MemberLeft, MemberLost   it has left; it was evicted
 GenerationBegun          a generation was taken, and its entries are being written
 EntriesInstalled         all entries are on the switches: the generation runs
-GenerationEnded          the generation is over, and its entries are being removed
+GenerationEnded          the generation has ended, and its entries are being removed
 EntriesRemoved           nothing of the generation is on a switch
 JoinRefused              a join with the job's token was refused
 CallsFrom                a member's call came from another address than it registered
@@ -101,12 +101,18 @@ class JobHistories:
         cache.watch(self.observe)
 
     def of(self, job: str) -> JobHistory:
-        """Return the history of a job up to now, an empty history for a job that does not exist."""
+        """Return the history of a job up to now, an empty history for a job that does not exist.
+
+        Later events change the returned object: read it under the cache's lock.
+        """
         self.observe(job)
         return self._histories.get(job, JobHistory())
 
     def observe(self, job: str) -> None:
-        """Append the events of all changes of a job and of its switches since the last call."""
+        """Append the events of all changes of a job and of its switches since the last call.
+
+        The history of a job that does not exist any more is dropped.
+        """
         with self._cache.changed:
             record = self._cache.find(job)
             if record is None:
@@ -133,7 +139,10 @@ class JobHistories:
             self.observe(record.name)
 
     def note_caller(self, job: str, rank: int, caller: str, registered: str) -> None:
-        """Note that a member registered another address than its call came from: two networks, or a translation."""
+        """Append an event, and log, that a member registered another address than its call came from.
+
+        `caller` and `registered` are these two addresses. There may be two networks, or an address translation.
+        """
         told = (
             f"rank {rank} calls from {caller} and has registered {registered}: where addresses are translated on the "
             "way (NAT), its switch drops what it sends (wrong_source)"
@@ -143,7 +152,7 @@ class JobHistories:
         _log.info("job %s: %s", job, told)
 
     def note_rejection(self, job: str, why: str) -> None:
-        """Count a join that was refused although the token was right. A join without the token leaves nothing here."""
+        """Count a join that was refused although the token was right, and append an event with the reason `why`."""
         with self._cache.changed:
             found, now_s = self._histories.setdefault(job, JobHistory()), self._monotonic()
             found.joins_refused += 1
@@ -152,7 +161,10 @@ class JobHistories:
 
 
 def events_of_step(before: JobRecord | None, after: JobRecord, lease_s: float) -> Iterator[JobEvent]:
-    """Derive the events of a step of a job's record, from None where the job is new. `lease_s` is a member's."""
+    """Yield the events of a step from record `before`, None for a new job, to `after`. Their time is not set.
+
+    `lease_s` is the number of seconds that a member may be silent, for the reason of an eviction.
+    """
     if before is None:
         where = "switches" if after.branches else "switch"
         yield JobEvent(NORMAL, "Created", f"{after.spec.ranks} workers, {where} {', '.join(after.switches)}")

@@ -26,13 +26,16 @@ class JobMover:
         self._cache, self._reconcilers = cache, reconcilers
 
     def move(self, name: str, away: str | None = None, to: str | None = None) -> pb.MoveJobResponse:
-        """Give a job another switch in the place of `away`, from its next generation on.
+        """End the generation of a job, and give the job another switch in the place of `away` for the next one.
+
+        Logs a warning. When this returns, the database has the new place. The switches follow at once if they are not
+        busy, else later.
 
         Args:
-            away: left out: the job's one switch.
-            to: left out: one that has room.
+            away: the switch that the job leaves. Left out: the job's one switch.
+            to: the switch that it goes to. Left out: the one with most free slots that the workers reach.
 
-        Raises UnknownJobError. InvalidRequestError and ResourceExhaustedError, with what would fit. StoreError. Nothing
+        Raises UnknownJobError and StoreError, and InvalidRequestError and ResourceExhaustedError with a remedy. Nothing
         has changed then.
         """
         with self._cache.changed:

@@ -17,7 +17,7 @@ from hopsum_controlplane.resource_allocator import GenerationAllocator
 _log = logging.getLogger(__name__)
 
 KEPT_DELETED = 256
-"""The number of deleted jobs that are remembered, for their workers to be told."""
+"""The number of deleted jobs that are remembered, for answers to their workers."""
 STORE_PROBE_S = 10.0
 """The time between two tries whether the database can be written."""
 Step = Callable[[JobRecord], JobRecord | None]
@@ -71,7 +71,7 @@ class JobStateCache:
         return record
 
     def was_deleted(self, name: str) -> bool:
-        """Return whether this name is of one of the last KEPT_DELETED deleted jobs, and of no present job."""
+        """Return whether one of the last KEPT_DELETED deleted jobs had this name, and no present job has it."""
         with self.changed:
             return name not in self._records and name in self._deleted
 
@@ -86,12 +86,14 @@ class JobStateCache:
     def place_of(self, digest: bytes) -> tuple[str, int | None] | None:
         """Return the job and rank whose member has the secret with this digest, the rank None for a job's token.
 
-        None when nobody has it. The call waits for no lock.
+        None when no job and no member has it. The call waits for no lock.
         """
         return self._digests.get(digest)
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` with a job's name after each step of it, in any thread. It must not block.
+        """Call `watcher` with a job's name after each `apply` that changed the job, in any thread, under the lock.
+
+        `watcher` must not block.
 
         Returns a function that ends the calls.
         """
@@ -106,16 +108,23 @@ class JobStateCache:
         return unwatch
 
     def add(self, record: JobRecord) -> None:
-        """Write a new record. Raises JobExistsError when there is one of its name."""
+        """Write a new record into the database and then into memory, and log it. Watchers are not called.
+
+        Raises JobExistsError when there is a record of its name, and StoreError.
+        """
         with self.changed:
             self.check_new(record.name)
             self._keep(record)
         _report(None, record)
 
     def apply(self, name: str, step: Step, *, missing_ok: bool = False) -> JobRecord | None:
-        """Replace a job's record by `step(record)`, in the database and then in memory. None removes the job.
+        """Replace a job's record by `step(record)`, in the database and then in memory, and call the watchers.
 
-        Raises UnknownJobError unless `missing_ok`, and whatever `step` raises. Nothing has changed then.
+        A `step` that returns None removes the job. One that returns an equal record changes nothing, and no watcher is
+        called. `step` runs under the lock. A new state is logged. Returns the record after the step, or None for a job
+        that was removed, or was missing with `missing_ok`.
+
+        Raises UnknownJobError unless `missing_ok`, StoreError, and the error of `step`. Nothing has changed then.
         """
         with self.changed:
             if missing_ok and name not in self._records:
@@ -156,7 +165,10 @@ class JobStateCache:
             return self._generations.allot(now)
 
     def probe_store(self, now_s: float) -> None:
-        """Find out whether the database can be written, if that was tried long ago. Raises no StoreError."""
+        """Write to the database to update `store_condition`, if the last probe was STORE_PROBE_S ago or more.
+
+        `now_s` is of the clock `monotonic`. A change of the condition is logged. Raises no StoreError.
+        """
         with self.changed, suppress(StoreError):
             if now_s >= self._probe_store_at_s:
                 self._probe_store_at_s = now_s + STORE_PROBE_S

@@ -4,7 +4,7 @@
 healthy   its generation runs with all its workers, or with as many of MIN:MAX as there are
 idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
 waiting   workers wait for others to join, or for entries that are being written or removed
-degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may go on
+degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may continue
 stalled   fewer workers are left in the generation than complete a sum, or a switch lacks what the job needs
 failed    its last generation ended because workers were lost, and none is there
 
@@ -66,12 +66,12 @@ def status_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None
 
 
 def why_lost(member: Member, lease_s: float) -> str:
-    """Say why a member was evicted."""
+    """Return the reason of a member's eviction in words: its own, or that it was silent for `lease_s` seconds."""
     return member.why or f"it was silent for {lease_s:g} s"
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Write ranks as "rank 2", "ranks 1, 3" or "no rank"."""
+    """Return ranks as text: "rank 2", "ranks 1, 3" or "no rank"."""
     if not ranks:
         return "no rank"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

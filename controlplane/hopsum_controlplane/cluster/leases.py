@@ -35,7 +35,10 @@ class Leases:
     def renew(
         self, job: str, rank: int, until_s: float, statistics: Mapping[str, float] | None = None, *, now_s: float = 0.0
     ) -> None:
-        """Extend a lease to `until_s`. `statistics`, of a heartbeat at `now_s`, replace those of the one before."""
+        """Let a lease end at `until_s`, also if it ended later before. Make the lease if the member has none.
+
+        `statistics`, of a heartbeat at `now_s`, replace those of the heartbeat before. None: this is no heartbeat.
+        """
         lease = self._leases.setdefault((job, rank), _Lease(until_s))
         lease.until_s, lease.shortened = until_s, False
         if statistics is not None:
@@ -43,13 +46,19 @@ class Leases:
             lease.heartbeat_at_s = now_s
 
     def extend(self, job: str, rank: int, until_s: float) -> None:
-        """End a lease at `until_s` at the earliest, as after a sign of life that is no heartbeat."""
+        """Let a lease end at `until_s` at the earliest, as after a sign of life that is no heartbeat.
+
+        A member without a lease gets none.
+        """
         lease = self._leases.get((job, rank))
         if lease is not None and until_s > lease.until_s:
             lease.until_s, lease.shortened = until_s, False
 
     def shorten(self, job: str, rank: int, until_s: float) -> None:
-        """End a lease at `until_s` at the latest, as after the end of the member's connection."""
+        """Let a lease end at `until_s` at the latest, as after the end of the member's connection.
+
+        A member without a lease gets none.
+        """
         lease = self._leases.get((job, rank))
         if lease is not None:
             # Never longer than before: a connection that ended is no sign of life.
@@ -74,7 +83,7 @@ class Leases:
         return None if lease is None else lease.until_s
 
     def statistics(self, job: str, rank: int) -> Mapping[str, float]:
-        """Return the statistics of a member's last heartbeat."""
+        """Return the statistics of a member's last heartbeat, empty where there was none."""
         lease = self._leases.get((job, rank))
         return {} if lease is None else lease.statistics
 
@@ -84,15 +93,18 @@ class Leases:
         return None if lease is None else lease.heartbeat_at_s
 
     def forget(self, job: str, rank: int) -> None:
-        """Drop a lease."""
+        """Drop a member's lease and statistics, if it has any."""
         self._leases.pop((job, rank), None)
 
     def keep_only(self, jobs: Collection[str]) -> None:
-        """Drop the leases of the members of other jobs."""
+        """Drop the leases of the members of all jobs but these."""
         self._leases = {key: lease for key, lease in self._leases.items() if key[0] in jobs}
 
     def expired(self, record: JobRecord, now_s: float) -> list[int]:
-        """Return the ranks of a job whose leases have run out."""
+        """Return the ranks of a job whose leases have run out at `now_s`. Nothing is dropped.
+
+        Members without a lease, and those that left or were evicted, are not among them.
+        """
         leased = [member.rank for member in record.members if member.phase in LEASED]
         until_s = {rank: self.until_s(record.name, rank) for rank in leased}
         return [rank for rank, end_s in until_s.items() if end_s is not None and end_s <= now_s]

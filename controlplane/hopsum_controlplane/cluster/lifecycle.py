@@ -126,12 +126,12 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 
 
 def rotate_token(record: JobRecord, token_digest: bytes) -> JobRecord:
-    """Give a job another token. The previous one stays valid too."""
+    """Return the record with another token. Its present token stays valid too, one before that is no longer valid."""
     return replace(record, token_digest=token_digest, earlier_token_digest=record.token_digest)
 
 
 def revoke_earlier_token(record: JobRecord) -> JobRecord:
-    """Make the present token of a job its only one. Raises InvalidRequestError if it is already."""
+    """Return the record with its present token as the only valid one. Raises InvalidRequestError if it is already."""
     if not record.earlier_token_digest:
         raise InvalidRequestError(
             f"job {record.name!r} has no token but the present one", hint="`hopsum job rotate-token` makes another"
@@ -157,7 +157,7 @@ def join(record: JobRecord, member: Member) -> JobRecord:
 
     Raises:
         UnauthenticatedError: the job is being deleted, the member has another address than before, or it was evicted;
-            or its report is missing, or not the one of the last generation that it was told of.
+            or its report is missing, or not the one of the last generation that it knows.
         InvalidRequestError: another member has its address, its report has another number of shards, or the decision
             about all reports does not fit into one message.
     """
@@ -244,7 +244,11 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
 
 
 def mark_notified(record: JobRecord, rank: int) -> JobRecord:
-    """Record that a member knows the running generation that it is in. Written before the member is told (E4)."""
+    """Return the record in which a member knows the running generation that it is in. Its report is dropped.
+
+    The record has to be written before the member is answered (E4). Raises ControlPlaneError if no generation runs, or
+    the member is not in it.
+    """
     member = record.member(rank)
     if member is None or member.phase is not MemberPhase.IN or record.state is not JobState.RUNNING:
         raise _fault(record, f"tell rank {rank} of its generation")
@@ -252,9 +256,11 @@ def mark_notified(record: JobRecord, rank: int) -> JobRecord:
 
 
 def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRecord:
-    """Let a member go. Its entries stay until all workers of the generation have gone.
+    """Return the record after a member has left. Its entries stay until all workers of the generation have gone.
 
-    `unfinished` says why it ended before its work was done: then it is lost, as one that was silent for its lease.
+    The last worker that leaves ends the generation, and so does any worker in INSTALLING. A member outside the
+    generation is forgotten. `unfinished` is the reason if its work was not done: then a worker of the generation is
+    lost, see `lose`. The record is returned unchanged if the member is absent or left, or was lost in this generation.
     """
     member = record.member(rank)
     if member is None or member.phase is MemberPhase.LEFT:
@@ -272,21 +278,23 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
 
 
 def successors(record: JobRecord) -> tuple[int, ...]:
-    """Return the ranks of workers that wait while a generation runs: restarts of workers that left the generation."""
+    """Return the ranks of workers that wait while a generation runs: restarts of workers that left it. Else empty."""
     waiting = (member.rank for member in record.members if member.phase is MemberPhase.WAITING)
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
 
 def go_without(record: JobRecord, ranks: Iterable[int]) -> JobRecord:
-    """Let the next generation begin without these workers, as far as they are gone and enough others are there."""
+    """Return the record whose next generation does not wait for these ranks, as far as they are in `spared_ranks`."""
     spared = (rank for rank in record.spared_ranks if rank in ranks)
     return replace(record, absent=tuple(sorted({*record.absent, *spared})))
 
 
 def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
-    """Give a member up. The generation goes on if it runs, with a quorum of workers left.
+    """Return the record in which a member is lost. Its generation ends unless it runs with a quorum of workers left.
 
-    `told` is what the member itself is told of it, where that is not its silence.
+    A generation whose last workers are gone ends too. `why` is the reason of the end. `told` is the reason of the
+    eviction for the member itself, empty for silence. A record without the member, or with a member that left or is
+    lost, is returned unchanged. A member that only waits for a generation ends none.
     """
     member = record.member(rank)
     if member is None or member.phase not in LEASED:
@@ -303,7 +311,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
 
 
 def dispute(record: JobRecord, why: str) -> JobRecord:
-    """Evict all waiting workers, because their settings differ and no one can tell which settings are right."""
+    """Return the record with all waiting workers lost for reason `why`: their settings differ, and any may be right."""
     for member in record.members:
         if member.phase is MemberPhase.WAITING:
             record = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=why))
@@ -311,7 +319,10 @@ def dispute(record: JobRecord, why: str) -> JobRecord:
 
 
 def evict_laggards(record: JobRecord) -> JobRecord:
-    """Evict, before a generation begins, the workers that lack results which no worker has any more."""
+    """Return the record with waiting workers lost that lack results which no worker has any more.
+
+    A record that is not ready for a generation is returned unchanged.
+    """
     if not record.ready:
         return record
     # Summing again what a worker has delivered already would give a second result (rule E3).
@@ -324,10 +335,11 @@ def evict_laggards(record: JobRecord) -> JobRecord:
 
 
 def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
-    """Take a generation for all waiting workers. It is to be written now.
+    """Return the record in INSTALLING, with all waiting workers in the generation of `job`. Its entries come next.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
-    which workers wait. Of several shards it is the first one's, and `below` has those of the others.
+    which workers wait. Of several shards it is the first one's, and `below` has those of the others. Raises
+    ControlPlaneError if the record is not ready, or these are not the parts of its waiting workers.
     """
     below = below or {}
     placed = {record.switch: job, **below}
@@ -365,9 +377,10 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
 
 
 def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
-    """Record that a switch has confirmed all its entries. The generation runs once all switches have confirmed.
+    """Return the record in which a switch has confirmed all its entries. The last switch makes the state RUNNING.
 
-    `job` is what the controller of the switch `at` returned, of the record's own if left out.
+    `job` is the Job that the controller of switch `at` returned. Without `at` it is the record's own switch. Raises
+    ControlPlaneError if the record does not wait for that.
     """
     at = at or record.switch
     if record.state is not JobState.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
@@ -394,7 +407,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
     """Return the record with its generation ended for `reason`. Without a generation it stays unchanged.
 
     The state becomes CHANGING: the entries on the switches have to be removed. Members that left are forgotten. The
-    others of the generation become OVER, or WAITING if they were not told of it.
+    others of the generation become OVER, or WAITING if they do not know of it.
     """
     if record.state not in (JobState.INSTALLING, JobState.RUNNING):
         return record
@@ -413,7 +426,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
 
 
 def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
-    """Delete the job. Returns None when no switch can have entries of the job: it is gone at once."""
+    """Return the record in ENDING, for `reason`, or None if no switch can have entries: the job is gone at once."""
     # In FORMING no switch has an entry of the job.
     if record.state is JobState.FORMING and not record.departed:
         return None
@@ -422,9 +435,10 @@ def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRec
 
 
 def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
-    """Record that a switch has confirmed the removal of the generation. Returns None when the job is gone with that.
+    """Return the record in which a switch has confirmed the removal of the ended generation's entries.
 
-    The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
+    After the last switch the state is FORMING, or for a deleted job the result is None if no switch has entries of it.
+    Without `at` it is the record's own switch. Raises ControlPlaneError if the record does not wait for that.
     """
     at = at or record.switch
     if record.state not in (JobState.CHANGING, JobState.ENDING) or at not in record.next_switches:
@@ -435,10 +449,11 @@ def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
 def move(
     record: JobRecord, away: str, to: BranchAssignment, seats: Mapping[int, ShardSeat], reason: str
 ) -> JobRecord | None:
-    """Give the job another switch in the place of `away`, from its next generation on.
+    """Return the record with place `to` instead of switch `away` from its next generation on. Its generation ends.
 
-    `seats` are the places of the members there, by rank. The generation that there is ends for `reason`. What stands on
-    `away` is removed there when that can be done, and no generation waits for it. A job over a tree is not moved.
+    `seats` are the places of the members at the new switch, by rank, and `reason` is that of the generation's end. The
+    entries on `away` are removed when that switch answers, and no generation waits for it. Raises ControlPlaneError for
+    a job that is ending or over a tree, and for a switch that the job has already.
     """
     if record.state is JobState.ENDING or (record.branches and not record.is_sharded) or to.switch in record.places:
         raise _fault(record, f"move from {away} to {to.switch}")
@@ -552,7 +567,11 @@ ROUNDS_MOST = ROUNDS // 4 * 3
 
 
 def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
-    """Return why a generation has to end: its rounds, which do not wrap (N4), run out. Empty while rounds are left."""
+    """Return why a generation has to end: its rounds, which do not wrap (N4), run out. Empty while many are left.
+
+    `position` is the newest one of the member's stream in this generation. A member outside a running generation has
+    used none.
+    """
     # One round of all slots is as many positions as the window: round = position / slots + 1.
     rounds = position / (record.window or record.region.size)
     if record.state is not JobState.RUNNING or member.phase is not MemberPhase.IN or rounds <= ROUNDS_MOST:

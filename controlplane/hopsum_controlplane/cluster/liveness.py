@@ -53,13 +53,16 @@ class Liveness:
         return self._default_lease_s if record.spec.lease_s is None else record.spec.lease_s
 
     def renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
-        """Begin a member's lease anew. `statistics` are those of a heartbeat."""
+        """Begin a member's lease anew, from now. `statistics` are those of a heartbeat, None for another call."""
         with self._cache.changed:
             now_s = self._monotonic()
             self.leases.renew(record.name, rank, now_s + self.lease_s(record), statistics, now_s=now_s)
 
     def begin(self, record: JobRecord) -> None:
-        """Begin the leases of a job's members with the first call of any of them."""
+        """Begin the leases of all members of a job, at the first call of any of them since the controller was started.
+
+        Before that call no member of the job is evicted. Later calls do nothing.
+        """
         with self._cache.changed:
             if record.name in self._unheard:
                 self._unheard.remove(record.name)
@@ -78,9 +81,9 @@ class Liveness:
                 self.leases.shorten(record.name, member.rank, now_s + GRACE_S)
 
     def excuse(self, away_s: float) -> None:
-        """Extend all leases by seconds in which this process did not run, so that no heartbeat was heard.
+        """Extend all leases by seconds in which this process did not run and heard no heartbeat, and log a warning.
 
-        No lease becomes longer than a new one.
+        No lease becomes longer than a new one. For a lease from now on, connections that end shorten none.
         """
         _log.warning("the controller stood still for %.1f s: leases are extended by that", away_s)
         with self._cache.changed:
@@ -94,7 +97,11 @@ class Liveness:
         return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 
     def expire(self) -> None:
-        """Evict silent members, and end the waits for others that have taken long enough."""
+        """Evict silent members, and end the waits for others that have taken long enough, and log these.
+
+        It changes records in the database, and may end generations. A step that cannot be written is tried again by the
+        next call. Raises no StoreError.
+        """
         now_s = self._monotonic()
         with self._cache.changed:
             records = self._cache.records()
@@ -177,7 +184,10 @@ class Liveness:
 
 
 def note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
-    """Log a loss that ended no generation. A loss that ended one is logged with the step of the database."""
+    """Log a loss if the job runs before and after it. A loss that ended a generation is logged by the database.
+
+    `after` is None for a job that is gone.
+    """
     if after is not None and after.state is before.state is JobState.RUNNING:
         job = after.name
         _log.warning("%s; %s continues, generation %d", why, job, after.generation, extra={"job": job})

@@ -33,6 +33,9 @@ _BEATS_PER_LEASE: Final = 3
 class MemberRequests:
     """Answers the workers of a cluster's jobs. Thread-safe.
 
+    All calls that name a job raise UndecidedError where the database may lack it, see `require_decided`, and count as
+    the first sign of life of its workers after a start of the controller, see `Liveness.begin`.
+
     config: of the cluster. cache: the database. reconcilers: of its switches. liveness: the leases, which calls renew.
     histories: record refused joins. monotonic: monotonic seconds.
     """
@@ -52,7 +55,7 @@ class MemberRequests:
         """Used under the cache's lock."""
 
     def knows(self, token: str) -> bool:
-        """Say whether this is a job's token, or a member's secret in hexadecimal. Takes no lock."""
+        """Return whether this is a job's token, or a member's secret in hexadecimal. Takes no lock."""
         return self._place_of(token) is not None
 
     def _place_of(self, token: str) -> tuple[str, int | None] | None:
@@ -63,7 +66,10 @@ class MemberRequests:
         return found
 
     def locate(self, job: str, token: str) -> pb.LocateResponse:
-        """Return the address to which members of a job send. Raises UnknownJobError, UnauthenticatedError."""
+        """Return the addresses to which members of a job send, its number of workers, and its codec.
+
+        Raises UnknownJobError, and UnauthenticatedError for a token that is not the job's.
+        """
         return answers.located_message(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> pb.JoinResponse:
@@ -117,8 +123,9 @@ class MemberRequests:
     ) -> JobMembership | Pending:
         """Wait, up to `timeout_s` seconds, until a generation other than the known one runs with this member.
 
-        Returns its membership, or the ranks for which the job waits. Raises UnknownJobError, and UnauthenticatedError
-        if the secret is not that of a present member.
+        Returns its membership, or the ranks for which the job waits. Renews the member's lease at the beginning, and
+        records in the database that the member knows the generation. Raises UnknownJobError, StoreError, and
+        UnauthenticatedError if the secret is not that of a present member, or the member was evicted.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._cache.changed:
@@ -151,8 +158,9 @@ class MemberRequests:
     ) -> pb.HeartbeatResponse:
         """Renew a member's lease, and return whether the member's `generation` (0: none) continues.
 
-        Raises UnknownJobError, UnauthenticatedError if the member was replaced, and InvalidRequestError for invalid
-        statistics.
+        The generation ends if the statistics say that its rounds are used up. An evicted member gets no lease, and the
+        reason. Raises UnknownJobError, UnauthenticatedError if the member was replaced, InvalidRequestError for invalid
+        statistics, and StoreError.
         """
         check_statistics(statistics or {})
         with self._cache.changed:
@@ -204,11 +212,12 @@ class MemberRequests:
         )
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
-        """Let a member go: its switch serves the generation until all its workers have. Harmless when it has left.
+        """Record that a member has left. Its switch serves the generation until all workers have left.
 
-        `unfinished` is why its program ended before the work was done, None if it was: then the generation is over for
-        the others at once, unless a quorum of them is left. The caller has the switches follow: this waits for none,
-        since one may have ended with its rank. Raises UnknownJobError, UnauthenticatedError or StoreError.
+        `unfinished` is the reason why its program ended before the work was done, None if it was done. With a reason
+        the generation ends at once, unless a quorum of the others is left. A repeated call does nothing. This waits for
+        no switch, because one may have ended with its rank: call `follow` after it. Raises UnknownJobError,
+        UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
         with self._cache.changed:
@@ -230,7 +239,7 @@ class MemberRequests:
             self._liveness.connection_ended(*self._with_secret(job, rank, secret))
 
     def expire(self) -> None:
-        """Forget the differences between workers of deleted jobs."""
+        """Forget the remembered differences between settings of workers whose jobs are deleted."""
         with self._cache.changed:
             self._disputes.keep_only({record.name for record in self._cache.records()})
 

@@ -43,14 +43,14 @@ class Parts(NamedTuple):
 
 
 def switches_of(record: JobRecord) -> tuple[str, ...]:
-    """Return the switches of a job: its one switch, the leaves of its tree, and the spine last, or its shards."""
+    """Return the names of a job's switches: its one switch, the leaves of its tree and then the spine, or shards."""
     if record.is_sharded:
         return record.switches
     return (*(branch.switch for branch in record.branches), record.switch)
 
 
 def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConfig, LinkConfig]]:
-    """Return the leaves of a job over a tree, none of another.
+    """Return the leaves of a job over a tree with their links, an empty list for another job.
 
     Raises ClusterConfigError when one is not below its spine any more.
     """
@@ -68,7 +68,11 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
 
 
 def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
-    """Build the jobs of a new generation of the waiting members. `limits` are by switch."""
+    """Build the jobs of a new generation of the waiting members, for each of its switches. Nothing is written.
+
+    `limits` are by switch. Leaves without a waiting member have no part. Raises ControlPlaneError for a tree whose
+    waiting members lack a rank.
+    """
 
     def at(name: str, spec: JobSpec) -> Job:
         index, region = record.place(name)
@@ -93,7 +97,10 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Make the membership of a generation for a worker in it. Raises UnknownJobError without a generation."""
+    """Make the membership of a job's generation for a worker that is in it.
+
+    Raises UnknownJobError without a generation.
+    """
     if record.job is None:
         raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")
     if record.branches and not record.is_sharded:

@@ -46,14 +46,14 @@ class Pace:
         self._begun: dict[str, _Begun] = {}
 
     def begun(self, job: str) -> None:
-        """Note that a generation begins."""
+        """Note that a generation of a job begins now."""
         now_s, last = self._monotonic(), self._begun.get(job)
         # From when it could have begun: the pause itself does not make a generation long.
         short = last is not None and now_s < last.next_s + SHORT_S
         self._begun[job] = _Begun(now_s, last.short_ones + 1 if last is not None and short else 0)
 
     def due(self, job: str) -> bool:
-        """Return whether the next generation may begin."""
+        """Return whether the next generation of a job may begin now."""
         last = self._begun.get(job)
         return last is None or self._monotonic() >= last.next_s
 
@@ -68,7 +68,7 @@ class Pace:
         )
 
     def keep_only(self, jobs: Collection[str]) -> None:
-        """Forget other jobs."""
+        """Forget all jobs but these."""
         self._begun = {job: last for job, last in self._begun.items() if job in jobs}
 
 
@@ -81,7 +81,7 @@ class _Failure(NamedTuple):
 
 
 class Backoff:
-    """The last failures of a switch, by job; None is the switch itself. `monotonic` gives seconds.
+    """The last failures of a switch, by part: a job's name, or None for the switch itself. `monotonic` gives seconds.
 
     The wait before another try is 1 s, then twice as long each time, at most 30 s. A switch that does not answer is
     asked every second: its workers wait, and the question costs little.
@@ -92,7 +92,7 @@ class Backoff:
         self._failures: dict[str | None, _Failure] = {}
 
     def failed(self, error: Exception, part: str | None = None) -> float:
-        """Note a failure, and return in how many seconds to try again."""
+        """Note a failure of a part, and return the seconds until the next try."""
         last, kind = self._failures.get(part), condition_reason(error)
         # A switch that does not answer costs a packet a second; a refusal is expensive, and is asked for ever more
         # seldom.
@@ -112,7 +112,7 @@ class Backoff:
         self._failures.pop(part, None)
 
     def due(self, part: str | None = None) -> bool:
-        """Whether the pause after the last failed attempt has passed."""
+        """Return whether a part may be tried: it has no failure, or the pause after its last failure has passed."""
         failure = self._failures.get(part)
         return failure is None or self._monotonic() >= failure.again_s
 

@@ -49,14 +49,16 @@ class PartWriter:
         self._forwarding: L2Forwarding | None = None
 
     def follow(self, device: Device) -> None:
-        """Forward other frames by a switch that was taken over, where it is to."""
+        """Use a device that was taken over for layer-2 forwarding, if the configuration asks for it. Writes nothing."""
         self._forwarding = L2Forwarding(self._config, device, self._links) if self._config.l2_forwarding else None
 
     def forward(self, *, anew: bool = False) -> None:
-        """Let the switch forward to all members that have joined by now, where it is to.
+        """Write the layer-2 forwarding of all members that have joined by now, if the configuration asks for it.
 
         Args:
-            anew: others may have changed the entries.
+            anew: other clients may have changed the entries: read them first.
+
+        Raises ControlPlaneError if the switch fails.
         """
         if self._forwarding is not None:
             if anew:
@@ -64,7 +66,11 @@ class PartWriter:
             self._forwarding.sync(self._cache.records(self._config.name))
 
     def begin(self, controller: SwitchController, record: JobRecord) -> None:
-        """Begin the next generation of a job that is ready, and write this switch's part. Raises ControlPlaneError."""
+        """Begin the next generation of a job that is ready, in the database, and write this switch's part.
+
+        Workers that lack results which no worker has are evicted first. If the job is then not ready, no generation
+        begins. Raises ControlPlaneError as `write`.
+        """
         self.forward()
 
         # The generation is on disk before the first entry is written: after a crash the database says what may be on
@@ -82,9 +88,9 @@ class PartWriter:
             self.write(controller, begun)
 
     def write(self, controller: SwitchController, record: JobRecord) -> None:
-        """Write this switch's part, unless it stands already.
+        """Write this switch's part of a generation, unless it is installed already, and record it in the database.
 
-        A generation that cannot be written is over. Raises ControlPlaneError then.
+        Raises ControlPlaneError if the part cannot be written. Then the generation has ended in the database.
         """
         job, name = record.parts[self._config.name], self._config.name
         # A crash between the write and the next step leaves the entries complete: they are adopted, and only the step
@@ -110,7 +116,10 @@ class PartWriter:
         )
 
     def remove(self, controller: SwitchController, record: JobRecord) -> None:
-        """Remove this switch's part of a generation that is over. Raises ControlPlaneError."""
+        """Remove this switch's part of a generation that has ended, and record that in the database.
+
+        Raises ControlPlaneError if the switch fails. Then the database is unchanged.
+        """
         job = record.parts[self._config.name]
         # Only when the switch has confirmed the removal does the database free the slots (rule S1).
         if has(controller, job):
@@ -118,7 +127,10 @@ class PartWriter:
         self._gone(job)
 
     def clear(self, controller: SwitchController, job: Job) -> None:
-        """Remove what is left of a job that has moved away."""
+        """Remove the entries of a job that has moved away, and record that in the database.
+
+        Raises ControlPlaneError if the switch fails. Then the database is unchanged.
+        """
         if has(controller, job):
             controller.delete_job(job)
         self._cache.apply(
@@ -147,5 +159,5 @@ class PartWriter:
 
 
 def has(controller: SwitchController, job: Job) -> bool:
-    """Return whether something of the job's generation stands, or may."""
+    """Return whether the switch has entries of the job's generation, or may have some."""
     return any(job.generation == known.generation for known in controller.jobs)

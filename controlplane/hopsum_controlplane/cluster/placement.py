@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which switches a job goes, and where a member stands: pure functions of the configuration and what is taken.
+"""The switches of a job, and the places of its members: pure functions of the configuration and of taken places.
 
 A job goes on one switch where one reaches the workers of all networks. Else, or where it is asked for, it goes over a
 tree: a spine, and all leaves below it. It goes over several switches side by side, its shards, where that is asked
@@ -74,7 +74,8 @@ def allocator_from_records(
 ) -> ResourceAllocator:
     """Make the allocator of a switch with the places of its records, and of foreign generations, taken.
 
-    Raises ControlPlaneError when they do not fit its slots.
+    `records` all have slots on the switch. The place of a foreign generation that a record has too is the record's.
+    Raises ControlPlaneError when the records do not fit the slots of the switch.
     """
     allocator = ResourceAllocator(config.slots)
     for record in records:
@@ -142,9 +143,10 @@ def _shards(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[L
 def replacement(
     record: JobRecord, to: str | None, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()
 ) -> SwitchCapacity:
-    """Return the switch that takes the place of one of a job's: `to`, or the one that has most free slots.
+    """Return the switch for a part of a job that moves: `to`, or the one that has most free slots. Allocates nothing.
 
-    Raises InvalidRequestError and ResourceExhaustedError, saying for every switch why not.
+    Without `to` the switch reaches all networks of workers, and the job has no slots there. Raises InvalidRequestError
+    and ResourceExhaustedError, saying for every switch why not.
     """
     by_name = {each.config.name: each for each in switches}
     if to is not None:
@@ -167,7 +169,10 @@ def replacement(
 
 
 def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSeat:
-    """Translate a member's place at switch `here` to switch `there`. Raises InvalidRequestError as `endpoint`."""
+    """Return a member's place at switch `there`, given its place at switch `here`: port and MAC address may change.
+
+    Raises InvalidRequestError as `endpoint`.
+    """
     at = seat.endpoint
     # The embedded switch gives workers behind a UDP port a made-up MAC address, which is another one at another
     # switch.
@@ -177,7 +182,9 @@ def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSe
 
 
 def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
-    """Place a member at a switch port by its IPv4 address. Port `but`, towards a spine, is left out.
+    """Return the place of a member at the switch port whose network has its IPv4 address. Port `but` is left out.
+
+    `but` is the port towards a spine, None for no port. At an embedded switch a missing MAC address is made up.
 
     Raises InvalidRequestError when no port of the switch has its network, or its MAC address is needed and missing.
     """
@@ -223,7 +230,10 @@ def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:
-    """Find the leaf whose networks have a member's address. Raises InvalidRequestError when none has it."""
+    """Return the leaf whose network, the longest of several, has a member's address at shard 0, with its link.
+
+    Raises InvalidRequestError when no leaf has it.
+    """
     ip = IPv4Address(request.ip)
     rules = {leaf.name: leaf.rule_of(ip, link.leaf_port) for leaf, link in leaves}
     found = {name: rule.network.prefixlen for name, rule in rules.items() if rule is not None}
@@ -239,7 +249,7 @@ def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfi
 
 
 def networks_of(leaf: SwitchConfig, link: LinkConfig) -> list[IPv4Network]:
-    """Return the networks of the workers at a leaf."""
+    """Return the networks of the workers at a leaf. Those at its port towards the spine are left out."""
     return [rule.network for rule in leaf.ports if rule.port != link.leaf_port]
 
 

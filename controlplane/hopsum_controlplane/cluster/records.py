@@ -41,7 +41,7 @@ LEASED = (MemberPhase.WAITING, MemberPhase.IN, MemberPhase.OVER)
 
 
 class ShardSeat(NamedTuple):
-    """The place of a member at a further shard of its job."""
+    """The place of a member at one shard of its job, and its TCP port for peers there, None for none."""
 
     endpoint: WorkerEndpoint
     side_port: int | None
@@ -89,7 +89,7 @@ class Member:
         return tuple(seat.endpoint for seat in self.seats)
 
     def with_seat(self, shard: int, seat: ShardSeat) -> Member:
-        """Return the member with another place at a shard."""
+        """Return a copy of the member with another place at a shard that it has, from 0."""
         if shard == 0:
             return replace(self, endpoint=seat.endpoint, side_port=seat.side_port)
         further = (*self.further[: shard - 1], seat, *self.further[shard:])
@@ -214,7 +214,7 @@ class JobRecord:
         return tuple(leaves) or ((self.switch,) if self.switch not in self.confirmed else ())
 
     def place(self, switch: str) -> tuple[int, SlotRange]:
-        """Return job index and slots on one of `places`."""
+        """Return job index and slots on one of `places`. Raises ValueError for another switch."""
         if switch == self.switch:
             return self.job_index, self.region
         (found,) = (each for each in (*self.branches, *self.departed) if each.switch == switch)
@@ -222,7 +222,10 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next generation waits for, none while a generation is being written."""
+        """Return the ranks that the next generation waits for: neither waiting nor `absent`. None in INSTALLING.
+
+        While a generation runs these are its members too.
+        """
         if self.state is JobState.INSTALLING:
             return ()
         awaited = {member.rank for member in self.members if member.phase is MemberPhase.WAITING} | {*self.absent}
@@ -244,19 +247,22 @@ class JobRecord:
 
     @property
     def finished(self) -> bool:
-        """Return whether the last generation ended because its workers have done their work."""
+        """Return whether the last generation ended because all its workers have left, none of them lost."""
         return self.reason == FINISHED
 
     @property
     def ready(self) -> bool:
-        """Whether all workers that it waits for have joined, so that the job's next generation can begin."""
+        """Return whether the job's next generation can begin: in FORMING, with all workers that it waits for."""
         waiting = [member for member in self.members if member.phase is MemberPhase.WAITING]
         # M3: of those that are not waited for some may have come, and others gone.
         return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.spec.fewest
 
     @property
     def quorum(self) -> int:
-        """Return how many workers complete a sum."""
+        """Return the number of workers that complete a sum: that of the specification, or all of the generation.
+
+        Without a generation these are as many as the job has ranks.
+        """
         if self.spec.quorum is not None:
             return self.spec.quorum
         # M1: all workers of the generation.
@@ -276,6 +282,6 @@ class JobRecord:
         return next((member for member in self.members if member.rank == rank), None)
 
     def next_spec(self, shard: int = 0) -> JobSpec:
-        """Build the specification of the next generation at a shard, of the members that wait."""
+        """Return the job's specification with the endpoints at a shard, from 0, of the members that wait."""
         waiting = (member for member in self.members if member.phase is MemberPhase.WAITING)
         return replace(self.spec, workers=tuple(member.endpoints[shard] for member in waiting))

@@ -59,7 +59,10 @@ def check_tree(spec: JobSpec) -> None:
 
 
 def check_job(spec: JobSpec) -> None:
-    """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
+    """Raise InvalidRequestError for the first value of a new job that is wrong, with its numbers and a remedy.
+
+    A job with endpoints of workers is wrong, because a cluster places workers when they join. No switch is looked up.
+    """
     if not NAME.fullmatch(spec.name):
         hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
         raise InvalidRequestError(f"job name {spec.name!r:.80}", hint=hint)
@@ -146,7 +149,10 @@ def _check_codec(spec: JobSpec) -> None:
 
 
 class ShardEndpoint(NamedTuple):
-    """The source of a member's datagrams at the switch of a further shard, and its TCP port for peers."""
+    """The source of a member's datagrams at the switch of one shard, and its TCP port for peers, None for none.
+
+    `mac` is None for switches that make one up.
+    """
 
     ip: str
     udp_port: int
@@ -186,7 +192,7 @@ class JoinRequest:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Say whether the caller's address is neither one of the member's nor this machine's own."""
+        """Return whether the caller has an address that is neither one of the member's nor a loopback address."""
         own = {place.ip for place in self.endpoints}
         return bool(self.caller) and self.caller not in own and not self.caller.startswith("127.")
 
@@ -196,7 +202,7 @@ class JoinRequest:
         return (ShardEndpoint(self.ip, self.udp_port, self.mac, self.side_port), *self.further)
 
     def check(self) -> None:
-        """Raise InvalidRequestError for the first error."""
+        """Raise InvalidRequestError for the first error. The job, its token and its ranks are not looked up."""
         # First: in another wire version the other fields may have another meaning.
         if self.wire_version != WIRE_VERSION:
             what = f"wire version {self.wire_version} of hopsum {self.version!r:.40}, the switch speaks {WIRE_VERSION}"
@@ -251,6 +257,6 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Return a worker's text as one line without control characters, `most` characters at most."""
+    """Return a text of a client as one line of `most` characters at most, with spaces for unprintable characters."""
     # One character more than fits, which shows that the text was longer.
     return shortened("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)

@@ -35,7 +35,7 @@ def conflict(record: JobRecord, member: Member) -> str:
 
 
 def is_settled(record: JobRecord, rank: int) -> bool:
-    """Return whether the settings are from a generation that workers other than this rank know, or are to know."""
+    """Return whether a job's settings are known to be right: a generation has workers, or other ranks know of one."""
     others = [each for each in record.members if each.rank != rank and each.phase in LEASED]
     return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
 
@@ -60,7 +60,8 @@ class Disputes:
     def require_agreement(self, record: JobRecord, member: Member, now_s: float, lease_s: float) -> None:
         """Refuse a worker with other settings than the job's. Evict all waiting ones where none are known to be right.
 
-        Raises InvalidRequestError.
+        Call it before the member joins. `now_s` is of any clock of seconds. A difference is remembered for `lease_s`
+        seconds. Raises InvalidRequestError for a refusal, and logs it. Raises StoreError.
         """
         name = record.name
         why = self.against(name, member.rank, now_s)
@@ -78,11 +79,14 @@ class Disputes:
             raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
     def note(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
-        """Remember a difference, and the ranks that were told of it."""
+        """Remember a job's difference until `until_s`, instead of an earlier one, and the ranks that know it."""
         self._disputes[job] = _Dispute(why, until_s, set(told))
 
     def against(self, job: str, rank: int, now_s: float) -> str:
-        """Return once to each joining rank the remembered difference between ranks of its job; "" lets it join."""
+        """Return a job's remembered difference once to each joining rank, and count the rank as told. Else "".
+
+        The difference is forgotten when a rank that was told of it joins again, or its time has passed.
+        """
         found = self._disputes.get(job)
         if found is None:
             return ""
@@ -94,5 +98,5 @@ class Disputes:
         return found.why
 
     def keep_only(self, jobs: Collection[str]) -> None:
-        """Forget other jobs."""
+        """Forget the differences of all jobs but these."""
         self._disputes = {job: found for job, found in self._disputes.items() if job in jobs}

@@ -3,7 +3,7 @@
 
 A job is one row: its name, its JobRecord as JSON, and a checksum of that text.
 
-- What may stand on a switch is in the database first: a record is written before the switch is.
+- An entry that may be on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
 - One process at a time has the database: the database stays locked while it is open.
 - A generation is counted by the transaction that writes it, and never goes back.
@@ -60,7 +60,7 @@ CREATE UNIQUE INDEX places ON jobs (json_extract(record, '$.switch'), json_extra
 
 @dataclass(frozen=True)
 class StoredState:
-    """Contents of the database.
+    """The contents of the database.
 
     records: in the order of their names. last_generation: the highest one that was ever taken.
     removed: jobs that this start has removed, by name, and why.
@@ -74,10 +74,13 @@ class StoredState:
 class StateStore:
     """The database at `path`, made when there is none. `StateStore(...)` holds the lock until `close`.
 
+    A database of an older version is copied to a file in its folder, and then changed to this version. A file that
+    others can read gets mode 0600. `trial` takes all changes of the content back, and is for `check`.
+
     `owner` is a number of this database file: switches tell the sessions of one controller by it.
 
-    Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged, empty
-    or cannot be written.
+    Raises StoreLockedError when another process has the database, and StoreError when the file is none of ours, newer
+    than this program, damaged, empty or cannot be written.
     """
 
     def __init__(self, path: Path, *, trial: bool = False) -> None:
@@ -100,9 +103,9 @@ class StateStore:
 
     @classmethod
     def check(cls, path: Path) -> int:
-        """Return how many jobs a start would find. Everything that the start would write is taken back.
+        """Return the number of jobs that a start with the database at `path` would find. The database is left as it is.
 
-        Raises the StoreError that the start would.
+        Without a file it returns 0, and makes none. Raises the StoreError that the start would raise.
         """
         try:
             if path.exists():
@@ -116,7 +119,7 @@ class StateStore:
             raise StoreError(f"{path} cannot be made: {error}", hint="make its folder, for the controller") from error
 
     def load(self) -> StoredState:
-        """Read everything. Raises StoreError when it makes no sense."""
+        """Read and check all contents. Raises StoreError when the database is damaged or cannot be read."""
         with self._reported("read"):
             (last_generation,) = self._database.execute("SELECT last_generation FROM books").fetchone()
             jobs = self._database.execute("SELECT name, record, checksum FROM jobs ORDER BY name").fetchall()
@@ -133,19 +136,22 @@ class StateStore:
             self._write(record)
 
     def remove(self, name: str) -> None:
-        """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
+        """Remove a job's record, if there is one. Raises StoreError when that fails: the record is there still."""
         with self._transaction() as database:
             database.execute("DELETE FROM jobs WHERE name = ?", (name,))
 
     def probe(self) -> None:
-        """Write a counter. Raises StoreError when that cannot be done."""
+        """Write a counter, to find out whether the database can be written. Raises StoreError when it cannot."""
         with self._transaction() as database:
             # Another value each time: SQLite writes nothing for an UPDATE that changes nothing, and so would notice
             # neither a full disk nor a broken one.
             database.execute("UPDATE books SET probes = probes + 1")
 
     def backup(self) -> bytes:
-        """Return the content of a database with the same jobs. Raises StoreError when this one cannot be read."""
+        """Return the content of a database file with the same jobs, which gets an owner number of its own at its start.
+
+        Raises StoreError when this database cannot be read.
+        """
         in_memory = sqlite3.connect(":memory:", isolation_level=None)
         with self._reported("read"), contextlib.closing(in_memory) as copy:
             self._database.backup(copy)
@@ -169,7 +175,7 @@ class StateStore:
         return kept
 
     def close(self) -> None:
-        """Give the database back. Harmless when done before."""
+        """Close the database, and release its lock. Harmless when it is closed."""
         with contextlib.suppress(sqlite3.Error, AttributeError):
             self._database.close()
 

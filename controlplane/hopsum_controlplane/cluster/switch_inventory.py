@@ -61,7 +61,9 @@ class SwitchInventory:
         self.foreign: tuple[ForeignGeneration, ...] = ()
         """Foreign generations that the switch serves, about which no operator has decided yet."""
         self.audits = 0
+        """The number of audits so far."""
         self.entries_repaired = 0
+        """The number of entries that audits removed or restored so far."""
         self.findings: tuple[str, ...] = ()
         """Of the last audit that found something, in words."""
         self._connect, self._cache = device, cache
@@ -91,20 +93,24 @@ class SwitchInventory:
         return self._device
 
     def close(self) -> None:
-        """Hang up. What stands on the switch stays."""
+        """End the session with the switch, if there is one. The entries on the switch stay."""
         if self._device is not None:
             self._device.close()
 
     def require_program(self) -> None:
-        """Raise SwitchStateLostError when the switch does not run our program any more."""
+        """Ask the switch for its program. Raises SwitchStateLostError when it does not run ours any more.
+
+        Without a program that the switch must run, nothing is asked. Raises ControlPlaneError without an answer.
+        """
         if self._pipeline is not None and self.device.cookie() != self._pipeline.cookie:
             raise SwitchStateLostError("it does not run our program any more", where=self.device.where)
 
     def take_over(self) -> SwitchController:
-        """Compare the program, adopt the jobs of the database, and end those that the switch has lost.
+        """Push the program if needed, adopt the jobs of the database, and end the generations that the switch has lost.
 
-        Raises ControlPlaneError: foreign entries or another program are there, and nobody has decided about them; the
-        switch does not answer.
+        Returns a new controller of the switch. Entries that `may_remove` permits are removed, and foreign generations
+        are kept in `foreign`. Raises ControlPlaneError when other foreign entries or another program are there without
+        that permission, or the switch does not answer.
         """
         device = self.device
         self._check_program(device)
@@ -194,7 +200,11 @@ class SwitchInventory:
             _log.warning(what, name, cookie, extra={"switch": name})
 
     def audit(self, controller: SwitchController) -> None:
-        """Compare the switch's entries with those of the database's jobs, and repair what others changed."""
+        """Compare the switch's entries with those of the database's jobs, and repair entries that others changed.
+
+        A job that lacks entries ends first, by `over`, and its entries are removed. Counts the audit and the repaired
+        entries, updates `foreign` and `findings`, and logs differences. Raises ControlPlaneError if the switch fails.
+        """
         audit = controller.audit()
         self._note_foreign(controller.foreign)
         self.audits += 1

@@ -100,7 +100,7 @@ class SwitchReconciler:
         return self._backoff.kind()
 
     def can_try(self, job: str) -> bool:
-        """Return whether the switch answers, and has not refused this job too short ago."""
+        """Return whether the switch is taken over, and no pause after a failure with this job lasts."""
         return self.controller is not None and self._backoff.due(job)
 
     def job_condition(self, job: str) -> str:
@@ -112,7 +112,10 @@ class SwitchReconciler:
         return self._pace.condition(job)
 
     def refusal(self, spec: JobSpec) -> str:
-        """Return why a job like this cannot go on this switch, however much room there is, or an empty string."""
+        """Return why a job of this specification can never be on this switch, whatever is free, or an empty string.
+
+        A switch that was not taken over is such a reason. Nothing is asked of the switch.
+        """
         controller = self.controller
         if controller is None:
             return self.condition or "it has not answered yet"
@@ -124,10 +127,11 @@ class SwitchReconciler:
         return ""
 
     def reconcile(self, *, wait: bool = True, urgent: str | None = None) -> None:
-        """Do what is to be done, unless a failure was too short ago. `urgent` is a job for which it is not.
+        """Bring the switch to the state of the database: take it over, audit, write and remove entries, if work is due.
 
-        Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
-        fails is logged, told by `condition`, and tried again later.
+        Nothing is done in the pause after a failure of the switch. `urgent` is a job for which the pauses of the switch
+        and of the job end now. Without `wait` return at once when another thread works on the switch. The call may take
+        seconds. A failure is logged, is in `condition`, and is tried again later.
         """
         # One thread at a time is at work on a switch: P4Runtime sessions and EntryTransaction are not thread-safe.
         if not self._lock.acquire(blocking=wait):
@@ -143,7 +147,7 @@ class SwitchReconciler:
             self._lock.release()
 
     def close(self) -> None:
-        """Hang up. What stands on the switch stays."""
+        """End the session with the switch, after the work in progress. The entries on the switch stay."""
         with self._lock:
             # What the switch has now is unknown: the controller is made anew from the database. A database that
             # cannot be written says nothing of the switch.
@@ -151,11 +155,17 @@ class SwitchReconciler:
             self.inventory.close()
 
     def counters(self, job: Job) -> Mapping[str, int]:
-        """Read what the switch did with a job's packets, or nothing when it cannot say soon, or the job is over."""
+        """Read the counters of a job's packets from the switch, by event.
+
+        Empty when the switch is busy for a second or does not answer, or has no entries of this generation.
+        """
         return self._look(lambda controller: controller.job_counters(job) if has(controller, job) else {})
 
     def drops(self) -> Mapping[str, int]:
-        """Read how many packets the switch dropped, by reason, or nothing when it cannot say soon."""
+        """Read the counters of dropped packets from the switch, by reason.
+
+        Empty when the switch is busy for a second or does not answer.
+        """
         return self._look(lambda controller: controller.drop_counters())
 
     def _look(self, read: Callable[[SwitchController], Mapping[str, int]]) -> Mapping[str, int]:

@@ -71,7 +71,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return len(self._reconcilers)
 
     def capacities(self, spec: JobSpec) -> list[SwitchCapacity]:
-        """Return the free part of every switch for a job. Under the cache's lock."""
+        """Return the free part of every switch for a job, with new allocators. Call it under the cache's lock."""
         # A spine need not have the operations that look up nothing but codes.
         bare = replace(spec, tables=result_tables(spec))
         found = []
@@ -86,7 +86,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return [self._reconcilers[name] for name in record.switches]
 
     def follow(self, job: str, *, wait: bool = False) -> None:
-        """Do what is due for a job on all its switches. `wait` is as for SwitchReconciler.reconcile."""
+        """Reconcile all switches of a job, again as long as the job gets on. It may take seconds, and raises nothing.
+
+        `wait` is as for SwitchReconciler.reconcile. A job that does not exist is left alone.
+        """
         before = self._cache.find(job)
         while before is not None:
             for reconciler in self.of(before):
@@ -97,7 +100,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             before = after
 
     def end(self, record: JobRecord) -> None:
-        """Remove a job from its switches now, though something there failed a moment ago: leaves first (rule T7)."""
+        """Reconcile the switches of an ending job now, in spite of pauses after failures: leaves first (rule T7).
+
+        It may take seconds. A failure raises nothing, and is in `condition`.
+        """
         # Leaves before the spine (rule T7): `places` begins with the spine.
         for name in record.places[::-1]:
             self._reconcilers[name].reconcile(urgent=record.name)
@@ -137,7 +143,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                     )
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
-        """Read what the switches did with the packets of a running job, by switch, or nothing where one cannot say."""
+        """Read the counters of a running job's packets, by switch and event. Empty for a job that does not run.
+
+        The counters of a switch that is busy or does not answer are empty.
+        """
         if record.state is not JobState.RUNNING:
             return {}
         return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
@@ -174,7 +183,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
 
 def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return by switch name what it is to run: `pipeline`, or what its `program` says.
+    """Return by switch name the program that it is to run: `pipeline`, or the file of its configuration's `program`.
 
     Raises ControlPlaneError when a program cannot be read, or does not serve one of the switch's ports.
     """
@@ -202,10 +211,10 @@ def _load(config: ClusterConfig, switch: SwitchConfig, program: Path) -> Pipelin
 def device_factories(
     config: ClusterConfig, pipeline: PipelineConfig | Mapping[str, PipelineConfig], *, owner: int = 0, **timeouts: float
 ) -> dict[str, Callable[[], Device]]:
-    """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
+    """Return by switch name a function that opens a ReconnectingDevice for it. Nothing is opened yet.
 
-    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet. Give the result to a
-    ClusterController, and `pipeline` as well: one for all switches, or by name.
+    The device reconnects as long as the switch runs `pipeline`: one for all switches, or by name. `owner` and
+    `timeouts` are those of `open_device`. Give the result to a ClusterController, and `pipeline` as well.
     """
     return {
         switch.name: _device_factory(

@@ -23,7 +23,7 @@ class RandomSource(Protocol):
     """A source of random tokens, such as the module `secrets`."""
 
     def token_urlsafe(self, nbytes: int | None = None) -> str:
-        """Return `nbytes` random bytes as text."""
+        """Return `nbytes` random bytes, or a default number of them, as text that fits a URL."""
 
 
 def new_token(random: RandomSource) -> str:

@@ -36,13 +36,13 @@ class Safeguards(NamedTuple):
 
 
 class Access:
-    """Decides who may call a service, by `safeguards`, which a reload replaces as a whole."""
+    """Decides which clients may call a service, by `safeguards`, which a reload replaces as a whole."""
 
     def __init__(self, safeguards: Safeguards) -> None:
         self.safeguards = safeguards
 
     def require_admin(self, token: str) -> str:
-        """Return the name of the administrator with this token, "anybody" where none is asked for.
+        """Return the name of the administrator with this token, ANYBODY where the service has no such tokens.
 
         Raises UnauthenticatedError unless the token is an administrator's.
         """
@@ -59,7 +59,10 @@ class Access:
         return names[0]
 
     def require_certificate(self, certificate: str) -> None:
-        """Raise UnauthenticatedError unless the client of a certificate may call. `certificate` is its common name."""
+        """Raise UnauthenticatedError unless the client of a certificate may call.
+
+        `certificate` is its common name, empty without one. Where no names are configured, every client may call.
+        """
         names = self.safeguards.client_names
         if names is not None and certificate not in names:
             raise UnauthenticatedError(

@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def write_audit_line(action: str, **about: Any) -> None:
-    """Write a line. `about` has the keys that the module names."""
+    """Log one audit line, at level info. `about` has the module's keys but `action`, and may have others."""
     line = {"action": action, **about}
     _log.info("audit: %s", _in_words(line), extra={"audit": line})
 

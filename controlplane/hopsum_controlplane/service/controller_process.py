@@ -3,8 +3,8 @@
 
     state store -> cluster controller, which takes the switches over -> pulse -> service -> page and metrics
 
-and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
-stays, and jobs go on, until a controller comes back to the same database.
+and ended in the reverse order: no call is taken any more before anything behind it ends. The entries on the switches
+stay, and jobs continue, until a controller comes back to the same database.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _log: Final = logging.getLogger(__name__)
 
 
 def awake_or_not_s() -> float:
-    """Return seconds that never go back, and go on while the machine sleeps where the system counts that."""
+    """Return seconds that never go back, and that count the sleep of the machine where the system counts it."""
     # CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Pulse:
-    """The threads that keep a cluster going: each `period_s` seconds `expire`, and `reconcile` of every switch.
+    """The threads that keep a cluster going: each `period_s` seconds `check_leases`, and `reconcile` of every switch.
 
-    Leaving it waits for what is in progress, which the deadlines of a switch's calls bound. `clock` gives seconds that
-    go on while this process stands still.
+    A context manager: the threads run in its block. Its end waits for work in progress, which the deadlines of a
+    switch's calls bound. `clock` gives seconds that continue while this process is stopped.
     """
 
     def __init__(
@@ -75,7 +75,10 @@ class Pulse:
         ]
 
     def check_leases(self) -> None:
-        """Excuse everybody for an absence of this process, if there was one. Then evict silent members."""
+        """Extend all leases by the time for which this process was stopped, if it was. Then evict silent members.
+
+        Sets `beat_at_s`.
+        """
         now_s = self._clock()
         # Measured before anybody is judged: members could not be heard while the process stood still.
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
@@ -142,7 +145,10 @@ class Vitals:
         return self._service.notices()
 
     def why_not_healthy(self) -> str:
-        """Return why this process should be started again, an empty string when none of its threads hangs."""
+        """Return why this process should be started again, an empty string when none of its threads hangs.
+
+        The call takes up to ANSWER_S.
+        """
         # Leases are looked at four times a second: 20 s without is a thread that hangs, for example on the cache's
         # lock.
         stale_s = self._clock() - self._pulse.beat_at_s
@@ -153,7 +159,10 @@ class Vitals:
         return ""
 
     def why_not_ready(self) -> str:
-        """Return why calls should not come here, an empty string when they are answered and can change jobs."""
+        """Return why calls should not come here, an empty string when they are answered and can change jobs.
+
+        The call takes up to ANSWER_S.
+        """
         return self.why_not_healthy() or self._controller.database_condition
 
 
@@ -177,10 +186,12 @@ class Running:
 def running(
     config: ClusterConfig, *, may_remove: MayRemove | None = None, clock: Callable[[], float] = time.time
 ) -> Iterator[Running]:
-    """Run a controller for the block.
+    """Run a controller for the block: lock the database, take over the switches, and serve calls, page and metrics.
+
+    Switches may get the program and entries. The end of the block leaves them as they are.
 
     Args:
-        may_remove: what says whether what others wrote may be taken off a switch, see SwitchInventory.
+        may_remove: decides whether entries of others may be removed from a switch, see SwitchInventory.
         clock: unix seconds, for generations.
 
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.
@@ -220,7 +231,7 @@ ENOUGH: Final = 1 << 16
 
 
 def raise_limit() -> int:
-    """Raise this process's limit of open files as far as it may, at most to ENOUGH. Return what it is then."""
+    """Raise this process's limit of open files as far as it may, at most to ENOUGH. Return the limit after that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -245,7 +256,10 @@ class ConfigReloader:
         self._path, self._service, self._config = path, service, config
 
     def reload(self) -> bool:
-        """Apply the present configuration file. Returns False, and logs the reason, where nothing was applied."""
+        """Apply the settings of RELOADED from the present file. Return whether they were applied, and log the result.
+
+        Changes of other settings are named in the log, and take effect at the next start.
+        """
         try:
             found = load_config(self._path)
             self._service.reload(found)

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class EventLoop:
-    """Runs coroutines from construction until `close`. Both are for other threads than its own."""
+    """Runs coroutines on a thread of its own from construction until `close`. The methods are for other threads."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -21,7 +21,7 @@ class EventLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop, wait for it and return its result."""
+        """Run a coroutine on the loop, wait for it without a time limit, and return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def answers(self, within_s: float) -> bool:
@@ -58,16 +58,16 @@ class Bell:
         self._events: dict[str, set[asyncio.Event]] = {}
 
     def ring(self, job: str) -> None:
-        """Set the events of those who listen for a job. Harmless when the loop is closed."""
+        """Set the events of all `listening` calls of a job, soon, from any thread. Harmless when the loop is closed."""
         self._later(job)
 
     def ring_all(self) -> None:
-        """Set all events. Harmless when the loop is closed."""
+        """Set the events of all jobs, soon, from any thread. Harmless when the loop is closed."""
         self._later(None)
 
     @contextmanager
     def listening(self, job: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever the job's bell rings, for the block. The waiting call clears it."""
+        """Yield an event that is set whenever the job's bell rings, for the block. The waiting call clears it."""
         event = asyncio.Event()
         self._events.setdefault(job, set()).add(event)
         try:

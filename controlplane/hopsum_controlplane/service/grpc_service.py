@@ -65,14 +65,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Service:
-    """Serves a ClusterController from construction until `close`. `address` has the port that it got.
+    """Serves a ClusterController over gRPC from construction until `close`. `address` has the port that it got.
 
     controller: answers the calls.
     listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
     safeguards: keep strangers out.
     threads: for all calls but heartbeats.
 
-    Raises ControlPlaneError: the address cannot be had, a file cannot be read, or everybody could delete jobs.
+    Raises ControlPlaneError: the address cannot be had, a file cannot be read, or strangers could delete jobs.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Service:
 
     @classmethod
     def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
-        """Return the service of a configuration. Raises ControlPlaneError."""
+        """Start the service of a configuration, and return it. Raises ControlPlaneError as the constructor."""
         return cls(controller, config.listen, safeguards=safeguards(config))
 
     @property
@@ -131,11 +131,13 @@ class Service:
         return [each for each in (self._controller.database_condition, certificate) if each]
 
     def answers(self, within_s: float) -> bool:
-        """Say whether the event loop does something within some seconds. Any thread but the loop's own."""
+        """Return whether the event loop runs a callback within some seconds. For any thread but the loop's own."""
         return self._events.answers(within_s)
 
     def reload(self, config: ClusterConfig) -> None:
-        """Read certificates, keys and tokens of a configuration. Connections go on.
+        """Use the certificates, keys and tokens of a configuration for new connections and calls, and log that.
+
+        The listening address stays, and open connections continue.
 
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
@@ -211,9 +213,9 @@ class Service:
 
 
 def safeguards(config: ClusterConfig) -> Safeguards:
-    """Return the TLS files and the tokens of a configuration.
+    """Read and check the TLS files, tokens and names of a configuration, its switches' TLS files too. Return them.
 
-    Raises ControlPlaneError for what would keep a service of it from listening, but that the address may be taken.
+    Raises ControlPlaneError for a file that cannot be used, and for a service that strangers could use without a token.
     """
     tls = None
     if config.tls_certificate is not None and config.tls_key is not None:

@@ -58,7 +58,7 @@ class Gate:
 
     @contextmanager
     def known(self, token: str, most: int) -> Iterator[None]:
-        """Let a call with a known token pass, for the block. Raises TooManyClientsError at `most` in progress."""
+        """Count a call with a known token, for the block. Raises TooManyClientsError at `most` in progress with it."""
         # A bound for each token: the holder of one cannot use up the calls of another.
         if self._of_token[token] >= most:
             raise _busy(f"{most} calls with this token are in progress")
@@ -67,7 +67,10 @@ class Gate:
 
     @contextmanager
     def stranger(self, peer: str) -> Iterator[None]:
-        """Let a call with an unknown token pass, for the block. Raises TooManyClientsError when there are too many."""
+        """Count a call with an unknown token, for the block. `peer` is gRPC's name of its client.
+
+        Raises TooManyClientsError at STRANGERS_MAX, or for this address at STRANGERS_OF_ADDRESS_MAX, in progress.
+        """
         address = address_of(peer)
         # Unknown tokens are let in, a few at a time, so that a worker of a deleted job hears why.
         if self._strangers[address] >= STRANGERS_OF_ADDRESS_MAX or self._strangers.total() >= STRANGERS_MAX:
@@ -132,11 +135,14 @@ class Lane:
         self._executor = executor
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a function in one of the threads and return its result."""
+        """Run a function in one of the threads, and return its result or raise its error. For the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in one of the threads, later. What it raises is logged. Any thread."""
+        """Call a function in one of the threads, later. Its error is logged. For any thread.
+
+        After the end of the threads nothing is called.
+        """
 
         def logged() -> None:
             try:
@@ -149,7 +155,7 @@ class Lane:
             self._executor.submit(logged)
 
     def answer(self, function: Callable[[Any, Call], Any]) -> Answer:
-        """Return the answer that is the one message that a function returns in one of the threads."""
+        """Return an answer of one reply: the message that `function` returns in one of the threads, within ANSWER_S."""
 
         def serialized(message: Any, call: Call) -> bytes:
             return bytes(function(message, call).SerializeToString())
@@ -165,9 +171,10 @@ class Lane:
 def handler_of(
     service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane, access: Access
 ) -> grpc.GenericRpcHandler:
-    """Return the handler, for grpc.aio, of a service, given an answer for each of its methods.
+    """Return the handler, for grpc.aio, of a service of control.proto, given an answer for each of its methods.
 
-    Long messages are parsed in `lane`. `access` decides which clients may call at all.
+    Long messages are parsed in `lane`. `access` decides which clients may call at all, and `admit` which tokens. Raises
+    ValueError when a method has no answer, or an answer no method.
     """
     found = methods(service)
     if set(found) != set(answers):

@@ -57,12 +57,12 @@ FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormat
 
 
 def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> LogWriter:
-    """Log what hopsum says from `level` on, and other libraries' warnings, to a stream. It is the process's only log.
+    """Log hopsum's messages from `level` on, and other libraries' warnings, to a stream, in place of other handlers.
 
-    Return the handler.
+    With form "json" Python's warnings, and exceptions that end a thread, are logged too. Returns the new handler.
 
     Args:
-        form: of FORMATS. level: of LOG_LEVELS.
+        form: a key of FORMATS. level: one of LOG_LEVELS.
     """
     handler = LogWriter(stream.fileno())
     handler.setFormatter(FORMATS[form]())
@@ -77,7 +77,7 @@ def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "inf
 
 
 def set_level(level: str) -> None:
-    """Log what hopsum says from `level` on, one of LOG_LEVELS."""
+    """Log hopsum's messages from `level` on, one of LOG_LEVELS. The levels of other libraries stay."""
     for package in _PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
 

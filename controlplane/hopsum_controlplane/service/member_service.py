@@ -51,7 +51,8 @@ class Workers:
     """Answers the calls of workers, on one event loop.
 
     Args:
-        beats: threads for what keeps places. rest: for what may take longer.
+        requests: answers them. gate: counts the calls in progress. bell: rings at each step of a job.
+        beats: threads for heartbeats alone. rest: threads for all other calls.
     """
 
     def __init__(self, requests: MemberRequests, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
@@ -75,7 +76,11 @@ class Workers:
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call pass for the block, see Gate. Raises TooManyClientsError or UnauthenticatedError."""
+        """Let a call of method `name` pass for the block, see Gate. An unknown token passes too.
+
+        A heartbeat call that fails in the block renews the member's lease all the same. Raises TooManyClientsError, and
+        UnauthenticatedError for a call without a token.
+        """
         if not call.token:
             raise UnauthenticatedError(
                 "this call has no token", hint="give the job's token, or the secret that Join gave"
@@ -95,7 +100,10 @@ class Workers:
             raise
 
     def silences_s(self) -> dict[tuple[str, int], float]:
-        """Return for how many seconds nothing has come from members that attend, by job and rank. Any thread."""
+        """Return the seconds since bytes last came from each member with an open Attend stream, by job and rank.
+
+        Members with connections that the system does not show are left out. For any thread.
+        """
         of_peer, found = silences_s(), {}
         # A copy: the event loop's thread opens and ends streams meanwhile.
         for (job, rank, _), presence in list(self._present.items()):
@@ -104,7 +112,7 @@ class Workers:
         return found
 
     def close(self) -> None:
-        """End the waits of all calls. Any thread may call it."""
+        """Let all calls that wait for news end, now and later. For any thread."""
         self._closing = True
         self._bell.ring_all()
 
@@ -250,7 +258,10 @@ def _caller(peer: str) -> str:
 
 
 def join_request(message: Any, token: str, caller: str = "") -> JoinRequest:
-    """Make the value of a JOIN. Values out of range are for the cluster to refuse."""
+    """Return the JoinRequest of a JOIN message. Values out of range are taken over, for the cluster to refuse.
+
+    `caller` is the IPv4 address of the caller, empty for none.
+    """
     return JoinRequest(
         job=message.job,
         token=token,

@@ -30,9 +30,9 @@ UNKNOWN: Final = "unknown"
 
 
 class Jobs:
-    """JobService: answers administrators in threads of `lane`.
+    """Answers the calls of JobService, for administrators, in threads of `lane`.
 
-    The log gets a line for every change. `notices` returns the troubles of the controller itself.
+    Every change and every refusal has a line in the audit log. `notices` returns the troubles of the controller itself.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Jobs:
         self._strangers_at_s, self._strangers_left_out = -math.inf, 0
 
     def answers(self) -> Mapping[str, Answer]:
-        """Return an answer for each method."""
+        """Map each method of JobService to its answer."""
         answers: Mapping[str, Callable[[Any, Call], Any]] = {
             "CreateJob": self._create_job,
             "ListJobs": lambda _request, _call: pb.ListJobsResponse(jobs=self._controller.jobs()),
@@ -66,9 +66,10 @@ class Jobs:
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call of the administrator pass for the block, and GetJob with the job's own token, as `_get_job` finds.
+        """Let a call of method `name` pass for the block, if its token is an administrator's.
 
-        Raises UnauthenticatedError, and TooManyClientsError, see Gate.
+        GetJob passes with the token of any job too, and its answer refuses all but the job's own. Raises
+        UnauthenticatedError, which is written to the audit log, and TooManyClientsError, see Gate.
         """
         # A worker may look at its own job with the job's token; `_get_job` checks that it is the right one.
         if not (name == "GetJob" and self._controller.member_requests.knows(call.token)):
@@ -164,7 +165,10 @@ def _from(call: Call, identity: str) -> dict[str, str]:
 
 
 def job_spec(message: Any) -> JobSpec:
-    """Make the value of an operator's request. Values out of range are for the cluster to refuse."""
+    """Return the JobSpec of a CreateJob message. Values out of range are taken over, for the cluster to refuse.
+
+    Fields that were not sent have the defaults of JobSpec. Without `shards` there are as many as names of switches.
+    """
     # What is left out has the default of JobSpec. The token is none of the job's.
     asked = {field.name: value for field, value in message.ListFields() if field.name != "token"}
     switches = tuple(asked.pop("shard_switches", ()))

@@ -91,16 +91,16 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """Return where the page is."""
+        """Return the URL of the page, with the port that it got when it was started."""
         return f"http://{self.address}{PAGE}"
 
     @property
     def metrics_url(self) -> str:
-        """Return where the metrics are."""
+        """Return the URL of the metrics, with the port that it got when it was started."""
         return f"http://{self.address}{METRICS}"
 
     def start(self) -> None:
-        """Listen. Raises ControlPlaneError: the address is not free, or not of this machine."""
+        """Listen, and serve on threads. Logs the URLs. Raises ControlPlaneError when the address cannot be had."""
         places = f"the page is at {PAGE}, its values at {STATE}, metrics at {METRICS}"
         try:
             self._server = ReadOnlyServer(self._at, self._answer, places)
@@ -112,7 +112,7 @@ class WebServer:
         _log.info("page at %s, metrics at %s", self.url, self.metrics_url)
 
     def close(self) -> None:
-        """Stop listening. Harmless when it does not listen."""
+        """Stop serving, and free the address. Harmless when it does not serve."""
         server, self._server = self._server, None
         if server is not None:
             server.close()

@@ -19,7 +19,7 @@ from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, Values, snapshots_apart_s
 
 WINDOW_S: Final = 15.0
-"""The window of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
+"""The window of rates, if nothing needs a longer one. A job without progress shows after half a lease."""
 LONGEST_S: Final = 60.0
 KEPT: Final = 10
 """Parts of a window: no more than two snapshots are kept of each."""
@@ -60,7 +60,10 @@ class PageState:
         self._snapshots: list[ControllerSnapshot] = []
 
     def document(self) -> dict[str, Any]:
-        """Return the values of the page, fit for JSON. A first call, or one long after another, has no rates."""
+        """Read switches and jobs with their counters now, and return the values of the page, fit for JSON.
+
+        A first call, or one long after another, has no rates. Addresses and generations in texts are masked.
+        """
         snapshot = ControllerSnapshot(
             self._clock(),
             [message_to_dict(switch) for switch in self._controller.switches()],

@@ -81,7 +81,7 @@ class ControllerCollector(Collector):
         self._certificate_ends_at_s = certificate_ends_at_s
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families that have values."""
+        """Read the controller and its switches now, and return the families that have values."""
         found = collect(self._controller, self._max_members, self._certificate_ends_at_s)
         return [family for family in found if family.samples]
 
@@ -89,7 +89,10 @@ class ControllerCollector(Collector):
 def expose(
     controller: ClusterController, max_members: int = MAX_MEMBERS, *, certificate_ends_at_s: float | None = None
 ) -> str:
-    """Return the text of a scrape, of CONTENT_TYPE."""
+    """Read the controller and its switches now, and return the metrics as text of type CONTENT_TYPE.
+
+    The arguments are those of `collect`.
+    """
     # A registry for each scrape: the values are read at that moment, and none is kept.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ControllerCollector(controller, max_members, certificate_ends_at_s))
@@ -99,7 +102,11 @@ def expose(
 def collect(
     controller: ClusterController, max_members: int = MAX_MEMBERS, certificate_ends_at_s: float | None = None
 ) -> list[Metric]:
-    """Return all metrics at about this moment. Switches that do not answer soon lack their counters."""
+    """Read the controller and its switches now, and return all families of FAMILIES, some without values.
+
+    A switch that does not answer soon lacks its counters. Members beyond `max_members` are left out, and counted.
+    `certificate_ends_at_s` is in unix seconds, None without TLS.
+    """
     made: dict[str, Metric] = {
         name: _KINDS[kind](PREFIX + name, text, labels=labels) for name, kind, text, labels in FAMILIES
     }
