@@ -31,12 +31,15 @@ class ContextError(HopsumError):
 
 
 def variable(key: str) -> str:
-    """Return the environment variable of a key of KEYS."""
+    """Return the name of the environment variable of a key of KEYS: HOPSUM_CA_FILE for "ca_file"."""
     return f"HOPSUM_{key.upper()}"
 
 
 def complete(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> argparse.Namespace:
-    """Return a copy of the options, in which the environment fills in for those left out, None or empty.
+    """Return a copy of the options, in which the environment fills in for those of KEYS left out, None or empty.
+
+    Without any `controller` is DEFAULT_CONTROLLER. For hosts:// it is the address of that job's controller, with its
+    token file and without TLS. `environment` is that of the process unless given.
 
     Raises:
         ContextError: HOPSUM_TLS is neither true nor false, or hosts:// means no job, or several.

@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 0 if nothing failed."""
+    """Make the checks, and print the report, or one JSON object. Return 0 if nothing failed, else 1."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     # A refusal ('port unreachable') comes at once or never: half of the patience is enough for it.
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def print_report(report: DiagnosisReport, console: Console) -> None:
-    """Print one line for each check, below it what to do, and a verdict."""
+    """Print one line for each check, a remedy or advice below it, and a verdict."""
     table = Table(title=escape(report.subject), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

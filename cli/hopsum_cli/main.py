@@ -133,7 +133,7 @@ UNREAD = 141
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the first word. The command parses the rest."""
+    """Return the parser of the first word, as `word`. `arguments` has the rest, which the command parses."""
     summaries = {**GROUPS, **{name: command.summary for name, command in COMMANDS.items()}}
     lists = [_list(heading, {word: summaries[word] for word in words}) for heading, words in SECTIONS.items()]
     summaries = {word: summaries[word] for words in SECTIONS.values() for word in words}
@@ -143,7 +143,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def build_group_parser(first: str) -> argparse.ArgumentParser:
-    """Return the parser of the second word of a group. The command parses the rest."""
+    """Return the parser of the second word of a group, as `word`. `arguments` has the rest, which the command parses.
+
+    `first` is a key of GROUPS.
+    """
     rows = {name.partition(" "): row for name, row in COMMANDS.items()}
     summaries = {second: row.summary for (word, _, second), row in rows.items() if word == first}
     description = f"{GROUPS[first][:1].upper()}{GROUPS[first][1:]}."
@@ -177,7 +180,11 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
 
 def load(command: Command) -> Callable[[Sequence[str]], int]:
-    """Import a command. Raises SystemExit naming the extra to install when a dependency is missing, or the system."""
+    """Import the module of a command, and return its `main`.
+
+    Raises SystemExit, with a message, on a system that hopsum does not support, and when a dependency is missing, with
+    the extra to install.
+    """
     # Elsewhere a module of Python's own would be missing, for which no extra is the remedy.
     if reason := why_not_here():
         raise SystemExit(f"hopsum: {reason}")

@@ -19,7 +19,7 @@ from hopsum_wire.watch.snapshots import ControllerSnapshot
 
 
 def address_of(options: argparse.Namespace) -> ControllerAddress:
-    """Return the address of the controller of the parsed arguments and the context.
+    """Return the address of the controller that the parsed arguments name, or else the environment. Sends nothing.
 
     Raises TlsError for files that do not fit, ContextError for a variable that does not.
     """
@@ -35,10 +35,10 @@ def address_of(options: argparse.Namespace) -> ControllerAddress:
 
 @contextmanager
 def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
-    """Open the controller of the parsed arguments and the context.
+    """Yield a client of the controller that the parsed arguments name, or else the environment, for the block.
 
-    Raises HopsumError when a file cannot be read, when others can read the token's file, or for a variable that
-    does not fit.
+    The client's first call connects. Raises HopsumError when a file cannot be read, when others can read the token's
+    file, or for a variable that does not fit.
     """
     # Without a token file the call has no token: a controller on loopback may need none.
     token_file = complete(options).admin_token_file
@@ -48,7 +48,10 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
 
 
 def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> ControllerSnapshot:
-    """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
+    """Ask the controller for its switches, and for each job with its counters. Return them as one snapshot.
+
+    A job that is deleted meanwhile is left out. `clock` gives seconds. Raises ControllerError.
+    """
     cluster = message_to_dict(client.cluster())
     jobs = []
     # The list has no counters of the switches, which only a call for one job reads. Jobs may end in between.

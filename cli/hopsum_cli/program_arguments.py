@@ -11,7 +11,7 @@ from hopsum_topologies.errors import TopologyError
 
 
 def add_p4info(parser: argparse.ArgumentParser) -> None:
-    """Add the option for P4Info."""
+    """Add --p4info to a parser. It is the path of an existing file, or None."""
     parser.add_argument(
         "--p4info",
         type=existing_file,

@@ -66,7 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status."""
+    """Start a switch, run the tests on it, and print a table. With --list only print the names of the tests.
+
+    Return 0 if every test passed or was skipped, else 1.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     for option in ("trace", "cpu_port"):

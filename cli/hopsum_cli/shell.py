@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status."""
+    """Open the prompt, and return when it is left: 0, or 1 with a printed reason when there is no session."""
     options = build_parser().parse_args(arguments)
     try:
         open_shell(

@@ -29,9 +29,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command.
+    """Write the backup, and print its number of jobs. Return 0.
 
-    Return 1 when the controller does not answer or the file cannot be written, which is untouched then.
+    Return 1, with a printed reason, when the controller does not answer, its answer is no database, or the file cannot
+    be written. The file is untouched then.
     """
     options = build_parser().parse_args(arguments)
     try:

@@ -90,7 +90,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a controller until SIGTERM or SIGINT. Return the exit status."""
+    """Run a controller until SIGTERM or SIGINT, or only check its configuration. Return 0, or 1 after an error.
+
+    It logs to stderr, and prints a line on stdout when it serves. For the main thread.
+    """
     options = build_parser().parse_args(arguments)
     log = log_to(form=options.log, level="info")
     if options.die_with_parent is not None:
@@ -191,7 +194,11 @@ def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def removal_question(options: argparse.Namespace) -> MayRemove | None:
-    """Return the question of --remove-existing: it shows what is about to be taken off a switch, and asks."""
+    """Return the question of --remove-existing, None without the option.
+
+    The question prints the entries that would be removed from a switch, and asks at the terminal. Its answer is True
+    with --yes, and False, with an error in the log, without a terminal.
+    """
     if not options.remove_existing:
         return None
 
@@ -247,7 +254,7 @@ class SignalQueue:
         self._wakeup = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
 
     def wait(self, within_s: float | None = None) -> signal.Signals | None:
-        """Return the next signal, or None when none came within some seconds."""
+        """Wait for the next signal, and return it, or None when none came within some seconds. None: wait for ever."""
         while select.select([self._read], (), (), within_s)[0]:
             number = signal.Signals(self._read.recv(1)[0])
             if number in self._handlers:
@@ -255,7 +262,7 @@ class SignalQueue:
         return None
 
     def close(self) -> None:
-        """Let signals do what they did before. Harmless when it is closed."""
+        """Give the signals their earlier handlers back. Harmless when it is closed."""
         write, self._write = self._write, None
         if write is not None:
             signal.set_wakeup_fd(self._wakeup)

@@ -19,7 +19,7 @@ CHARGED_BYTES: Final = 2304
 
 
 def check_address(own: Endpoint) -> CheckRow:
-    """Check that an interface of this host has a worker's address."""
+    """Check that an interface of this host has a worker's address, and is up."""
     check, found = "address", interfaces.interface_of(own.ip)
     if found is None:
         here = ", ".join(f"{each.ip} ({each.name})" for each in interfaces.interfaces())
@@ -35,7 +35,10 @@ def check_address(own: Endpoint) -> CheckRow:
 
 
 def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
-    """Check that datagrams to the switch leave through the interface of the worker's address."""
+    """Check that datagrams to the switch leave through the interface of the worker's address.
+
+    `check_address` has to pass before.
+    """
     check, interface = "route", interfaces.interface_of(own.ip)
     assert interface is not None, "after check_address"
     try:
@@ -62,7 +65,10 @@ def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
 
 
 def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckRow:
-    """Check that the largest datagram passes in one piece: the way's MTU, or `path_bytes` where it was found out."""
+    """Check that the largest datagram passes in one piece. `path_bytes` is the path's MTU, None to ask the kernel.
+
+    `check_route` has to pass before.
+    """
     check, route = "mtu", interfaces.route_to(switch.ip, own.ip)
     mtu_bytes = mtu_towards(own.ip, switch.address) if path_bytes is None else path_bytes
     facts = {"mtu_bytes": mtu_bytes, "needed_bytes": PACKET_BYTES}
@@ -79,7 +85,7 @@ def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckR
 
 
 def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:
-    """Check that the worker's port is free, or that it is a worker of this switch that has it."""
+    """Check that the worker's UDP port is free, or held by a socket that is connected to this switch."""
     check = "port"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -106,7 +112,7 @@ def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:
 
 
 def check_buffer(window: int) -> CheckRow:
-    """Check that the kernel grants a receive buffer for a window of results."""
+    """Check that the kernel grants a receive buffer for a window of so many results, by opening a socket."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         granted_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # it says twice what it was asked
@@ -114,7 +120,7 @@ def check_buffer(window: int) -> CheckRow:
 
 
 def judge_buffer(granted_bytes: int, window: int) -> CheckRow:
-    """Say whether a buffer that was granted is enough for so many results."""
+    """Return the row of a receive buffer of so many bytes: it fails if `window` results do not fit."""
     check, fits = "buffer", 2 * granted_bytes // CHARGED_BYTES
     facts = {"granted_bytes": granted_bytes, "wanted_bytes": RECEIVE_BUFFER_BYTES, "window": window}
     told = f"{granted_bytes} of {RECEIVE_BUFFER_BYTES} bytes asked for, some {fits} results; the window has {window}"

@@ -60,6 +60,9 @@ _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def examine_host(url: str, answer_s: float) -> DiagnosisReport:
     """Make the checks of this host for a job by hosts://, by the settings of a worker in this terminal.
 
+    It may compile the codec's loops, opens sockets, and starts an embedded switch and ends it. Errors are rows of the
+    report.
+
     Args:
         url: with scheme hosts.
         answer_s: patience with an answer, in seconds.

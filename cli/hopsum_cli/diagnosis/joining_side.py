@@ -46,8 +46,11 @@ _SOON_DAYS: Final = 14
 def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
     """Ask the controller of a hopsum:// URL for its job, as a worker asks, and check this host's way into the job.
 
+    The switch is sent PROBEs, which change nothing. Errors are rows of the report.
+
     Args:
-        config: the URL, and the rank that asks the switch, by default any of the running generation on this host.
+        config: the URL, and the rank as which the switch is asked, by default any of the running generation on this
+            host.
     """
     url = config.url
     try:

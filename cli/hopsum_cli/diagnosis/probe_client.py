@@ -69,7 +69,10 @@ class UdpProbeTransport:
         self.socket.send(datagram)
 
     def receive(self) -> Sequence[bytes | memoryview]:
-        """Wait for datagrams of the switch's. Anything else that comes is none. Raises OSError, also after its time."""
+        """Wait for a datagram from the switch, and return it in a list.
+
+        Raises TimeoutError after the socket's timeout, and OSError.
+        """
         return [self.socket.recv(65535)]
 
     def _open(self) -> socket.socket:
@@ -88,9 +91,9 @@ class RawProbeTransport(UdpProbeTransport):
         self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
 
     def receive(self) -> Sequence[memoryview]:
-        """Return datagrams. What others receive from the switch's address comes by here too.
+        """Wait for a packet, and return its datagrams: none if the packet is not from the switch to the worker's port.
 
-        The worker's socket may take datagrams by the run, and then they come as runs here.
+        Datagrams that the kernel has joined are split. Raises TimeoutError after the socket's timeout, and OSError.
         """
         packet = memoryview(self.socket.recv(65535))
         # A raw socket receives with the IPv4 header, whose length is its lower four bits times 4.
@@ -122,7 +125,7 @@ class ProbeClient:
     """Sends PROBEs to one switch, and collects the replies.
 
     Attributes:
-        unreachable: what the network said of the way there so far, by errno and times. Routers say it seldom.
+        unreachable: number of errors that the network has reported so far, by errno. Routers report few of them.
     """
 
     def __init__(self, source: ProbeSource, transport: UdpProbeTransport) -> None:
@@ -131,13 +134,13 @@ class ProbeClient:
         self.unreachable: dict[int, int] = {}
 
     def ask(self, places: Sequence[Place], *, wait_s: float) -> dict[Place, Header]:
-        """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
+        """Send PROBEs for slots and rounds, up to three times for each without an answer, and return the STATEs.
 
-        Returns:
-            The answers there were, of any generation.
+        PENDING_MAX places are asked at a time, within `wait_s` seconds. After a first handful without any answer no
+        more are asked. The answers are of any generation. Errors that the network reports are counted in `unreachable`.
 
         Raises:
-            OSError: nothing can be sent at all: a firewall of this host, say.
+            OSError: nothing can be sent at all, for example because of a firewall of this host.
         """
         answers: dict[Place, Header] = {}
         for first in range(0, len(places), PENDING_MAX):
@@ -161,7 +164,9 @@ class ProbeClient:
         return len(self._collect(places, wait_s, lambda: self.transport.socket.sendmsg(probes, cut)))
 
     def path_mtu(self, datagram_bytes: int, wait_s: float) -> int:
-        """Return the path's MTU in bytes, after a PROBE of this size, padded: the switch drops and counts it.
+        """Send a PROBE padded to this size, wait `wait_s` seconds, and return the path's MTU in bytes.
+
+        The kernel learns the MTU from ICMP. The switch drops the PROBE and counts it. Answers to other PROBEs are lost.
 
         Raises:
             OSError: nothing can be sent at all.
@@ -174,7 +179,7 @@ class ProbeClient:
         return self.transport.socket.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the transport's socket."""
         self.transport.socket.close()
 
     def _once(self, places: Sequence[Place], wait_s: float) -> dict[Place, Header]:

@@ -63,7 +63,7 @@ class DiagnosisReport:
 
 
 def of_shard(row: CheckRow, number: int) -> CheckRow:
-    """Return a row as that of a job's shard, from 1."""
+    """Return a copy of a row with "shard N" after the name of its check."""
     return replace(row, check=f"{row.check}, shard {number}")
 
 

@@ -32,7 +32,10 @@ _DIALS: Final = 16
 
 
 def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: float) -> CheckRow:
-    """Check that the switch answers a PROBE, or say what its silence can mean, most likely first."""
+    """Check that the switch answers a PROBE. A failure names the possible causes of its silence, most likely first.
+
+    `route` is this host's to the switch. Raises OSError when nothing can be sent.
+    """
     check, source = "switch", client.source
     answers = client.ask([(0, 1), (0, 2)], wait_s=wait_s)
     how = f", {client.transport.how}" if client.transport.how else ""
@@ -56,7 +59,7 @@ def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: fl
 
 
 def unreachable_switch(client: ProbeClient, switch: Endpoint) -> CheckRow | None:
-    """Return the failure that ICMP reported on the way to the switch, None where ICMP reported nothing."""
+    """Return the failure that ICMP has reported to the client's earlier PROBEs, None where it reported none."""
     if errno.ECONNREFUSED in client.unreachable:
         return failed(
             "switch",
@@ -94,7 +97,10 @@ def silence_causes(client: ProbeClient, switch: Endpoint, route: Route) -> list[
 
 
 def check_gso(client: ProbeClient, window: int, wait_s: float) -> CheckRow:
-    """Check that PROBEs which the kernel sends together arrive, and the answers of a switch that may do the same."""
+    """Check that PROBEs which the kernel sends together (UDP_SEGMENT) are answered. A kernel that cannot passes.
+
+    A failure says that fewer than three quarters were answered. `check_switch` has to pass before.
+    """
     places = places_of(range(min(_TOGETHER, window)))
     counts, answered = len(places) * _TRIES, 0
     try:
@@ -118,7 +124,7 @@ def check_gso(client: ProbeClient, window: int, wait_s: float) -> CheckRow:
 
 
 def check_generation(membership: JobMembership, generations: list[int]) -> CheckRow:
-    """Check that what answers is the membership's generation."""
+    """Check that the generations of a switch's answers are the membership's, and no other."""
     if generations == [membership.generation]:
         return passed(
             "generation",
@@ -144,9 +150,9 @@ def _since(generation: int) -> str:
 def check_slots(
     client: ProbeClient, membership: JobMembership, rank: int, *, wait_s: float, settle_s: float
 ) -> tuple[CheckRow, SlotStates]:
-    """Check that no slot at a rank's switch waits for the same contributions for `settle_s`.
+    """Check that no slot at a rank's switch waits for the same contributions for `settle_s` seconds.
 
-    Return the row and what was seen first.
+    All slots are probed, and after `settle_s` those that waited. Return the row, and the states of the first look.
     """
     check, slots = "slots", range(membership.window)
     first = slot_states(slots, client.ask(places_of(slots), wait_s=wait_s))
@@ -211,10 +217,12 @@ def _again(client: ProbeClient, first: SlotStates, wait_s: float, settle_s: floa
 
 
 def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: bool, wait_s: float) -> CheckRow:
-    """Check that the side channels of the other ranks can be reached.
+    """Check that the side channels of the other ranks can be reached, by TCP connections without messages.
 
     Args:
-        begun: the job has begun: a peer that does not listen is missing, and not just yet to be started.
+        own: address of rank `rank`, from which the connections come.
+        begun: whether the job has begun. Then a peer that does not listen is a failure, else it may start later.
+        wait_s: seconds for each connection.
     """
     check, sides = "peers", membership.side_channels
     if sides is None:
@@ -282,10 +290,10 @@ class WaitingSlot(NamedTuple):
     contributors: int
     """Bitmap."""
     closed: bool = False
-    """Nobody below this switch is missing: the sum of this leaf's rack was sent to its parent."""
+    """No rank below this switch is missing: the sum of this leaf's rack was sent to its parent."""
 
     def missing(self, rack: Sequence[int]) -> tuple[int, ...]:
-        """Return the ranks of those below this switch whose contribution is not there."""
+        """Return the ranks of `rack`, the workers below this switch, that lack a contribution. Empty if `closed`."""
         return () if self.closed else tuple(rank for rank in rack if not self.contributors >> rank & 1)
 
 
@@ -309,17 +317,17 @@ class SlotStates:
         return self.newest_round > 0
 
     def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:
-        """Return the slots that wait for the same contributions in two looks at them."""
+        """Return the slots that wait with the same round and contributors here and in `later`."""
         return tuple(each for each in self.waiting if each in later.waiting)
 
 
 def places_of(slots: range | list[int]) -> list[Place]:
-    """Return the places to probe."""
+    """Return the places to probe for these slots: two for each, one in each parity of rounds."""
     return [(slot, round_) for slot in slots for round_ in PARITIES]
 
 
 def slot_states(slots: range | list[int], answers: Mapping[Place, Header]) -> SlotStates:
-    """Return the state of slots from the answers about `places_of` them."""
+    """Return the states of slots from the answers about their `places_of`. An absent answer makes a slot unknown."""
     untouched = complete = unknown = newest = 0
     waiting = []
     for slot in slots:
@@ -340,6 +348,6 @@ def slot_states(slots: range | list[int], answers: Mapping[Place, Header]) -> Sl
 
 
 def stragglers(waiting: Sequence[WaitingSlot], rack: Sequence[int]) -> dict[int, int]:
-    """Count by rank the waiting slots that lack its contribution, largest count first."""
+    """Count by rank of `rack` the waiting slots that lack its contribution, largest count first, zeros left out."""
     counts = Counter(rank for each in waiting for rank in each.missing(rack))
     return dict(counts.most_common())

@@ -69,9 +69,9 @@ class Patience:
 
 
 def examine(location: str, rank: int | None = None, *, patience: Patience | None = None) -> DiagnosisReport:
-    """Make all checks of one worker, on the host where it runs or is to run.
+    """Make all checks of one worker, on the host where it runs or is to run. Errors are rows of the report.
 
-    For further shards only those of the switch are made.
+    The switch is sent PROBEs, which change nothing. For further shards only the checks of the switch are made.
 
     Args:
         location: a membership file, or a URL that names one (file://, raw://).

@@ -34,7 +34,10 @@ _TOKEN_BYTES: Final = 32
 
 
 class TokenFileError(HopsumError):
-    """The token has nowhere to go. No job was made."""
+    """The file of a token cannot be written, and nothing was asked of the controller. Or its name was taken meanwhile.
+
+    In the second case the message says in which file the token is.
+    """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +152,10 @@ def _workers(text: str) -> WorkerNumbers:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
+    """Make the job, write its token file if asked for, print how workers join, and return 0.
+
+    Raises HopsumError: no job was made, none is known to be, or its token is in another file, which the message names.
+    """
     tables = _tables(options)
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
@@ -237,8 +243,11 @@ def token_file(
 
     Yields the token, and a function that puts the token of the answer in its place. Where the block ends without an
     answer, the file waits under a hidden name: the next command of the same job and path takes its token, so the
-    controller answers it as it would have answered this one. Raises TokenFileError, before the block, for a file that
-    cannot be written.
+    controller answers it as it would have answered this one. The end of the block then prints that. A refusal of the
+    controller removes the file of this command.
+
+    Without a `path` no file is written. `undone` begins the message of an error. Raises TokenFileError, before the
+    block, for a file that exists or cannot be written, and in the function, if another file has taken its name.
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     if path is None:

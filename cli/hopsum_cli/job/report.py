@@ -15,7 +15,7 @@ from hopsum_wire.watch.snapshots import ago, state, switch_path, tone, workers_o
 
 
 def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print a line for each job, and below them one for each that is not well."""
+    """Print a table with a row for each job, and below it the reason for each job that is neither healthy nor idle."""
     if not jobs:
         console.print("no jobs")
         return

@@ -28,7 +28,7 @@ The counter `drops` of the switch has the reason: hopsum switch-ctl snapshot --n
 
 
 def print_exchange(exchange: PacketExchange) -> None:
-    """Print the packet that was sent and its answers as layers."""
+    """Print the packet that was sent and its answers as layers, or NO_ANSWER."""
     print(f"sent, {exchange.way}\n{text_of(exchange.sent)}")
     for number, answer in enumerate(exchange.answers, 1):
         print(f"\nanswer {number}, after {answer.after_s * 1e3:.1f} ms\n{text_of(answer.packet)}")
@@ -37,7 +37,7 @@ def print_exchange(exchange: PacketExchange) -> None:
 
 
 def exchange_values(exchange: PacketExchange) -> dict[str, Any]:
-    """Return the same as JSON values."""
+    """Return an exchange as a dict for JSON: `way`, `sent`, and `answers` with the seconds after which each came."""
     answers = [{"after_s": answer.after_s, **values_of(answer.packet)} for answer in exchange.answers]
     return {"way": exchange.way, "sent": values_of(exchange.sent), "answers": answers}
 
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 1 if the packet cannot be sent."""
+    """Send the packet, and print it and its answers. Return 0, or 1 with a printed reason if it cannot be sent."""
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)

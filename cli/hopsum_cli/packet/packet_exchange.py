@@ -154,7 +154,7 @@ _SHOWN: Final = 16
 
 
 def text_of(packet: Packet) -> str:
-    """Return a Hopsum layer, a field a line, and its payload in one line."""
+    """Return a packet as text: its Hopsum layer with a line for each field, then one line for its payload."""
     # Built and dissected again, so that lengths are shown with their values.
     whole = Hopsum(bytes(packet))
     payload = bytes(whole.payload)
@@ -165,7 +165,10 @@ def text_of(packet: Packet) -> str:
 
 
 def payload_text(header: Packet, payload: bytes) -> str:
-    """Return one line: how many bytes, and the first codes or lanes."""
+    """Return one line about a payload: its number of bytes, and its first codes, lanes or bytes.
+
+    `header` is the Hopsum layer, whose kind and op say which these are.
+    """
     if not payload:
         return "  no payload"
     name, elements = _elements(header.kind, header.op, payload)
@@ -174,7 +177,11 @@ def payload_text(header: Packet, payload: bytes) -> str:
 
 
 def values_of(packet: Packet) -> dict[str, Any]:
-    """Return the fields of the hopsum header by name, and the payload as codes, lanes or bytes, all of them."""
+    """Return the fields of a packet's hopsum header by name, and its whole payload as `codes`, `lanes` or `bytes`.
+
+    Kind and op are names, or numbers without a name. Flags are a list of names. Bytes are hexadecimal text. An empty
+    payload has no key.
+    """
     data = bytes(packet)
     header, payload = Header.unpack(data[:HOPSUM_BYTES]), data[HOPSUM_BYTES:]
     values: dict[str, Any] = {field.name: getattr(header, field.name) for field in HOPSUM_FIELDS}
@@ -222,7 +229,7 @@ class AnswerLimits(NamedTuple):
 
 
 class PacketExchange(NamedTuple):
-    """The packet that was sent, its way in words, and the answers in order of arrival."""
+    """The packet that was sent, its addresses in words, and the answers in order of arrival."""
 
     sent: Packet
     way: str
@@ -230,7 +237,7 @@ class PacketExchange(NamedTuple):
 
 
 def over_udp(arguments: PacketArguments, to: Address, source: Address, patience: AnswerLimits) -> PacketExchange:
-    """Send the packet as a datagram, and collect answers from `to`.
+    """Send the packet as a datagram, and collect answers from `to` until `patience` ends. The socket is closed then.
 
     Args:
         to: IPv4 address and UDP port of the switch.

@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one word and return its exit status."""
+    """Run one word, which prints its result, and return 0. Raises SystemExit(2) for wrong arguments."""
     options = build_parser().parse_args(arguments)
     status: int = options.run(options)
     return status

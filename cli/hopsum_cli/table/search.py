@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, print, and return 0."""
+    """Search the tables, print the front, and return 0. Raises SystemExit(2) for numbers that no table fits."""
     try:
         with Console(stderr=True).status("searching tables ..."):
             report = search(options.bits, options.workers, options.lane_bits, options.error_feedback)
@@ -55,7 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def search(bits: int, workers: int, lane_bits: int, error_feedback: bool) -> dict[str, Any]:
-    """Make the object of --json. Raises CodecError as `best_table` does."""
+    """Search the Pareto front of a job, and return it as the object of --json. It may take seconds.
+
+    The rows of `front` and `published` are objects, the latter None where the published table does not fit. Raises
+    CodecError as `best_table`.
+    """
     default = best_table(workers, lane_bits, bits, error_feedback)
     lane_max = (1 << lane_bits) - 1
     # With error feedback a worker's own error bounds its residual; without it roundings average out over workers.
@@ -85,7 +89,7 @@ def _row(table: LookupTable, counted: int, lane_max: int) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the front, then the published default, then the tables of both."""
+    """Print the front of a `search`, then the published table, then the values of both up to 4 bits."""
     feedback = "with" if report["error_feedback"] else "without"
     job = f"{report['bits']} bits, {report['workers']} workers, {report['lane_bits']}-bit lanes"
     grid = Table(title=f"{job}, {feedback} error feedback", title_justify="left")

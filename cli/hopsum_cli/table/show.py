@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the codec, print its table, and return 0."""
+    """Make the codec, print its table, and return 0. Raises SystemExit(2) for arguments that do not fit."""
     contributors = options.contributors or options.workers
     if contributors > options.workers:
         options.parser.error(f"argument --contributors: {contributors}: 1 to {options.workers}, the workers")
@@ -65,7 +65,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(name: str, workers: int, contributors: int) -> dict[str, Any]:
-    """Make the object of --json. Raises CodecError for a codec that looks nothing up, and as `make_codec` does."""
+    """Return the table of a job with codec `name` as the object of --json.
+
+    `contributors` are the workers in a sum, for the values of requantised results. Raises CodecError for a codec
+    without a lookup table, and as `make_codec`.
+    """
     codec = make_codec(name, workers=workers, backend="numpy")
     if not isinstance(codec, LookupTableCodec) or codec.lookup is None:
         raise CodecError(f"codec {name} has no lookup table")
@@ -106,7 +110,7 @@ def _results(codec: LookupTableCodec, dither: Dither, contributors: int) -> dict
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the levels, and the values of results by class where results are requantised."""
+    """Print the levels of a `describe`, and the values of results by class where results are requantised."""
     console.print(f"{report['codec']}, {report['workers']} workers: {report['operation']}", highlight=False)
     grid = Table()
     for name in ("code", "level", "lane"):

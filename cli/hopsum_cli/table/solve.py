@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Solve, print, and return 0."""
+    """Solve the table, print it, and return 0. Raises SystemExit(2) for arguments that do not fit."""
     if not 1 / MOST_PER_TRUNCATED <= options.truncation < 1:
         options.parser.error(
             f"--truncation {options.truncation:g}: a share below 1, such as 1/32, and at least 1/{MOST_PER_TRUNCATED:g}"
@@ -69,7 +69,7 @@ def share(text: str) -> float:
 
 
 def show(table: LookupTable, console: Console) -> None:
-    """Print values, and the error of the gap below each as a bar."""
+    """Print the table's values, the error of the gap below each as a bar, and the errors in all."""
     errors = cell_errors(table.values, table.bound)
     rows = Table(title=f"granularity {table.granularity}, p = 1/{1 / table.truncated:g}", title_justify="left")
     for name in ("code", "T", "value", "error below"):

@@ -42,7 +42,7 @@ _LEFT_OUT = {
 
 
 def screen(document: Mapping[str, Any], width: int = _WIDE, *, left_out: int = 0) -> Group:
-    """Make the screen of a document of `rates`: two tables, and a line for each thing that is wrong.
+    """Return the screen of a `hopsum_wire.watch.rates.document`: two tables, and a line for each problem.
 
     Args:
         width: that of the terminal; a narrow one has fewer columns.

@@ -19,7 +19,7 @@ def in_words(topology: Topology) -> str:
 
 
 def link_words(link: Link) -> list[str]:
-    """Return rate, delay and loss of a link, as far as it has them."""
+    """Return rate, delay and loss of a link in words, those that it has. Empty for an unlimited link."""
     words = []
     if link.rate_bps is not None:
         words.append(format_rate(link.rate_bps))

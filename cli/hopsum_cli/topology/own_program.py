@@ -37,10 +37,12 @@ PUSH_ELECTION_ID: Final = (0, 1)
 def run_program(
     network: RunningNetwork, program: tuple[Path, Path], control: Sequence[str], command: Sequence[str], folder: Path
 ) -> int:
-    """Push, control, run the workers. Return the worst exit status.
+    """Push the program to all switches, run the control command, then the workers. Return the worst exit status.
 
-    Call it in the network's home. Raises TopologyError: the control command failed. ControlPlaneError: a switch refuses
-    the program.
+    Writes the network's description to network.json in `folder`. An empty `control` or `command` is not run. The
+    output of workers is printed with the rank in front. Call it in the network's home.
+
+    Raises TopologyError: the control command failed. ControlPlaneError: a switch refuses the program.
     """
     pipeline = PipelineConfig.load(*program)
     for switch, address in network.addresses.items():
@@ -59,7 +61,7 @@ def run_program(
 
 
 def describe(network: RunningNetwork, program: tuple[Path, Path]) -> dict[str, Any]:
-    """Build the JSON object that control command and workers read."""
+    """Return the JSON object that control command and workers read, as the module's docstring has it."""
     topology = network.topology
     switches = {
         switch: {

@@ -3,8 +3,8 @@
 
     network -> forwarding and losses -> all reach all -> jobs -> COMMAND on every worker -> what links carried
 
-and taken down the other way round, whatever happens on the way. After SIGKILL the kernel ends the switches and workers,
-and the cleanup process removes the rest.
+and taken down in the reverse order, whatever happens on the way. After SIGKILL the kernel ends the switches and
+workers, and the cleanup process removes the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Request(NamedTuple):
-    """A run. `aggregate_at` is the switch for jobs whose workers are at several. `output` is a file for the counts.
+    """A run of a network. `command` runs on every worker, and is empty for none. `slots` are those of each job.
+
+    `aggregate_at` is the switch that sums jobs whose workers are at several switches, None for a tree. `output` is a
+    JSON file for the counts of links, None for no file.
 
     `program` is the user's own, JSON and P4Info, and `control` the command that writes its entries. `cli` asks for
     Mininet's prompt.
@@ -83,7 +86,11 @@ def stopping() -> Iterator[None]:
 
 
 def run(request: Request) -> int:
-    """Run a network. Return the worst exit status of the workers, or 1 when the network can not be brought up."""
+    """Bring a network up, make its jobs, run the command on each worker, and take all down. Needs root.
+
+    Prints the workers' output, and the counts of links to stderr. Returns the worst exit status of the workers, or 1
+    with a printed reason when a step fails. SIGINT, SIGTERM and SIGHUP raise SystemExit after all is taken down.
+    """
     try:
         with stopping():
             return _run(request)

@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return its exit status."""
+    """Run the command. Return its exit status: 0, for `run` the worst of the workers', or 1 with a printed reason."""
     ours, command = split_command(arguments)
     options = build_parser().parse_args(ours)
     # The part after `--` belongs to workers and was never parsed: only `run` may have one.
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...] | None]:
-    """Split arguments at the first `--`. The second part is None without one."""
+    """Return the arguments before and after the first `--`. The second part is None without a `--`."""
     if "--" not in arguments:
         return arguments, None
     # Only the first `--` is ours; the workers' command may have its own.

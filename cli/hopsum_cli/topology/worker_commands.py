@@ -19,7 +19,10 @@ RENDEZVOUS_PORT: Final = 29500
 def commands_for(
     topology: Topology, arguments: Sequence[str], memberships: Mapping[str, Path], codec: str
 ) -> list[HostTask]:
-    """Return the command of every worker of every job. `memberships` are files by host, of jobs that are installed."""
+    """Return the command of every worker of every job, with its host and environment. Starts nothing.
+
+    `memberships` are files by host, of jobs that are installed. Workers of other jobs get no variables of hopsum.
+    """
     several = len(topology.jobs) > 1
     return [
         HostTask(
@@ -50,7 +53,10 @@ def _environment(topology: Topology, job: JobPlan, rank: int, membership: Path |
 
 
 def follow(events: Iterable[Event]) -> int:
-    """Print the output of workers with the rank in front, and failures. Return the worst exit status."""
+    """Print the output of workers with the rank in front, and failures, until all have ended.
+
+    Return the highest exit status, 0 without a worker.
+    """
     worst = 0
     for event in events:
         if isinstance(event, TaskEnded):
