@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        """All entities of the plan, in the order in which the switch must get them."""
+        """Return all entities of the plan, in the order in which the switch must get them."""
         return tuple(entity for step in self.steps for entity in step)
 
 

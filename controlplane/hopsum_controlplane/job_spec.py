@@ -148,7 +148,7 @@ class JobSpec:
 
     @property
     def children(self) -> int:
-        """The number of workers and leaf switches to which this switch sends each RESULT, 0 before workers joined."""
+        """Return the number of workers and leaves to which this switch sends each RESULT, 0 before workers joined."""
         return len(self.workers) + len(self.leaves)
 
     @property

@@ -25,7 +25,7 @@ _SIGNED_MAX: Final = 127
 def check_lane_overflow(workers: int, granularity: int, lane_bits: int = 8) -> None:
     """Prove that a lane of `lane_bits` bits holds the sum of `workers` values of at most `granularity` each.
 
-    Raises ControlPlaneError with all the numbers when it may not: fewer workers, or a coarser table.
+    Raises ControlPlaneError when it may not. The message has the number of workers and the granularity that would fit.
     """
     maximum = (1 << lane_bits) - 1
     # Each worker adds at most g to a lane, whatever codes it sends, so n * g bounds every sum.
@@ -72,7 +72,7 @@ def check_signed_overflow(workers: int, table: Sequence[int], code_bits: int) ->
 
     `table` and `code_bits` are as for `check_result_table`, which has to pass first.
 
-    Raises ControlPlaneError with all the numbers when a sum may not fit: fewer workers, or smaller values.
+    Raises ControlPlaneError when it may not. The message has the number of workers and the values that would fit.
     """
     largest = max(map(abs, table[: 1 << code_bits]))
     if workers * largest <= _SIGNED_MAX:

@@ -84,7 +84,10 @@ class Counter:
 
 
 class Names(Generic[_T]):
-    """Objects of one kind, found by any of their names or by id. Iteration yields each object once, in their order."""
+    """Objects of one kind, found by any of their names or by id. Iteration yields each object once, in their order.
+
+    `in` asks for a name, and `len` counts the objects.
+    """
 
     def __init__(self, kind: str, named: Iterable[tuple[_T, tuple[str, ...]]]) -> None:
         self._kind = kind
@@ -125,7 +128,7 @@ class Names(Generic[_T]):
 
 
 class P4Info:
-    """Tables, actions and counters of one program by full name or alias."""
+    """Tables, actions and counters of one program by full name or alias, and the `message` that has them."""
 
     def __init__(self, message: p4info_pb2.P4Info) -> None:
         self.message = message

@@ -145,7 +145,7 @@ class SwitchController:
 
     @property
     def switch(self) -> SwitchEndpoint:
-        """The MAC and IPv4 address of the aggregation service, to which workers send."""
+        """Return the MAC and IPv4 address of the aggregation service, to which workers send."""
         return self._switch
 
     @property
@@ -247,9 +247,9 @@ class SwitchController:
     def repair(self, audit: Audit) -> RepairResult:
         """Repair the differences of an audit between the switch and its jobs.
 
-        Lost jobs (`Audit.lost`) are deleted, and their slots are free. Foreign entries are removed, changed entries are
-        restored, and unfinished removals are finished. Jobs that have changed since the audit are not touched. Raises
-        ControlPlaneError if the switch fails: call `audit` and `repair` again.
+        Lost jobs (`Audit.lost`) are deleted, and their slots are free. Foreign entries are removed, changed entries and
+        the service's address are restored, and unfinished removals are finished. Jobs that have changed since the audit
+        are not touched. Raises ControlPlaneError if the switch fails: call `audit` and `repair` again.
         """
         # By rule E1 a job that lacks an entry is not completed again: its slots may have sums of another job.
         lost = [

@@ -28,7 +28,7 @@ Value = int | str | bool | Sequence[int] | Sequence[bool]
 
 
 class BfrtEncoding:
-    """The encoding of one switch's tables."""
+    """The encoding of one switch's tables: entries and groups to messages of BF Runtime, and back. Sends nothing."""
 
     def __init__(self, schema: BfrtSchema) -> None:
         self.schema = schema

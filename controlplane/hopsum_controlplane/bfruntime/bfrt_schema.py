@@ -27,7 +27,10 @@ _BITS: Final = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
 
 @dataclass(frozen=True)
 class BfrtField:
-    """A key field or a data field. `bits` is 0 for what is no number."""
+    """A key field or a data field of a table. `kind` is its type in bfrt.json, `match` its match type as a key.
+
+    `bits` is 0 for a field that is no number. `choices` are the texts that a field takes, empty for others.
+    """
 
     id: int
     name: str

@@ -48,7 +48,7 @@ class BfrtSession:
 
     Construction waits up to `timeout_s` for the server, and as long for its answer. Raises SessionLostError when there
     is none, or when a client with this number is connected; ControlPlaneError when files of `tls` cannot be used.
-    Without `tls` the session is in the clear.
+    Without `tls` the session is unencrypted.
     """
 
     def __init__(

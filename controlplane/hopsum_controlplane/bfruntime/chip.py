@@ -78,7 +78,10 @@ class TofinoFacts:
         return loop_ports or tuple(self.loop_gbps)[:1]
 
     def carried_gbps(self, loop_ports: tuple[int, ...]) -> float:
-        """Return the rate of contributions at front ports that the loop ports carry; RESULTs come on top."""
+        """Return the highest total rate in Gbit/s of workers' contributions that the loop ports carry.
+
+        The results that go back are not counted.
+        """
         groups = Counter(spread(self, loop_ports))
         loops_gbps = min(self.loop_gbps[port] * SLOT_GROUPS / count for port, count in groups.items())
         return loops_gbps * _FRONT_BYTES / (_ADMITTED_BYTES + _PASS_BYTES * self.passes)

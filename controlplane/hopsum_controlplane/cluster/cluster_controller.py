@@ -88,7 +88,8 @@ class ClusterController:
     def create_job(self, spec: JobSpec, token: str = "") -> pb.CreateJobResponse:
         """Create a job in the database, which reserves its slots. Its members join with `token`; empty: a random one.
 
-        A repeated call, with the token and the specification of an existing job, has the same answer.
+        No switch is written before its members have joined. A repeated call, with the token and the specification of an
+        existing job, has the same answer.
 
         Raises InvalidRequestError, JobExistsError, StoreError, or ResourceExhaustedError with a size that would fit.
         Then nothing has changed.
@@ -120,7 +121,8 @@ class ClusterController:
     def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, with all its members. When this call returns, its slots are free.
 
-        `by` names the caller in the errors of the job's workers.
+        The call removes the job's entries from its switches, and may take seconds. `by` names the caller in the errors
+        of the job's workers.
 
         Raises UnknownJobError, StoreError, and SwitchUnavailableError if the job's entries could not be removed yet.
         Then the job has ended for its members, its slots stay taken, and the controller retries. The call may be

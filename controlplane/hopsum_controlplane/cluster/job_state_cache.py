@@ -21,6 +21,7 @@ KEPT_DELETED = 256
 STORE_PROBE_S = 10.0
 """The time between two tries whether the database can be written."""
 Step = Callable[[JobRecord], JobRecord | None]
+"""A change of a record. None removes the job."""
 
 
 class JobStateCache:

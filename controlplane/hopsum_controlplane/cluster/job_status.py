@@ -25,7 +25,7 @@ LITTLE_LEFT = 1 / 3
 
 
 class Health(enum.Enum):
-    """The word of a job's status."""
+    """The word of a job's status. The module's docstring has its meaning."""
 
     HEALTHY = "healthy"
     IDLE = "idle"
@@ -48,7 +48,7 @@ def status_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None
 
     Args:
         trouble: what keeps the job's switches from doing what the job wants; empty for nothing.
-        left_s: seconds until each member is evicted, by rank.
+        left_s: seconds until each member is evicted, by rank, None for a member without a lease.
         lease_s: seconds that a member may be silent.
     """
     if record.state is JobState.RUNNING:

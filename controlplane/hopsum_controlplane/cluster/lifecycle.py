@@ -91,10 +91,11 @@ KEPT_INCARNATIONS = 1024
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
-    """Choose the rank of a joining member: its present rank, else the wanted rank, else the lowest free rank.
+    """Return the rank of a joining member: its present rank, else the wanted rank, else the lowest free rank.
 
-    Raises UnauthenticatedError for an incarnation that left, was replaced or has another rank, InvalidRequestError for
-    a rank that the job does not have, and ResourceExhaustedError if no worker's rank is free.
+    Another member may have the wanted rank, and is then replaced by `join`. Raises UnauthenticatedError for an
+    incarnation that left, was replaced or has another rank, InvalidRequestError for a rank that the job does not have,
+    and ResourceExhaustedError if no worker's rank is free.
     """
     own = next((member for member in record.members if member.incarnation == incarnation), None)
     if incarnation in record.retired or (own is not None and own.phase is MemberPhase.LEFT):

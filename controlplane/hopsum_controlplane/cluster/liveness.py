@@ -92,7 +92,7 @@ class Liveness:
                 self.leases.excuse(record, away_s, now_s + self.lease_s(record))
 
     def given_up(self, record: JobRecord, member: Member) -> str:
-        """Return why a member was evicted, in words."""
+        """Return in words that a member was evicted, and why: its own reason, or its silence for the lease."""
         why = member.why or self._unheard_for(record)
         return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 

@@ -189,7 +189,9 @@ class MemberRequests:
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
         """Return the answer of a heartbeat, without renewing the lease.
 
-        Raises UnknownJobError and UnauthenticatedError.
+        Its generation is the running one if the member is in it or has left it, else 0. `generation` is the last one
+        that the member knows. The answer has a reason if that one has ended, or the member was evicted. Raises
+        UnknownJobError and UnauthenticatedError.
         """
         record, member = self._with_secret(job, rank, secret)
         if member.phase is MemberPhase.LOST:

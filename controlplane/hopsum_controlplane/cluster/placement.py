@@ -25,9 +25,9 @@ from hopsum_wire import MAX_JOBS
 
 
 class SwitchCapacity(NamedTuple):
-    """A switch that a part of a job may go to: the free part of the switch, and why it cannot be used if it cannot.
+    """A switch that may get a part of a job: its allocator, and the reasons why it cannot have that part, if any.
 
-    `obstacle` is to a job's workers there, `spine_obstacle` to its part on a spine.
+    `obstacle` is the reason against the job's workers there, `spine_obstacle` the one against its part on a spine.
     """
 
     config: SwitchConfig
@@ -41,7 +41,7 @@ class SwitchCapacity(NamedTuple):
         return self.allocator.free_capacity
 
     def as_spine(self) -> SwitchCapacity:
-        """Return the same switch for a spine's part: what hinders a spine is then its obstacle."""
+        """Return the switch, with the same allocator, for a spine's part: `spine_obstacle` is its obstacle then."""
         return self._replace(obstacle=self.spine_obstacle)
 
     def why_not(self, spec: JobSpec) -> str:

@@ -126,7 +126,7 @@ class JobRecord:
     state, reason: its state, and why the last generation ended, empty before the first end.
     job: the generation whose entries are, or may be, on `switch`; None in FORMING. Over a tree it is the spine's part.
     members: in the order of ranks. retired: incarnations that left or were replaced, the last ones.
-    resume: how the stream continues in `job`, None where it begins there. newcomers: the same of the last generation
+    resume: the continuation of the stream in `job`, None where it begins there. newcomers: that of the last generation
         that ran and had newcomers, None where there was none since the stream began.
     branches: the leaves of a tree, or the shards 1 .. k - 1 in order; empty on one switch.
     confirmed: switches that have done what the state wants: they hold all entries in INSTALLING, and none any more in
@@ -170,7 +170,7 @@ class JobRecord:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Return the switches of the job: one, or a spine and then its leaves, or the shards in order."""
+        """Return the names of the job's switches: one, or a spine and then its leaves, or the shards in order."""
         return (self.switch, *(branch.switch for branch in self.branches))
 
     @property
@@ -191,12 +191,12 @@ class JobRecord:
 
     @property
     def window(self) -> int:
-        """Return how many packets a worker of the generation has in flight at most, 0 without one."""
+        """Return the most packets that a worker of the generation may have in flight, 0 without a generation."""
         return min((job.window for job in (self.job, *(branch.job for branch in self.branches)) if job), default=0)
 
     @property
     def next_switches(self) -> tuple[str, ...]:
-        """Return the switches at which the state wants something done now, in the order of rule T7.
+        """Return the switches at which the state wants something done now, in the order of rule T7. Empty for nothing.
 
         A generation is written to the spine first, and then to the leaves. It is removed from the leaves first. For
         shards the order does not matter. It is the same, with shard 0 in the spine's place.
@@ -270,10 +270,7 @@ class JobRecord:
 
     @property
     def live(self) -> int:
-        """Return how many workers of the generation are not lost.
-
-        A worker that left has given all that it ever will.
-        """
+        """Return the number of workers of the generation that are not lost. Those that have left count."""
         phases = [m.phase for m in self.members if m.joined_generation == self.generation]
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 

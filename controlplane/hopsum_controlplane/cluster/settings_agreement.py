@@ -23,7 +23,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def conflict(record: JobRecord, member: Member) -> str:
-    """Describe in words how the settings of a joining worker differ from another member's. Empty if none differ.
+    """Return in words the difference of a joining worker's settings from another member's, empty if none differ.
 
     A worker without settings does not differ from any other worker.
     """

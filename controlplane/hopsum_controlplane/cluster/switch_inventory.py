@@ -28,6 +28,7 @@ from hopsum_controlplane.switch_controller import SwitchController
 DeviceSource = Device | Callable[[], Device]
 """A switch, or what opens a session with it: then it need not answer when the controller starts."""
 MayRemove = Callable[[str, Sequence[str]], bool]
+"""Decides, given a switch's name and a list in words, whether these may be removed from the switch."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -74,7 +75,7 @@ class SwitchInventory:
 
     @property
     def sessions(self) -> int:
-        """Return how many sessions with the switch there have been, 0 where that is not counted."""
+        """Return the number of sessions with the switch so far, 0 if the device is no ReconnectingDevice."""
         return self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
 
     @property

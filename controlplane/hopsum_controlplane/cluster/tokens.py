@@ -49,7 +49,7 @@ def digest(secret: str | bytes) -> bytes:
 def matches(secret: str | bytes, kept: bytes) -> bool:
     """Return whether a token or secret is the one whose digest was kept.
 
-    The time that it takes does not tell how near.
+    The comparison takes the same time for any other token.
     """
     # Digests are compared in constant time: the time of an answer does not help to guess a token.
     return hmac.compare_digest(digest(secret), kept)

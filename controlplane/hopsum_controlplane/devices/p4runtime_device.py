@@ -43,7 +43,7 @@ class P4RuntimeDevice(Device):
     connect_timeout_s: seconds for which construction waits for the server.
     rpc_timeout_s, push_timeout_s: seconds for each call, and for pushing a program.
     owner: whose sessions the low word of the election id counts, 0 for none.
-    tls: None for a session in the clear.
+    tls: None for an unencrypted session.
 
     Raises SessionLostError when there is no server, and NotPrimaryError when another client is primary, as every call
     does afterwards, before it sends anything.

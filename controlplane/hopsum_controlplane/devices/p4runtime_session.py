@@ -164,7 +164,7 @@ class Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
         `owner` is the controller whose sessions the low word of the election id counts, see `next_id`; 0 for none.
-        Without `tls` the session is in the clear.
+        Without `tls` the session is unencrypted.
 
         Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running
         then.
@@ -198,7 +198,7 @@ class Session:
         self._raise_if_lost()
 
     def close(self) -> None:
-        """End the session. Harmless when it has ended."""
+        """End the session: another client may then become primary. Harmless when it has ended."""
         atexit.unregister(self.close)
         if not self._closed:
             self._closed = True

@@ -79,7 +79,10 @@ class ReconnectingDevice(Device):
         self.capabilities, self.program = device.capabilities, device.program
 
     def write(self, updates: Sequence[Update]) -> None:
-        """See Device. A batch without an answer is not written again."""
+        """Write one batch, as Device.write, over a new session if the last one was lost before anything was sent.
+
+        A batch without an answer is not written again.
+        """
         self._call(lambda device: device.write(updates))
 
     def read_table(self, table: str) -> list[TableEntry]:
@@ -95,7 +98,7 @@ class ReconnectingDevice(Device):
         return self._call(lambda device: device.cookie(), program=False)
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """See Device. From now on this program is expected."""
+        """Make the switch run `pipeline`, and expect its cookie from now on. All entries there are lost (rule E1)."""
         self._call(lambda device: device.set_pipeline_config(pipeline), program=False)
         if self._device is not None:
             self.program = self._device.program

@@ -151,7 +151,10 @@ class TofinoDevice(Device):
         return [CounterValue(cells[index], 0) for index in range(start, stop)]
 
     def cookie(self) -> int | None:
-        """Read the cookie of the program that runs; None where it is not ours, or its set-up is not complete."""
+        """Return the cookie of the program that runs, None if it is not ours, or its set-up is not complete.
+
+        The switch is asked for the last entry of the set-up.
+        """
         self._session.check()
         if self._cookie is None:
             return None

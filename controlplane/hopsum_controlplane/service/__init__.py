@@ -6,7 +6,7 @@ controller_process  database, controller, page, metrics, service: begun and ende
 grpc_service        the gRPC server: sockets, threads, TLS
 handlers            token -> message -> answer; the calls that may be in progress; errors as status codes
 member_service      locate, join, wait, heartbeat, leave
-operator_service    create, list, show, delete, move, backup; and switches that register
+operator_service    create, list, show, delete, move, rotate tokens, backup
 event_loop          the event loop on its thread, and news of jobs for the coroutines that wait there
 access              bearer tokens, administrators            connections   the silence of TCP connections
 audit_log           lines for calls that changed something         log_format    the log on stderr

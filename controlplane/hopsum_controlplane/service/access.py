@@ -16,7 +16,7 @@ ANYBODY: Final = "anybody"
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the token of a call, empty if it has none that could be one."""
+    """Return the bearer token of a call's metadata, empty without one, or if it is too long for a token."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str) and value.startswith(BEARER):
             token = value.removeprefix(BEARER)

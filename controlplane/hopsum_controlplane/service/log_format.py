@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
     """Writes each log record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a record as one line, a JSON object with the keys that the module's docstring names."""
         # What `extra` gave is an attribute of the record like any other: the standard ones are taken out.
         about = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         line = {

@@ -17,12 +17,12 @@ _BROADCAST = (1 << 48) - 1
 
 
 def l2(stations: Mapping[str, int]) -> list[TableEntry]:
-    """Build the entries of `stations`: MAC address to switch port."""
+    """Build the entries that forward frames for `stations`, by MAC address, each to its switch port."""
     return [TableEntry(L2, {"dst": mac_to_int(mac)}, "forward", {"port": port}) for mac, port in stations.items()]
 
 
 def broadcast(ports: Collection[int]) -> list[MulticastGroup | TableEntry]:
-    """Build what floods broadcast frames to `ports`, except the one that they came from."""
+    """Build the group and the entry that flood broadcast frames to `ports`, except the port that they came from."""
     # Egress drops the copy that would leave by the port that the frame came in.
     group = MulticastGroup(FLOOD_GROUP, tuple(Replica(port, 0) for port in sorted(ports)))
     return [group, TableEntry(L2, {"dst": _BROADCAST}, "flood", {"group": FLOOD_GROUP})]

@@ -19,13 +19,13 @@ def group(job: Job) -> list[MulticastGroup]:
 
 
 def rewrite(job: Job) -> list[TableEntry]:
-    """Build one entry per worker and leaf with the addresses of what goes to it."""
+    """Build one entry per worker and leaf with the addresses of packets to it."""
     workers = [to_member(job, worker.rank, worker, worker.udp_port) for worker in job.spec.workers]
     return workers + [to_member(job, leaf.number, leaf, job.udp_port) for leaf in job.spec.leaves]
 
 
 def to_member(job: Job, number: int, receiver: WorkerEndpoint | LeafEndpoint, udp_port: int) -> TableEntry:
-    """Build the entry with the addresses of what goes to one member."""
+    """Build the entry with the addresses of packets to one worker or leaf. `number` is its rank or leaf number."""
     params = {
         "src_mac": mac_to_int(job.switch.mac),
         "dst_mac": mac_to_int(receiver.mac),
