@@ -200,7 +200,10 @@ def load(command: Command) -> Callable[[Sequence[str]], int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
+    """Run the command line, or `argv` without the program's name, and return its exit status, see EXIT_STATUSES.
+
+    An error of a command is printed to stderr. Raises SystemExit for wrong arguments.
+    """
     options = _parse(build_parser(), sys.argv[1:] if argv is None else argv)
     name, rest = options.word, options.arguments
     if name in GROUPS:

@@ -254,7 +254,10 @@ class SignalQueue:
         self._wakeup = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
 
     def wait(self, within_s: float | None = None) -> signal.Signals | None:
-        """Wait for the next signal, and return it, or None when none came within some seconds. None: wait for ever."""
+        """Wait for the next signal, and return it, or None when none came within `within_s` seconds.
+
+        Without `within_s` the wait has no limit.
+        """
         while select.select([self._read], (), (), within_s)[0]:
             number = signal.Signals(self._read.recv(1)[0])
             if number in self._handlers:
@@ -294,7 +297,7 @@ def _checked(config: ClusterConfig) -> str:
 
 
 def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
-    """Describe a configuration and its administrators, without showing a token."""
+    """Return lines of text that describe a configuration and name its administrators, without their tokens."""
     lines = [
         f"database {config.database}",
         f"listens at {config.listen} {_tls(config)}; who makes jobs needs {_asks(config, tokens)}",

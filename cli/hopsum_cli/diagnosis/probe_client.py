@@ -155,9 +155,9 @@ class ProbeClient:
         return answers
 
     def ask_together(self, places: Sequence[Place], *, wait_s: float) -> int:
-        """Ask by one send that the kernel cuts into datagrams (UDP_SEGMENT). Return the number of answers.
+        """Send PROBEs for all places by one send that the kernel cuts into datagrams (UDP_SEGMENT).
 
-        Raises OSError: the kernel refuses it.
+        Return the number of places with an answer within `wait_s` seconds. Raises OSError: the kernel refuses it.
         """
         probes = [self._probe(place) for place in places]
         cut = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", len(probes[0])))]

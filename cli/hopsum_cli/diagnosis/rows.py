@@ -43,7 +43,7 @@ class DiagnosisReport:
 
     @property
     def good(self) -> bool:
-        """True where no check failed."""
+        """Return whether no check failed. Checks that were not made count as good."""
         return not any(row.status is Status.FAIL for row in self.rows)
 
     def __getitem__(self, check: str) -> CheckRow:
@@ -68,15 +68,15 @@ def of_shard(row: CheckRow, number: int) -> CheckRow:
 
 
 def passed(check: str, finding: str, facts: Mapping[str, Any] | None = None, *, advice: str = "") -> CheckRow:
-    """Return a row that passes."""
+    """Return a row that passes. `advice` is its remedy, `facts` are numbers for JSON."""
     return CheckRow(check, Status.PASS, finding, advice, dict(facts or {}))
 
 
 def failed(check: str, finding: str, fix: str, facts: Mapping[str, Any] | None = None) -> CheckRow:
-    """Return a row that fails, with what to do."""
+    """Return a row that fails, with the remedy `fix`. `facts` are numbers for JSON."""
     return CheckRow(check, Status.FAIL, finding, fix, dict(facts or {}))
 
 
 def skipped(check: str, reason: str, advice: str = "") -> CheckRow:
-    """Return a row of a check that was not made."""
+    """Return a row of a check that was not made, with the reason as its finding."""
     return CheckRow(check, Status.SKIP, reason, advice)

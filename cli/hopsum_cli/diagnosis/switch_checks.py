@@ -313,7 +313,7 @@ class SlotStates:
 
     @property
     def begun(self) -> bool:
-        """True where some rank has sent something in this generation."""
+        """Return whether some rank has contributed to a probed slot in this generation."""
         return self.newest_round > 0
 
     def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:

@@ -76,7 +76,7 @@ def examine(location: str, rank: int | None = None, *, patience: Patience | None
     Args:
         location: a membership file, or a URL that names one (file://, raw://).
         rank: the worker's. Left out: that of the worker whose address is on this host.
-        patience: how long is waited.
+        patience: the waits. Left out: those of `Patience()`.
     """
     patience = patience or Patience()
     first = _Examination(location, rank, patience)

@@ -35,7 +35,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
-    """Print one job: what it is, its members, what the switch counted, and its events."""
+    """Print one job: its facts, its members, the counters of its switches, and its events."""
     about = Table(show_header=False, box=None, pad_edge=False)
     for what, value in _facts(job):
         about.add_row(what, value)

@@ -63,9 +63,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command until it is interrupted, or --once.
+    """Draw the screen anew, or print a JSON line, at each interval until it is interrupted. With --once print it once.
 
-    Return 0, or 1 when the controller refuses, or --once finds no controller.
+    Return 0, or 1 with a printed reason, when the controller refuses. A screen waits for a controller that does not
+    answer, --once and --json do not.
     """
     parser = build_parser()
     options = parser.parse_args(arguments)

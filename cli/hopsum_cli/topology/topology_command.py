@@ -109,7 +109,7 @@ def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, .
 
 
 def network_of(options: argparse.Namespace) -> Topology:
-    """Return the network that NAME and --workers name. Raises TopologyError: there is none."""
+    """Return the network of the parsed NAME and --workers. Raises TopologyError when there is none."""
     return find_topology(options.name, options.workers)
 
 
