@@ -62,15 +62,15 @@ MEMBERSHIP_WAIT_S: Final = 60.0
 class Agent(Communicator):
     """One worker of a job. Any thread may submit. The sequence of vectors must be the same on all ranks.
 
-    The constructor opens sockets and starts a thread.
+    The constructor opens sockets and starts a thread. An agent that is still open at the program's end is closed then.
 
     Args:
         membership: of the job, or the path of its file, for which the constructor waits up to a minute.
         rank: of this worker.
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
-        timing: times of retransmissions and deadlines, for each phase.
-        link: replaces the UDP socket at this rank's address; closed with the agent. For a job over several shards, a
-            list with one link for each.
+        timing: times of retransmissions and deadlines, for each phase; by default TIMING.
+        link: replaces the UDP socket at this rank's address; closed with the agent, and if the constructor fails. For a
+            job over several shards, a list with one link for each.
         side: a TCP socket that listens at this rank's side channel address; by default the agent opens it. Closed with
             the agent. Only for a membership with side channels.
         seed: of rotations and roundings, the same on all ranks.
@@ -80,7 +80,8 @@ class Agent(Communicator):
 
     Raises:
         MembershipError: no membership file, a malformed file, or no such rank.
-        CodecError: the codec is not for this job: other number of workers, or another lookup table.
+        CodecError: the codec is not for this job: another number of workers or lookup table, or an operation that its
+            switch lacks.
         OSError: the socket or the side channel cannot be opened at this rank's address, or the kernel lacks `gso`.
     """
 
@@ -193,12 +194,18 @@ class Agent(Communicator):
             self._shards[0].states.offer(state, replaced.start_generation, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
-        """End the generation for this agent: all-reduces in progress and later ones fail with the error. Any thread."""
+        """End the agent's generation with an error, in the engine's thread. Returns at once. Any thread.
+
+        The oldest unfinished all-reduce fails with the error. Others without results, and later submissions, fail with
+        GenerationEndedError, or with MembershipError if the error is one. The error is their cause.
+        """
         self._ended = True
         self._engine.driver.put(Ended(error))
 
     def seal(self) -> tuple[Sealed, int]:
-        """Seal the generation, which has ended. Return the results held, and the number of all-reduces begun.
+        """Seal the generation, which has ended. Return the results held, and the number of the job's all-reduces begun.
+
+        No datagram is sent or accepted until `enter`. All-reduces wait meanwhile.
 
         Any thread. Raises TypeError in a job without side channels, which ends with its generation, and
         GenerationEndedError after a failure.
@@ -368,7 +375,11 @@ class Generations:
             self.allreduces = resume.allreduces
 
     def enter(self, membership: JobMembership, resume: Resume) -> None:
-        """Record another generation."""
+        """Record a new generation. Add its newcomers to `replaced` unless they are known.
+
+        Args:
+            resume: the continuation of the stream at the first shard.
+        """
         known, self._latest = self._latest, membership.generation
         if resume.start is None or resume.allreduces is None or known >= resume.start_generation:
             return
@@ -384,10 +395,10 @@ class Generations:
         self.replaced = ResumeCommand(newcomers, resume.start_generation, starts, resume.allreduces, error)
 
     def answer(self, only: int | None = None) -> ResumeCommand | None:
-        """Return the command that continues the stream with the newcomers, None without newcomers.
+        """Pop `replaced`: the command that continues the stream with the newcomers, None without unknown newcomers.
 
         Args:
-            only: ignore newcomers that begin in another generation.
+            only: leave `replaced` and return None unless its newcomers begin in this generation. None: any.
         """
         replaced = self.replaced
         if replaced is None or only not in (None, replaced.start_generation):

@@ -131,7 +131,7 @@ class AllReduceEngine:
     # ---- generations, in any thread -------------------------------------------------------------------
 
     def seal(self) -> tuple[Sealed, int]:
-        """Stop this generation. Return the worker's results, and the number of all-reduces begun.
+        """Seal this generation. Return the results held, and the number of the job's all-reduces begun.
 
         Raises TypeError for a transport without peers.
         """
@@ -157,7 +157,10 @@ class AllReduceEngine:
         return bool(self.is_closed or self._order.tasks or moves)
 
     def note_break(self, error: BaseException) -> None:
-        """Record an error at an unknown point, after which the state of the tasks is undefined."""
+        """Close the engine after an error at an unknown point, after which the state of the tasks is undefined.
+
+        The error becomes `failure`, unless there is one.
+        """
         self.is_closed = True
         self._note_failure(error)
 
@@ -182,7 +185,10 @@ class AllReduceEngine:
                 self._fail(self._order.tasks[-1], error)
 
     def end(self) -> None:
-        """End all remaining tasks."""
+        """End all remaining tasks, also those in the inbox, in the order of submission.
+
+        A task gets its own error if it has one, else CommunicatorClosedError, or `closing_error` after a failure.
+        """
         while self.driver.inbox:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()

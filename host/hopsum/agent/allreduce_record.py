@@ -34,16 +34,16 @@ class AllReduceRecord:
         """By number of an all-reduce, the time since which it waits for the network."""
 
     def span(self, task: Task, stage: str, since_s: float) -> None:
-        """Trace a stage that ends now."""
+        """Trace a stage of a task from `since_s` (`time.perf_counter`) to now. Does nothing without `trace`."""
         if self._trace is not None:
             self._trace(Span(task.number, stage, since_s, time.perf_counter()))
 
     def sent(self, task: Task) -> None:
-        """Note that a task waits for the network, unless it does already."""
+        """Start the clock of a task's wait for the network, unless it runs already."""
         self.sent_at.setdefault(task.number, time.perf_counter())
 
     def arrived(self, task: Task, phase: CollectivePhase | None) -> None:
-        """Trace the network's part of a phase that has its results."""
+        """Trace a task's wait for the network since `sent`, and end that wait: a phase has its results."""
         self.span(task, f"network {phase.op.name if phase else ''}", self.sent_at.pop(task.number))
 
     def leave(self, task: Task) -> None:
@@ -51,7 +51,7 @@ class AllReduceRecord:
         self.sent_at.pop(task.number, None)
 
     def codes(self, phase: CollectivePhase | None) -> None:
-        """Count the codes of a phase whose sums are taken."""
+        """Add a phase's lanes to the counts of its operation. None adds nothing."""
         if phase is not None:
             self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
 

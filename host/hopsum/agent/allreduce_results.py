@@ -20,7 +20,7 @@ from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_n
 
 
 class CommunicatorClosedError(HopsumError):
-    """The agent was closed before this all-reduce was over."""
+    """The communicator was closed before this all-reduce had a result, or before its submission."""
 
 
 class SocketTraffic(NamedTuple):
@@ -79,9 +79,9 @@ class CommunicatorStatistics:
     repaired: int = 0
     """The results among them that came from a peer."""
     failed_sends: Mapping[str, int] = field(default_factory=dict)
-    """System calls that failed for a while, by the errno's name. What they would have sent was lost, and sent again."""
+    """System calls that failed for a while, by the errno's name. Their datagrams were lost, and sent again."""
     peers_refused: Mapping[str, int] = field(default_factory=dict)
-    """Connections to the side channel that were closed for cause, by reason: "forged" is nobody's who has the key."""
+    """Connections to the side channel that were closed for cause, by reason. "forged": the peer lacks the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
     """The numbers of all-reduces that took no longer than each of LATENCY_BOUNDS_S, in their order."""
     codes: dict[Op, int] = field(default_factory=dict)
@@ -93,9 +93,9 @@ class CommunicatorStatistics:
     wait_seconds: float = 0.0
     """The part of these in which steps waited for all-reduces and computed nothing."""
     error_squares: float = 0.0
-    """The summed squares of a sample of what all-reduces left in error feedbacks (vector.py)."""
+    """The summed squares of a sample of the residuals that all-reduces left in error feedbacks (vector.py)."""
     vector_squares: float = 0.0
-    """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
+    """The summed squares of the same sample of the vectors to be sent: gradient and earlier residual."""
     local_ranks: int = 1
     """The ranks of this host that are one worker of the job (`local_group`). Only their leader has traffic."""
 
@@ -136,8 +136,8 @@ class AllReduceResult:
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: SocketTraffic
-    """The traffic at the socket since the all-reduce before was over. Where they overlap it has phases of the next one
-    too."""
+    """The traffic at the socket since the end of the previous all-reduce. If all-reduces overlap, it includes phases of
+    the next one."""
     seconds: float
     """The seconds from the codec's first look at the vector to its mean, on this rank."""
 

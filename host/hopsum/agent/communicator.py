@@ -87,7 +87,7 @@ class Communicator(ABC):
 
     @property
     def statistics(self) -> CommunicatorStatistics:
-        """Return the counts so far."""
+        """Return a copy of the counts so far."""
         return self._counted.copy()
 
     @property
@@ -105,7 +105,11 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
-        """Return the mean of x over all workers. Blocks. Arguments and errors as `submit`."""
+        """Return the mean of x over all workers, as a result. Blocks. Arguments as `submit`.
+
+        Raises the errors of `submit` and of its future, and RuntimeError in a callback of a future and in an open
+        group.
+        """
         if self._serves_here():
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
@@ -122,7 +126,15 @@ class Communicator(ABC):
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> Future[AllReduceResult]:
-        """Queue an all-reduce and return its future, whose callbacks run in the communicator's thread.
+        """Queue an all-reduce and return its future, which cannot be cancelled. Does not block.
+
+        Callbacks of the future run in a thread of the communicator, or in that of a caller of `allreduce`. They must
+        not wait for other futures.
+
+        The future may have AllReduceError (AllReduceTimeoutError, ResultLostError, RankLeftError, ...),
+        GenerationEndedError, CommunicatorClosedError, CodecError, MismatchError or NonFiniteError, and in a job of a
+        controller WorkersReplacedError until `resume`. Then x is in the feedback, except after NonFiniteError, and
+        except after MismatchError without a switch: these leave the feedback as it was before.
 
         Args:
             x: contiguous float32[elements], or a `Vector` on a device with its own feedback, whose mean is on the
@@ -142,10 +154,8 @@ class Communicator(ABC):
                 new generation.
             CommunicatorClosedError: the communicator is closed.
             CodecError: x is no such vector, is on a device although the communicator is `on_host_only`, or the previous
-                vector is in the same group and has the same feedback. After any of these nothing was submitted.
-                The future may have AllReduceTimeoutError, ResultLostError or GenerationEndedError from the network,
-                CodecError, CommunicatorClosedError, and, in a job of a controller, WorkersReplacedError until `resume`:
-                then x is in the feedback.
+                vector is in the same group and has the same feedback.
+                After any of these errors nothing was submitted.
         """
         return self._submit(x, feedback, step, tensors, on_nonfinite, out, awaited=False).future
 
@@ -280,7 +290,10 @@ class Communicator(ABC):
             self._require_open()
 
     def close(self) -> None:
-        """End the communicator and wait for its thread. Unfinished all-reduces fail. May be called again."""
+        """End the communicator and wait for its thread. May be called again.
+
+        Unfinished all-reduces fail with CommunicatorClosedError. In a callback of a future the call does not wait.
+        """
         with self._lock:
             if not self._closed:
                 self._closed = True

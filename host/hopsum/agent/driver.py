@@ -89,9 +89,9 @@ class Driver(Generic[Message]):
             self._wakeups.put(None)
 
     def help(self, future: Future[Any]) -> None:
-        """Drive until a future is done, unless another thread drives.
+        """Drive in this thread until a future is done. Return at once if another thread drives.
 
-        Raises the error of a signal handler in this thread. The agent's thread then drives on.
+        Afterwards the agent's thread drives if anything is left. Raises the error of a signal handler in this thread.
         """
         if self._lock.locked():
             return
@@ -126,7 +126,10 @@ class Driver(Generic[Message]):
                 self._engine.end()
 
     def wait_for_message(self, wait_s: float | None) -> None:
-        """Wait for a message, for `wait_s` at most. Only for the driving thread."""
+        """Wait until the inbox has a message, for `wait_s` at most, None without a limit. Only for the driving thread.
+
+        The error of a signal handler ends the wait and is stored in `interrupt`.
+        """
         self._waits = True
         try:
             # Read after `_waits` is set: a later message ends the wait.

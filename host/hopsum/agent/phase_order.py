@@ -91,7 +91,7 @@ class PhaseOrder:
         return self._alone_since is not None
 
     def note(self, message: Submitted) -> None:
-        """Process a message of the program."""
+        """Append a task, end a group, or store a ResumeCommand. While one is stored, later messages are held."""
         if self.resume is not None:
             self._behind.append(message)
         elif isinstance(message, Task):
@@ -104,7 +104,7 @@ class PhaseOrder:
             end_group(self.tasks)
 
     def next(self) -> Task | None:
-        """Return the task of the stream's next phase, None while that phase is not ready."""
+        """Return the task of the stream's next phase, None while that phase is not ready. Update `is_alone`."""
         task, is_alone = next_in_stream(self.tasks, overlap=self.overlap)
         if not is_alone:
             if self._alone_since is not None:
@@ -156,7 +156,7 @@ class PhaseOrder:
 
 
 def append(tasks: list[Task], task: Task) -> None:
-    """Append a submitted task to the unfinished ones."""
+    """Append a submitted task to the unfinished ones, as the follower of the last one."""
     if tasks and tasks[-1].follower is None:
         tasks[-1].follower = task
     tasks.append(task)

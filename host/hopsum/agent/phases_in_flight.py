@@ -2,7 +2,7 @@
 """The phases in the stream, by the transport's handles, and what their events mean for an all-reduce.
 
 The first phase of an all-reduce travels in parts, of which the first one carries the signature of the call
-(signature.py). Codes may end before their ranges. An all-reduce hears of one whole phase after the other.
+(signature.py). Codes may end before their ranges. An all-reduce gets the end of one whole phase after the other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PhasesInFlight:
         return True
 
     def resume_at(self, message: ResumeCommand) -> bool:
-        """Let what is put from now on follow where the newcomers begin. Return False while sealed."""
+        """Put later phases at the newcomers' start, and set `begun`. Return False, and do nothing, while sealed."""
         with self._transport.lock:
             if self._transport.is_sealed:
                 return False
@@ -74,8 +74,9 @@ class PhasesInFlight:
     def ends_of(self, event: AllReduceEvent) -> Iterator[tuple[Task, AllReduceEvent]]:
         """Yield the tasks and ends of the phases that are complete with an event, in the order of the stream.
 
-        The caller lets the task have each before it asks for the next. An AllReduceDone has the sums as the task's
-        reduction takes them. A call that differs between the ranks is an AllReduceFailed with MismatchError.
+        Nothing is yielded while a part of the phase is missing. The caller processes each end before it takes the next
+        one. An AllReduceDone has the sums without signature. If the ranks' calls differ, the end is an AllReduceFailed
+        with MismatchError.
         """
         task, part = self.handles.pop(event.handle)
         is_replaced = isinstance(event, AllReduceFailed) and isinstance(event.error, WorkersReplacedError)

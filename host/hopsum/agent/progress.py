@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that a worker's log has where results do not come: whom they wait for, and a switch that is not there."""
+"""A worker's log lines about missing results: the ranks that are waited for, and a switch that is unreachable."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.transport.shard import Shard
 
 ABSENT_S: Final = 2.0
-"""The time in which everything comes back as 'port unreachable' before that is said."""
+"""The time in which every datagram comes back as 'port unreachable' before that is logged."""
 ASK_S: Final = AFTER_S - 1.0
-"""The time without a result before the switch is asked whom it waits for. Its answer is here when the line is written.
-"""
+"""The time without a result before a PROBE asks the switch for the missing ranks. Its answer comes before the line."""
 ASK_EVERY_S: Final = 5.0
 STALL_S: Final = 1.0
-"""The time in which nothing comes, though datagrams were sent again, before somebody is told."""
+"""The time without a datagram, in spite of retransmissions, after which a shard is stalled."""
 # Often enough for lines in a log, and seldom enough to cost a short all-reduce nothing.
 WATCH_EVERY_S: Final = 0.05
 _log: Final = logging.getLogger(__name__)
@@ -38,12 +37,12 @@ class Progress:
 
     @property
     def stalled_s(self) -> float:
-        """Return the seconds since the switch said anything, or since something is in progress, of the worst shard."""
+        """Return the longest silence of a shard: seconds since its switch's last datagram, or since work began."""
         return max(watch.stalled_s for watch in self._watches)
 
     @property
     def stalled_shard(self) -> int:
-        """Return the number of the shard that `stalled_s` is about."""
+        """Return the number of the shard with the longest silence."""
         return max(range(len(self._watches)), key=lambda shard: self._watches[shard].stalled_s)
 
     def begin(self) -> None:
@@ -52,7 +51,7 @@ class Progress:
             watch.begin()
 
     def look(self) -> None:
-        """Look if it is time: between two steps of the transport."""
+        """Check all shards, at most every WATCH_EVERY_S, between two steps. Log, send PROBEs, and call `on_stall`."""
         if (now := time.monotonic()) >= self._look_at:
             self._look_at = now + WATCH_EVERY_S
             # A list, not a generator: every watch has to see this moment.
@@ -61,7 +60,7 @@ class Progress:
 
 
 class ShardWatch:
-    """Looks at a shard between the steps of its transport, in the thread that has it.
+    """The watchdog of one shard, for the thread of its transport.
 
     Args:
         clock: seconds that do not go back.
@@ -80,18 +79,18 @@ class ShardWatch:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds since a datagram came from the switch, or since something is in progress, as `check` saw it last."""
+        """Seconds since a datagram came from the switch, or since work began, as the last `check` found it."""
         return self._clock() - self._since_s
 
     def begin(self) -> None:
-        """Count from now: the first phase is in progress, or another generation."""
+        """Count silence and waiting from now: the first phase is in progress, or another generation."""
         self._begin_stall()
         self._begin_wait()
 
     def check(self) -> bool:
-        """Log what is to be said, and ask the switch if it is time.
+        """Log due WARNINGs, send a PROBE if one is due, and return whether the shard is stalled.
 
-        Return whether nothing has come for STALL_S, in spite of retransmissions.
+        A shard is stalled if no datagram has come for STALL_S in spite of retransmissions. An idle shard is not.
         """
         self._say_absence()
         worker, counts = self._shard.worker, self._counts

@@ -28,11 +28,16 @@ def open_transport(
     policy: RepairPolicy,
     gso: Gso,
 ) -> Transport:
-    """Open a worker's transport: one that repairs from peers where the job says how to reach them all.
+    """Open a worker's links to all shards, and its side channel if the job has side channels. Return the transport.
+
+    With a side channel the worker repairs lost results from peers. After an error, `link` and `side` are closed.
 
     Args:
-        link: to its switch, or one to each shard, UDP sockets at this rank's addresses if None. Closed where it fails.
-        side: that listens for its peers, None for the address of the membership.
+        link: to its switch, or one to each shard. None: UDP sockets at this rank's addresses.
+        side: a socket that listens for peers. None: the channel listens at this rank's address of the membership. A job
+            without side channels closes it.
+        policy: of the repair from peers.
+        gso: for the sockets that this function opens.
 
     Raises:
         MembershipError: links of another number than the job has shards, or side channels without a key.
@@ -75,7 +80,7 @@ def continuations_of(membership: JobMembership, rank: int, shards: int) -> list[
     """Return the next generation of a worker's stream at each of `shards` shards.
 
     Raises:
-        MembershipError: it does not say how the job goes on, has no side channels, or has other shards.
+        MembershipError: the membership has no continuation of the stream, no side channels, or another shard count.
     """
     if len(membership.shards) != shards:
         raise MembershipError(

@@ -37,8 +37,8 @@ _MAX_TOLD: Final = 400
 class MismatchError(CollectiveError):
     """The ranks are not at the same all-reduce, or have different settings. Every rank of that sum has this error.
 
-    Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again.
-    Over memory:// and collective:// the next all-reduce can follow, and residuals are as they were before.
+    At a switch the streams of the ranks are then out of step: the communicator has failed, connect all ranks again.
+    With memory:// and collective:// the next all-reduce can follow, and residuals are as they were before.
     """
 
 
@@ -81,7 +81,11 @@ class Signer:
         self._facts = f"codec {codec.name}, {way}{options}{table}, overlap {overlap}"
 
     def sign(self, task: Task, phase: CollectivePhase) -> tuple[CollectivePhase, ...]:
-        """Return an all-reduce's first phase with its signature before it: the first chunk, and the others if any."""
+        """Return an all-reduce's first phase with its signature in front, and store the signature in the task.
+
+        The phase comes as its first chunk, and the other chunks if there are any. Raises RuntimeError for another
+        operation than MAX32.
+        """
         if phase.op != Op.MAX32:
             raise RuntimeError(f"a codec whose first phase is {phase.op.name}: only MAX32 carries a signature")
         elements = task.vector.elements
@@ -105,7 +109,7 @@ class Signer:
         return CollectivePhase(phase.op, payloads[:1], full), rest
 
     def compare(self, task: Task, results: NDArray[np.uint8]) -> None:
-        """Compare the results of the first phase's first chunk. Raises MismatchError."""
+        """Raise MismatchError unless the sums of the first chunk show that all ranks have this task's signature."""
         found = results.reshape(-1)[: _PAIRS.size].tobytes()
         # MAX32 of v and of M - v gives the largest and the smallest v: equal if and only if all ranks have the same.
         if found == task.signature:

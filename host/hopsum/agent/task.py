@@ -81,7 +81,7 @@ class Task:
 
     @property
     def out(self) -> NDArray[np.float32] | None:
-        """Return the memory for the mean. Raises CodecError for a vector on a device."""
+        """Return the caller's memory for the mean, or None. Raises CodecError for a vector on a device."""
         return host_vector(self.vector).out
 
     def rollback(self, error: BaseException) -> None:
