@@ -43,7 +43,10 @@ def connect(
     trace: Callable[[Span], None] | None = None,
     **settings: Unpack[ConnectOptions],
 ) -> Communicator:
-    """Join a job as one worker. Close the communicator, or use it in a `with` statement.
+    """Join a job as one worker and return the communicator. Close it, or use it in a `with` statement.
+
+    With hopsum://, collective:// and hosts:// the call waits for the other ranks. hosts:// also starts a switch on each
+    host, and a controller in a child of rank 0.
 
     Args:
         url: file://, raw://, hopsum://, memory://, collective:// or hosts://. Default: the setting `url`.
@@ -70,7 +73,10 @@ def connect(
 
 
 def open_resolved(find: Callable[[], Config], hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008
-    """Join a job as one worker, with the settings that `find` resolves. See `connect`."""
+    """Join a job as one worker, with the settings that `find` returns, and return the communicator. See `connect`.
+
+    The other ranks that already wait get a ConfigError of this rank as their own error.
+    """
     try:
         config = find()
         _require_sum(config, split_url(config).scheme)
@@ -91,7 +97,7 @@ def _require_sum(config: Config, scheme: str) -> None:
 
 
 def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa: B008  # it cannot be changed
-    """Join a job as one worker, with resolved settings. See `connect`."""
+    """Join a job as one worker, with resolved settings, and return the communicator. See `connect`."""
     parts = split_url(config)
     if parts.scheme != "hopsum":  # whose job may record a codec
         config = replace(config, codec=config.codec or DEFAULT_CODEC)

@@ -17,7 +17,7 @@ _KINDS: Final = ("gloo", "nccl")
 
 
 def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part as this process's rank. All ranks call it at the same point.
+    """Return the communicator of this process in a process group of torch. All ranks call this at the same point.
 
     `hooks.group` is a torch process group that nothing else uses. Without one a group of all ranks is made, and
     destroyed with the communicator.

@@ -17,7 +17,10 @@ from hopsum.rpc.controller_job import open_job, token_of
 
 
 def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part in a job of the controller that the URL names."""
+    """Join a job of the controller that the URL names, and return the agent. Raises as `open_job`, and UrlError.
+
+    The recorded settings (`settings_of`) have the codec of the job.
+    """
     address, job, token = _controller_at(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
@@ -35,7 +38,9 @@ def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Com
 
 
 def controller_at(config: Config) -> tuple[ControllerAddress, str, str]:
-    """Return the controller's address of a hopsum:// URL, the job's name, and the job's token.
+    """Return the controller's address in a hopsum:// URL, the job's name, and the job's token.
+
+    Reads the token file if the URL or the settings name one. Connects to nothing.
 
     Raises:
         ConfigError: a URL of another kind, or malformed, or a token that cannot be read.

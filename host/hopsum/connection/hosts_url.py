@@ -22,14 +22,24 @@ from hopsum_wire import MAX_WORKERS
 
 
 def query_of_hosts(config: Config, parts: SplitResult) -> dict[str, Any]:
-    """Return the parameters of a hosts:// URL. Raises UrlError."""
+    """Return the parameters that a hosts:// URL has, "slots" and "min_workers", as integers. Raises UrlError.
+
+    Their ranges are not checked.
+    """
     if parts.netloc or parts.path.strip("/"):
         raise UrlError(f"URL {config.url!r}: the ranks find each other; write hosts://, or hosts://?slots=N")
     return query_of(config, parts, {"slots": int, "min_workers": int})
 
 
 def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part as one rank. All ranks call this at the same point."""
+    """Join a job over the ranks' own hosts and return the communicator. All ranks call this at the same point.
+
+    Args:
+        hooks: with the meeting of all ranks.
+
+    Raises:
+        ConfigError: a malformed URL, no meeting, or too many ranks or switches. Further errors as `open_hosts`.
+    """
     query = query_of_hosts(config, parts)
     if hooks.meeting is None:
         raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[hosts]'")

@@ -24,7 +24,10 @@ _RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "v
 
 
 def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part in the job of a membership file, over UDP or over scapy."""
+    """Join the job of a membership file, over UDP or with link="scapy" over scapy, and return the agent.
+
+    Waits for the file for `membership_wait_s`. Raises UrlError, and as `open_agent`.
+    """
     membership = MEMBERSHIPS[parts.scheme](config, parts)
     if config.link != "scapy":
         if parts.scheme == "raw":
@@ -44,7 +47,7 @@ def open_membership(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
 
 
 def membership_at(location: str) -> JobMembership:
-    """Read the membership file that a path or a URL (file://, raw://) names, without waiting for it.
+    """Return the membership in the file of a path or a URL (file://, raw://), without waiting for the file.
 
     Raises:
         ConfigError: a URL of another kind, or malformed.

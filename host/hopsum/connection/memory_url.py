@@ -14,7 +14,11 @@ from hopsum_wire import MAX_WORKERS
 
 
 def open_memory(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
-    """Take part as one rank of the group that the URL names."""
+    """Join the URL's group of threads as one rank and return the communicator. Does not wait for the other ranks.
+
+    Raises:
+        ConfigError: a malformed URL, no rank, or (MeetingError) a taken rank or settings that differ from the group's.
+    """
     query = query_of(config, parts, {"workers": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:

@@ -28,7 +28,9 @@ class Hooks(NamedTuple):
     group: Any = None
     """The torch process group of hosts:// or collective://."""
     on_packet: Callable[[Any, bool], None] | None = None
+    """As in `connect`."""
     trace: Callable[[Span], None] | None = None
+    """As in `connect`."""
     meeting: Any = None
     """The `Meeting` of the ranks that open a communicator together: hosts:// and collective://."""
 
@@ -52,7 +54,11 @@ def has_settings(comm: Communicator) -> bool:
 
 
 def codec_of(config: Config, workers: int) -> Codec:
-    """Make the codec of the settings. Raises CodecError for options that the codec does not have."""
+    """Make the codec of the settings for a number of workers. Raises CodecError for options that do not fit the codec.
+
+    With backend "auto", numpy's kernels may encode first, while a child process compiles others. Otherwise the call
+    blocks until all kernels are compiled or loaded.
+    """
     slow = (
         f"codec {config.codec}: its kernels are being loaded, or compiled where numba's cache lacks them, which takes "
         "longer on a busy machine"
@@ -97,7 +103,7 @@ def make_codec_at_once(name: str, *, workers: int, threads: int = 1, **options: 
 
 
 def codec_for_job(config: Config, workers: int) -> Codec:
-    """Make the codec of a job. Raises as `codec_of`, and ConfigError if the job is larger than torchrun's world."""
+    """Make the codec of a job, as `codec_of`. Raises ConfigError if the job is larger than torchrun's world."""
     _require_world(config, workers)
     return codec_of(config, workers)
 
@@ -120,7 +126,7 @@ def _require_world(config: Config, workers: int) -> None:
 
 
 def rank_of(config: Config, workers: int) -> int:
-    """Return this worker's rank of the settings. Raises ConfigError without a rank, unless the job has one worker."""
+    """Return the rank of the settings, else 0 in a job of one worker. Raises ConfigError without one otherwise."""
     if config.rank is not None:
         return config.rank
     if workers == 1:
@@ -149,6 +155,10 @@ def open_agent(
         make: class of the agent.
         make_link: makes the link to each shard; by default the agent makes UDP links.
         given: further arguments of `make`.
+
+    Raises:
+        ConfigError: no rank, or a job that is larger than torchrun's world. Further errors as `Agent`. Then the links
+            of `make_link` are closed.
     """
     rank = rank_of(config, membership.size) if rank is None else rank
     # An unknown rank is refused before the codec is made, which may take seconds.

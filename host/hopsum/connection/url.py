@@ -15,11 +15,14 @@ SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 
 
 class UrlError(ConfigError):
-    """A URL of no known kind, or with wrong parts. The message has examples."""
+    """A URL of no known kind, with wrong parts, or whose package is not installed. The message has a remedy."""
 
 
 def split_url(config: Config) -> SplitResult:
-    """Return the parts of the URL. Raises UrlError for an unknown scheme, or one that this system does not support."""
+    """Return the parts of the URL. Only scheme and port are checked.
+
+    Raises UrlError for no URL, an unknown scheme, one that this system does not support, or a port outside hopsum://.
+    """
     if not config.url:
         raise UrlError(f"no URL: pass one, or set HOPSUM_URL; {EXAMPLES}")
     try:
@@ -44,7 +47,14 @@ EXAMPLES: Final = (
 
 
 def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Parse the parameters after the question mark of a URL. Raises UrlError."""
+    """Return the parsed parameters of a URL's query, by name. Parameters that the URL lacks are left out.
+
+    Args:
+        kinds: the allowed parameters, each with the parser of its text, which raises ValueError.
+
+    Raises:
+        UrlError: an unknown or repeated parameter, a text that its parser refuses, a fragment, or a user name.
+    """
     if parts.fragment or parts.username is not None:
         raise UrlError(f"URL {config.url!r}: no fragment and no user name is meant here")
     found: dict[str, Any] = {}
@@ -67,13 +77,13 @@ def _words(kind: Callable[[str], Any]) -> str:
 
 
 def on_or_off(text: str) -> bool:
-    """Parse "on" or "off". Raises ValueError for any other text."""
+    """Return True for "on" and False for "off". Raises ValueError for any other text."""
     if text not in ("on", "off"):
         raise ValueError(text)
     return text == "on"
 
 
 def require_range(config: Config, key: str, value: float, low: float, high: float) -> None:
-    """Raise UrlError for a parameter that is out of its range."""
+    """Raise UrlError for a parameter that is not in low .. high, both included."""
     if not low <= value <= high:
         raise UrlError(f"URL {config.url!r}: {key} is {value}, not {low} to {high}")

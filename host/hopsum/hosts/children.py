@@ -38,7 +38,10 @@ class ChildError(HopsumError):
 
 
 class Children:
-    """Python modules run as children, closed with the object. `folder` is theirs, for this user alone."""
+    """Python modules that run as child processes until `close`.
+
+    The constructor makes `folder`, for their files and this user only, and starts a thread.
+    """
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -50,9 +53,18 @@ class Children:
         self._thread.start()
 
     def start(self, name: str, arguments: Sequence[str], ready: re.Pattern[str], wait_s: float) -> re.Match[str]:
-        """Start `python -m ARGUMENTS --die-with-parent PID`. Return where its output says that it is ready.
+        """Start `python -m ARGUMENTS --die-with-parent PID`, wait for its ready line, and return the match of `ready`.
 
-        Raises ChildError: it ended before, or did not say so in time.
+        The child's output goes to the file NAME.log of `folder`.
+
+        Args:
+            name: of the child, one child each.
+            ready: is searched in all of the output so far.
+            wait_s: the most seconds until the line.
+
+        Raises:
+            ChildError: the child ended before, or was not ready in time. Then it still runs until `close`.
+            OSError: the process cannot be started.
         """
         log = self.folder / f"{name}.log"
         # The child asks the kernel for its death signal itself, and compares the parent's PID to notice one that died
@@ -71,7 +83,10 @@ class Children:
             time.sleep(_LOOK_AGAIN_S)
 
     def close(self) -> None:
-        """End the children and wait for them. Harmless when that is done. It does nothing in a forked process."""
+        """Kill the children and their process groups, wait for them, and remove `folder`. May be called again.
+
+        Does nothing in a forked process.
+        """
         if os.getpid() != self._process:
             return
         # At once, with what they have started. Nothing of theirs outlives the folder, and on a busy machine an orderly
@@ -131,14 +146,14 @@ class EmbeddedSwitch(NamedTuple):
 
 
 def start_switch(children: Children, ip: str, service_ip: str, *, gso: str) -> EmbeddedSwitch:
-    """Start a switch at free ports of an address of this host.
+    """Start a switch at free ports of an address of this host, and return it once it serves.
 
     Args:
         service_ip: the service's address inside the switch's frames.
         gso: "off", or "auto": many datagrams in one system call.
 
     Raises:
-        ChildError: it did not start, with what it printed.
+        ChildError: the switch ended, or was not ready within START_S. The message has its last output.
     """
     port = f"1={ip}:0,as={service_ip}:{HOPSUM_UDP_PORT},gso={gso}"
     arguments = ["hopsum_switch", "--grpc", f"{ip}:0", "--udp", port]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address by which a rank is reached: an explicit one, gloo's interface's, or the one of the way to the master."""
+"""The address of a rank for its peers: an explicit one, gloo's interface's, or the one of the route to the master."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _HINT: Final = f"set {INTERFACE_VARIABLE} to the interface between the hosts, or
 
 
 def choose_address(ip: str, environment: Mapping[str, str]) -> str:
-    """Return this rank's IPv4 address.
+    """Return this rank's IPv4 address, the first of these that is given. Nothing is sent.
+
+    `ip`; the address of the first existing interface of GLOO_SOCKET_IFNAME; the source address of the route to
+    MASTER_ADDR; loopback.
 
     Args:
-        ip: the setting. It comes first. Then the interface that GLOO_SOCKET_IFNAME names, the first that there is of
-            several. Then the source of what is sent to MASTER_ADDR, and loopback without any of these.
+        ip: the setting, empty for none.
+        environment: the variables of the process.
 
     Raises:
-        ConfigError: no such address or interface here, or no way to MASTER_ADDR.
+        ConfigError: no such address or interface on this host, or no route to MASTER_ADDR.
     """
     if ip:
         return _own(ip)
@@ -48,7 +51,7 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
 
 
 def host_name() -> str:
-    """Return an identity of this host's network: the kernel's boot id and the network namespace."""
+    """Return a text that only processes of this host and network namespace have: boot id and namespace number."""
     # Two containers of one host have one boot id and different namespaces: they reach each other by the network only.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"

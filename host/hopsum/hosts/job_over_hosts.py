@@ -45,13 +45,13 @@ from hopsum.transport.offload import mtu_towards
 from hopsum_wire.payload import PACKET_BYTES
 
 LINKS_BITS_PER_S: Final = 1e9
-"""The rate for which slots are chosen: faster links have shorter ways."""
+"""The link rate for which slots are chosen: faster links have shorter round trips."""
 JOB: Final = "hosts"
 _log: Final = logging.getLogger(__name__)
 LEAVE_S: Final = 15.0
-"""Rank 0 keeps its controller for so long for ranks that have not left."""
+"""The longest time for which rank 0 keeps its controller at its end for ranks that have not left."""
 _FAILED_S: Final = 3.0
-"""The same where the program fails: the others have heard the reason, and one that was killed never leaves."""
+"""The same if the program fails: the others know the reason, and one that was killed never leaves."""
 _CONTROLLER_S: Final = 60.0
 _SWITCH_S: Final = 60.0
 """Seconds for a switch on another host, which serves already, to answer: a machine may stand still for a while."""
@@ -65,17 +65,22 @@ Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 def open_hosts(
     config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, fewest: int | None = None, open_job: Open
 ) -> Communicator:
-    """Take part as one rank. All ranks call this at the same point.
+    """Set up a job over the ranks' own hosts, join it, and return the communicator. All ranks call this together.
+
+    The first rank of each host starts switches as child processes, rank 0 a controller. All of them end with the
+    communicator, or with the rank's process.
 
     Args:
+        meeting: of all ranks, which have arrived.
         codec: of the settings, for as many workers as the meeting has.
         slots: of the job at each shard. None: as many as the longest round trip between the ranks needs.
-        fewest: hosts with which the job continues, each with one rank. None: it ends with any of them.
-        open_job: joins a job of a controller, given settings, address, job, token, and what to close afterwards.
+        fewest: the least number of hosts with which the job continues, each with one rank. None: the job ends with
+            any host.
+        open_job: joins a job of a controller, given settings, address, job, token, and the stack to close afterwards.
 
     Raises:
-        ConfigError: (MeetingError) some rank cannot take part, with the same text on all ranks.
-        and what `open_job` raises.
+        ConfigError: (MeetingError) some rank cannot take part, with the same text on all ranks. Further errors are
+            those of `open_job`.
     """
     with ExitStack() as kept:
         # The job is there already where this rank was lost, and is started again.
@@ -144,7 +149,7 @@ def open_hosts(
 
 
 def summary(done: CommunicatorStatistics) -> str:
-    """Say in one line what a job did: its bytes beside those in fp32, and how long steps waited."""
+    """Return one line about a job: the bytes sent, their ratio to fp32, and the share of step time spent in waits."""
     sent, plain = done.traffic.interface_bytes_sent, 4 * done.elements
     text = f"hosts://: rank 0 summed {done.elements:,} elements in {done.allreduces:,} all-reduces"
     if plain:

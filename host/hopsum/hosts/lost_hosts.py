@@ -27,12 +27,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 def spare_switches(hosts: int, fewest: int) -> int:
-    """Return how many switches each host starts beside its own, so that any `fewest` hosts have one for each shard."""
+    """Return the number of spare switches of each host, so that any `fewest` hosts have a switch for each shard.
+
+    A host's own switch is not counted.
+    """
     return -(-hosts // fewest) - 1
 
 
 def replace_s(lease_s: float) -> float:
-    """Return the seconds for which the next generation waits for a lost rank, and the first one for the last ranks."""
+    """Return the seconds for which a generation waits for ranks that have not joined: a quarter lease, at most 5 s."""
     # The first generation of a job begins after this time without ranks that have not joined yet, so it is longer than
     # the ranks' way from their meeting into the job. A rank is known to be lost 2 s after its process, and the job is
     # to continue within a lease.
@@ -40,11 +43,15 @@ def replace_s(lease_s: float) -> float:
 
 
 def watch_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int]) -> Callable[[], None]:
-    """Move shards away from hosts that are lost, in a thread, until the function that is returned is called.
+    """Start a thread that moves the shards of lost hosts to spare switches. Return the function that stops the thread.
+
+    The thread also admits restarted ranks to the meeting, and sets `meeting.absent`. It logs each move. Errors of the
+    controller are logged, and tried again.
 
     Args:
-        target: the controller's address. secret: of its administrator.
-        owners: by name of each switch the rank on its host.
+        target: the controller's address, HOST:PORT.
+        secret: the token of its administrator.
+        owners: by name of each switch, the rank on its host.
     """
     over = threading.Event()
     gone, told = set[int](), set[str]()

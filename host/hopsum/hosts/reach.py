@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial of the ways between ranks: datagrams and a connection to each address, answered by the rank that is meant.
+"""A trial of the paths between ranks: datagrams and a connection to each address, answered by the right rank.
 
 Datagrams are tried short, as long as a job's, and several sent together (UDP_SEGMENT), which some kernels mangle.
 """
@@ -31,7 +31,7 @@ _DIALS: Final = 16
 """Connections that are tried at one time."""
 # The shortest of a few: a round trip that waited for a processor says nothing about the network.
 ROUNDS: Final = 8
-"""Times that a rank which answers is asked: the shortest round trip of these counts."""
+"""Questions to each rank that answers. The shortest of their round trips counts."""
 _AGAIN_S: Final = 0.1
 _NONCE_BYTES: Final = 16
 _LEAST_S: Final = 1e-3
@@ -46,7 +46,7 @@ _ASKS: Final = b"hopsum?"
 
 
 class Responder(NamedTuple):
-    """A rank that answers: its address, its ports, and the text by which it is known, hexadecimal."""
+    """The place of a rank's `ReachEcho`: its address, its ports, and the nonce in its answers, hexadecimal."""
 
     ip: str
     udp_port: int
@@ -55,9 +55,10 @@ class Responder(NamedTuple):
 
 
 class ReachEcho:
-    """Answers every datagram and every connection with its nonce, in a thread, until closed.
+    """Answers every datagram and every TCP connection at free ports of an address with its nonce, until closed.
 
-    A datagram's number comes back with the nonce, so that nobody takes an answer for that of a later question.
+    The constructor opens the sockets and starts a thread. `place` has the ports. A datagram's number comes back with
+    the nonce, so an answer is never taken for that of a later question.
 
     Raises OSError: the address is not this host's.
     """
@@ -79,7 +80,7 @@ class ReachEcho:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """End the thread and close the sockets."""
         if hasattr(self, "_thread"):
             self._over.set()
             self._thread.join()
@@ -108,9 +109,15 @@ class ReachEcho:
 
 
 def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TRY_S) -> float:
-    """Try all ranks at once. Return the round trip to the farthest of them in seconds, 0.0 without others.
+    """Try the paths to all other ranks. Return the round trip to the farthest rank in seconds, 0.0 without others.
 
-    Raises ConfigError naming those that do not answer, by which way.
+    Args:
+        own_ip: the address to send from.
+        others: the place of each other rank.
+        try_s: the longest wait of each trial: short datagrams, connections, and long datagrams.
+
+    Raises:
+        ConfigError: ranks do not answer. The message names them, and the trial that failed.
     """
     trips_s = {rank: min(found) for rank, found in _ask(own_ip, others, try_s)[0].items() if found}
     silent = sorted(set(others) - set(trips_s))
@@ -133,7 +140,10 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
 
 
 def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TOGETHER_S) -> bool:
-    """Say whether datagrams that this host sends together reach all ranks, which are reachable."""
+    """Return whether at least three quarters of the datagrams that this host sends together reach each other rank.
+
+    The ranks are reachable by single datagrams (`require_reachable`). True without others. Blocks for `try_s` at most.
+    """
     # Every rank in an order of its own: else all would ask the same few first.
     mixed = dict(OWN_RANDOM.sample(list(others.items()), len(others)))
     trips_s, asked = _ask(own_ip, mixed, try_s, 2 * ROUNDS * _TOGETHER, LONGEST_BYTES, _TOGETHER)

@@ -56,7 +56,7 @@ class KeyValueStore(Protocol):
 
 @contextmanager
 def store_answers(what: str, topic: str) -> Iterator[None]:
-    """Raise MeetingError in place of the error of a store whose process has ended."""
+    """Turn RuntimeError and OSError of the block, as of a store whose process has ended, into MeetingError."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -64,7 +64,7 @@ def store_answers(what: str, topic: str) -> Iterator[None]:
 
 
 class WaitLimit(NamedTuple):
-    """The limit of the wait for missing ranks, and the name of its setting."""
+    """The limit of the wait for missing ranks, and the name of its setting, empty if no setting has the limit."""
 
     wait_s: float
     setting: str = "membership_wait_s"
@@ -114,7 +114,7 @@ def _advice(workers: int, patience: WaitLimit) -> str:
 
 
 def failures_key(name: str) -> str:
-    """Return the key that is set when a rank has failed in the call of that name, or in a part of the call."""
+    """Return the store's key that is set when a rank has failed in the call of that name, or in a part of the call."""
     return f"hopsum/{name.partition('/')[0]}/failed"
 
 
@@ -157,7 +157,10 @@ class Meeting:
         """Lost ranks, whose leave is not awaited."""
 
     def among(self, ranks: Sequence[int]) -> Meeting:
-        """Return a meeting of some of the ranks, including this one, for hosts://. They get new numbers."""
+        """Return a meeting of some of the ranks, including this one, for hosts://. They are numbered 0, 1, ... in it.
+
+        The arrivals are taken over: the new meeting needs no `opening`.
+        """
         made = Meeting(
             self.store, f"{self._name}/{ranks}", ranks.index(self.rank), len(ranks), self._patience,
             ranks=[self._ranks[rank] for rank in ranks],
@@ -166,7 +169,10 @@ class Meeting:
         return made
 
     def ranks_by(self, name: Callable[[Arrival], str]) -> tuple[tuple[int, ...], ...]:
-        """Return the ranks that have each name, ascending, in the order of their lowest ranks."""
+        """Group the ranks by the name of their arrival. Return the groups in the order of their lowest ranks.
+
+        The ranks of a group are ascending.
+        """
         named: dict[str, list[int]] = {}
         for rank, arrival in enumerate(self.arrivals):
             named.setdefault(name(arrival), []).append(rank)
@@ -174,9 +180,10 @@ class Meeting:
 
     @contextmanager
     def opening(self, arrival: Arrival) -> Iterator[None]:
-        """Meet the other ranks, and compare settings. An error of the block is reported to the waiting ranks.
+        """Meet the other ranks and compare settings, then run the block. Its error is reported to the waiting ranks.
 
-        Raises MeetingError on all ranks if some are missing or have other settings.
+        Sets `arrivals`. After an error rank 0 stays for some seconds, until all ranks have read the error. Raises
+        MeetingError on all ranks if some are missing or have other settings.
         """
         try:
             self.arrivals = [Arrival(*each) for each in self.exchange(COMING, lambda: arrival)]
@@ -192,7 +199,10 @@ class Meeting:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Report the failure of this rank to the ranks that wait for it."""
+        """Report the failure of this rank to the ranks that wait for it, and leave. Rank 0 waits for some seconds.
+
+        Raises nothing if the store's process has ended.
+        """
         told = str(error) if isinstance(error, HopsumError | OSError) else f"{type(error).__name__}: {error}"
         # The store's process may have ended.
         with suppress(RuntimeError, OSError):
@@ -203,12 +213,14 @@ class Meeting:
     def exchange(
         self, topic: str, make: Callable[[], Any], ranks: Sequence[int] | None = None, wait_s: float | None = None
     ) -> list[Any]:
-        """All-gather the values of `make`. Return the values in the order of ranks.
+        """All-gather the values of `make`. Block until all are there, and return them in the order of `ranks`.
+
+        All ranks call this, with a topic that the meeting has not used.
 
         Args:
             make: returns a JSON value.
             ranks: the ranks with a value, by default all. The others do not call `make`.
-            wait_s: limit of the wait, in place of the meeting's own.
+            wait_s: limit of the wait, in place of the meeting's own; STEP_S at most once the ranks have met.
 
         Raises:
             MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some are missing.
@@ -248,12 +260,17 @@ class Meeting:
             return self.store.find(self._key(topic, rank)) is not None
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let restarted ranks find the values of this meeting, if it has all of the store's ranks."""
+        """Let restarted ranks find the values of this meeting. Does nothing in a meeting of some of the ranks only."""
         if self._has_all:
             self.store.admit(ranks)
 
     def leave(self, wait_s: float, *, waits: bool) -> None:
-        """Report that this rank needs the other processes no longer. With `waits`, wait until all have reported so."""
+        """Report that this rank needs the other processes no longer. Raises nothing if the store's process has ended.
+
+        Args:
+            wait_s: the longest wait.
+            waits: whether to wait until all ranks but `absent` ones have reported the same.
+        """
         try:
             self.store.put(self._key("left", self.rank), "true")
             until = time.monotonic() + wait_s

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's store, as ranks that have not met yet use it: the one of the process group, or torchrun's.
+"""torch's store for ranks that have not met yet: the store of the process group, or torchrun's.
 
-Under elastic torchrun a store outlives a round of ranks: it has what the ranks of rounds before told each other, and
-nothing else says in which round a rank is. The agents' counts of restarts differ. So the ranks first agree on a name.
+Under elastic torchrun a store outlives a round of ranks: it has the messages of ranks of earlier rounds, and nothing
+else says in which round a rank is. The agents' counts of restarts differ. So the ranks first agree on a name.
 
     rank r     puts a new random text at here/r
     rank 0     puts the texts of all ranks at round, and again when one has changed
-    rank r     finds its own text there: rank 0 of this round has heard it. The text of rank 0 names the round
+    rank r     finds its own text there: rank 0 of this round has read it. The text of rank 0 names the round
 
 A rank that gives up before all have met leaves the reason, for ranks that come later. Ranks that were started after
 that, or have come into that round, are of another round or call.
@@ -59,13 +59,15 @@ class _HeardError(MeetingError):
 
 
 class RankStore:
-    """A store with this process's rank. `name` is of this call, the same on all ranks, and of no call before.
+    """torch's store, with this process's rank, and a `name` that only this call has, the same on all ranks.
+
+    The constructor blocks until all ranks have called it.
 
     Args:
-        patience: with the other ranks.
-        what: is being opened. Messages begin with it.
-        group: a process group whose ranks have a part of the store, and ranks, of their own.
-        failure: why this rank comes only to say that it fails, empty for one that opens something.
+        patience: the limit of the wait for the other ranks.
+        what: the name of the communicator that is opened, the beginning of messages.
+        group: a process group. Its ranks meet without the others, and `rank` is the rank in the group.
+        failure: the reason if this rank meets the others only to report its failure, else empty.
 
     Raises:
         ConfigError: no process group and no RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as torchrun
@@ -96,7 +98,7 @@ class RankStore:
         return bool(self._store.check([*keys]))
 
     def admit(self, ranks: Collection[int]) -> None:
-        """Let ranks that were started again find the name of this call. Rank 0 calls it."""
+        """Let restarted ranks find the name of this call, unless another call has begun. For rank 0."""
         told = json.loads(self.find("hopsum/round") or "[]")
         heard = [self.name, *(self.find(f"hopsum/here/{rank}") for rank in ranks)]
         # Another call has begun where another name is told: its ranks must find that one.
@@ -105,12 +107,12 @@ class RankStore:
 
 
 def meet_ranks(what: str, patience: WaitLimit | None, group: Any = None, failure: str = "") -> Meeting | None:
-    """Return the meeting of all ranks that open `what`, None for collective:// without a process group.
+    """Return the meeting of all ranks that open `what`, None for collective:// without a process group. Blocks.
 
     Args:
-        patience: with ranks that do not come. None: as long as the process group waits. With `deadline_s` those of a
-            process group with a longer timeout than torch's own have that.
-        group: a process group whose ranks meet by themselves. Several groups may do so at one time.
+        patience: the limit of the wait for missing ranks. None: the timeout of the process group. That timeout also
+            replaces a limit of setting "deadline_s" if it is longer than the limit and than torch's default.
+        group: a process group whose ranks meet without the others. Several groups may do so at the same time.
         failure: see `RankStore`.
 
     Raises:
@@ -140,13 +142,15 @@ def _group_timeout_s(group: Any) -> float:
 def agree_on_round(
     store: KeyValueStore, rank: int, workers: int, patience: WaitLimit, what: str, failure: str = ""
 ) -> str:
-    """Return a name that these ranks have in common, and that no ranks before them had.
+    """Return a name that these ranks have in common, and that no ranks before them had. Blocks until all have come.
 
     Args:
-        failure: why this rank fails after it has come. The others hear it, also those that come when it is gone.
+        failure: the reason for which this rank fails after it has come, else empty. If this wait fails, the other
+            ranks get the reason as their error, also ranks that come later.
 
     Raises:
-        MeetingError: ranks do not come, or one that did not wait for all has failed.
+        MeetingError: ranks do not come, or a rank that did not wait for all has failed. Then the reason is in the
+            store for the other ranks.
     """
     own = name = secrets.token_hex(8)
     told = ""

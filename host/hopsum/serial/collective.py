@@ -15,9 +15,9 @@ Every other phase is one collective operation on 32-bit words, which carries lan
     MAX32         MAX of signed words: values have 31 bits
     OR            BOR of bytes with gloo; NCCL has no OR: MAX of bytes that hold one bit each
 
-All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (200 bytes each), so that ranks
-which are not at the same all-reduce have an error and do not wait. Operations go through a process group of their own:
-collectives of one group must come in one order on all ranks, and the script's own go on in other threads meanwhile.
+All ranks contribute to every chunk. Before every all-reduce the ranks compare texts of the call (200 bytes each), so
+that ranks which are not at the same all-reduce have an error and do not wait. Operations use a separate process group:
+collectives of one group must come in one order on all ranks, and the script's own run in other threads meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CALL_BYTES: Final = 200
 def require_group(kind: str, group: dist.ProcessGroup | None) -> int:
     """Return the number of ranks of a process group, or of all ranks without one.
 
-    Raises ConfigError: torch.distributed is not initialised, or the group is of another kind.
+    Raises ConfigError: torch.distributed is not initialised, or the backend of the group is not `kind`.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise ConfigError(
@@ -84,9 +84,10 @@ class CollectiveCommunicator(SerialCommunicator):
     def of(
         cls, kind: str, group: dist.ProcessGroup | None, *, codec: Codec, seed: int, timeout_s: float
     ) -> CollectiveCommunicator:
-        """Take part in a process group, or without one in a new group of all ranks. All ranks call it at one point.
+        """Return a communicator over a process group, or with None over a new group of all ranks.
 
-        The new group has the timeout `timeout_s`, and ends with the communicator.
+        All ranks call this at the same point. The new group has the timeout `timeout_s` and is destroyed with the
+        communicator. A given group keeps its own timeout.
         """
         # A group of its own: collectives of the training script run at the same time in other threads.
         own = dist.new_group(backend=kind, timeout=timedelta(seconds=timeout_s)) if group is None else group
@@ -174,12 +175,12 @@ def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:
 
 
 def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
-    """Return lanes as what a collective adds: int32[words], or uint8 for OR. The array is new.
+    """Return a new array of the words that a collective operation combines in place of lanes: int32, or uint8 for OR.
 
     Args:
         op: of the switch program.
         lanes: [chunks, lanes], of the op's lane type.
-        has_or: whether OR works on bytes as they are. If not, bits are spread, one to a byte.
+        has_or: whether the collective has OR. If not, each bit becomes a byte, for MAX.
     """
     native = np.array(lanes, lanes.dtype.newbyteorder("="), order="C")
     if op == Op.OR:
@@ -188,10 +189,11 @@ def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
 
 
 def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool) -> Bytes:
-    """Undo `pack_words`: the lanes' sums, uint8[chunks, bytes].
+    """Undo `pack_words`: return the sums of the lanes as RESULT payloads, uint8[chunks, bytes].
 
     Args:
-        lanes: what was packed, for its shape and type.
+        words: the combined words.
+        lanes: the argument of `pack_words`. Only its shape and type are used.
     """
     if op == Op.OR and not has_or:
         words = np.packbits(words)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`memory://NAME?workers=N`: ranks that are threads of one process meet in a group, which sums as a switch does.
 
-For tests and notebooks. A group lasts until the first rank leaves. A rank that joins later finds a new one. What one
-rank brings waits until all ranks are there. Then the rank that came last does the sum, and all take it.
+For tests and notebooks. A group lasts until the first rank leaves. A rank that joins later finds a new one. The value
+of a rank waits until all ranks are there. Then the last rank computes the sum, and all return it.
 
     state      input                    next       also
     GATHERING  a rank brings a value    GATHERING  it waits
     GATHERING  the last rank does       GATHERING  the next meeting; all have the result of this one
-    GATHERING  a rank leaves, or fails  BROKEN     whoever waits has RankLeftError
+    GATHERING  a rank leaves, or fails  BROKEN     waiting ranks have RankLeftError
     GATHERING  deadline of a rank       BROKEN     AllReduceTimeoutError with the missing ranks; others RankLeftError
     BROKEN     a rank brings a value    BROKEN     RankLeftError
 """
@@ -31,11 +31,11 @@ from hopsum.serial.serial_communicator import SerialCommunicator, Summed, requir
 from hopsum_base.shown import difference
 
 REFUSED_S: Final = 60.0
-"""The time in which ranks that join late are told in what the others differed, less if one of these joins again."""
+"""The time in which late ranks get the error of ranks that differed, less if one of these ranks joins again."""
 
 
 class InProcessGroup:
-    """The meeting point of the ranks of one process. A rank is in one meeting at a time."""
+    """The meeting point of the ranks of one process. A rank is in one meeting at a time. Thread-safe but `refuse`."""
 
     def __init__(self, name: str, workers: int, settings: Mapping[str, str]) -> None:
         self.name = name
@@ -56,15 +56,21 @@ class InProcessGroup:
 
     @property
     def broken(self) -> bool:
-        """True where nothing more will be summed."""
+        """Return whether the group sums nothing more: a rank has left or failed, or settings differ."""
         return self._broken is not None
 
     def meet(self, rank: int, value: Any, combine: Callable[[list[Any]], Any], deadline_s: float) -> Any:
-        """Bring a value, and return what `combine` made of all of them, by rank.
+        """Wait for a value of every rank, and return the result of `combine`. All ranks get the same object.
+
+        Args:
+            rank: of the caller.
+            combine: takes the values in the order of ranks. It runs once, in the thread of the last rank, with the lock
+                held. What it raises, that rank raises, and the group is broken.
 
         Raises:
-            RankLeftError: not all ranks are there any more.
-            AllReduceTimeoutError: not all ranks came within `deadline_s`.
+            RankLeftError: the group is broken.
+            MeetingError: settings differ (`refuse`).
+            AllReduceTimeoutError: not all ranks came within `deadline_s`. The group is broken then.
         """
         deadline = time.monotonic() + deadline_s
         with self._meeting:
@@ -83,14 +89,18 @@ class InProcessGroup:
             return self._result
 
     def leave(self, rank: int, why: str) -> None:
-        """Break what the others wait for, now and later."""
+        """Break the group: waiting and later calls of `meet` raise RankLeftError.
+
+        Args:
+            why: follows "rank N" in the error. Only the first reason is kept.
+        """
         with self._meeting:
             # The first reason is told: later ones are its consequences.
             self._broken = self._broken or f"rank {rank} {why}"
             self._meeting.notify_all()
 
     def refuse(self, rank: int, why: str) -> None:
-        """End the group for who waits: one that joins differs, and nobody knows whose settings are right."""
+        """Break the group because the settings of a joining rank differ: `meet` raises MeetingError with `why`."""
         self.told, self.refused_at_s = {rank, *self.ranks}, time.monotonic()
         with self._meeting:
             self.refused = self._broken = why
@@ -166,13 +176,15 @@ def _part(group: InProcessGroup, rank: int) -> None:
 
 
 class MemoryCommunicator(SerialCommunicator):
-    """One rank of a group. The contract is `hopsum.agent.Communicator`.
+    """One rank of a group of threads. The contract is `hopsum.agent.Communicator`.
+
+    The constructor joins the group, or makes the group if there is none or it is broken. It waits for no rank.
 
     Args:
         name: of the group, the same for all its ranks.
         codec: for as many workers as the group has.
-        settings: what else ranks have to have in common, by name: codec, its options, seed.
-        deadline_s: how long to wait for the other ranks, in each phase.
+        settings: texts that all ranks need in common, by name: codec, its options, seed.
+        deadline_s: the longest wait for the other ranks, in each phase.
 
     Raises:
         MeetingError: the place is taken, there is no such rank, or workers or settings differ from those of the others.

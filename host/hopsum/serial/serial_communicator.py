@@ -30,7 +30,7 @@ _CALL_CHARACTERS: Final = 200
 
 
 def call_in_words(task: Task) -> str:
-    """Describe an all-reduce by what all ranks need to have in common: equal texts, equal calls. ASCII, 200 at most."""
+    """Return a text of the facts about an all-reduce that all ranks need in common, ASCII, at most 200 characters."""
     # A digest: the names of a model's tensors may be longer than a packet of a Unix socket.
     names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
     told = (
@@ -43,7 +43,7 @@ def call_in_words(task: Task) -> str:
 
 
 def require_agreement(calls: Mapping[int, str]) -> None:
-    """Raise MismatchError unless all ranks have the same call. `calls` has those of `call_in_words` by rank."""
+    """Raise MismatchError unless all ranks have the same text of `call_in_words`. `calls` has the texts by rank."""
     first, *others = calls.values()
     if all(call == first for call in others):
         return
@@ -63,11 +63,14 @@ class Summed(NamedTuple):
     contributors: NDArray[np.uint64]
     """[chunks], bitmap of the workers in each sum."""
     bytes_sent: int
-    """The bytes that this rank handed over."""
+    """The payload bytes that this rank sent."""
 
 
 class SerialCommunicator(Communicator):
-    """All of a communicator but the sum: subclasses agree, sum and leave, called by one thread. `more` changes nothing.
+    """A communicator that runs one all-reduce after the other in its thread. Groups change nothing.
+
+    A subclass implements `_agree`, `_sum`, `_leave` and `_interrupt`. Its constructor calls this one last, because this
+    one starts the thread.
 
     Args:
         name: for messages.
