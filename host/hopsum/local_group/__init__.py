@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that share a host: they sum in shared memory, and one of them, the leader, is the host's worker in the job.
 
-group_opening    which ranks share a host, and the connections between a leader and its members
-group_leader     `LocalGroupLeader`: adds the vectors of its host, hands the sum to a communicator, gives the mean back
-group_member     `LocalGroupMember`: hands its vector to the leader, and takes the mean
-member_messages  what the two say to each other over a Unix socket: JSON, and memory that both share
+group_opening    the ranks of each host, and the connections between a leader and its members
+group_leader     `LocalGroupLeader`: adds the vectors of its host, passes the sum to a communicator, returns the mean
+group_member     `LocalGroupMember`: passes its vector to the leader, and takes the mean
+member_messages  the messages of the two over a Unix socket: JSON, and shared memory
 host_ranks       the ranks of a job by their hosts
 
-The job has as many workers as hosts. The leader hands over the sum of its host's vectors, not their mean, and the mean
+The job has as many workers as hosts. The leader submits the sum of its host's vectors, not their mean, and the mean
 of these sums becomes the mean of all ranks by one factor, hosts / ranks. So an error feedback is in the unit of one
-rank's vector everywhere: the mean of all ranks' residuals is what has not been delivered yet, and a member's is zero.
+rank's vector everywhere: the mean of all ranks' residuals is the undelivered part, and a member's residual is zero.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ OPEN      another error of the job                    OVER
 OPEN      a call that is not the task's               OVER, by MismatchError
 OPEN      a member has ended, and a task needs it     OVER, by RankLeftError
 OPEN      no call for a task within the deadline      OVER, by AllReduceTimeoutError
-OVER      nothing follows                             members and the job have heard why
+OVER      nothing follows                             members and the job have the reason
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class _Member:
 
 
 class LocalGroupLeader(LocalRank):
-    """The communicator of the rank that takes part in the job for its host.
+    """The communicator of the rank that is its host's worker in the job. The constructor starts a thread.
 
     Args:
         job: the communicator of this host in the job; closed with this one.
-        group: this rank and all others.
+        group: the ranks of each host of the job.
         connections: to the members of this host, by rank; closed with this object.
-        deadline_s: for the members' vectors, from the time at which this rank has submitted its own.
+        deadline_s: the longest wait for the members' vectors, from this rank's submission on.
     """
 
     def __init__(
@@ -86,20 +86,23 @@ class LocalGroupLeader(LocalRank):
 
     @property
     def statistics(self) -> CommunicatorStatistics:
-        """Return the counts of this host in the job."""
+        """Return a copy of the counts of this host in the job, with the number of its ranks."""
         return replace(self._job.statistics, local_ranks=len(self._group.local))
 
     def note_step(self, step_s: float, wait_s: float) -> None:
-        """Count a training step in the job, whose heartbeats tell it."""
+        """Count a training step in the job's communicator, whose heartbeats report the step."""
         self._job.note_step(step_s, wait_s)
 
     @property
     def is_newcomer(self) -> bool:
-        """True where this host took another host's place in a running job."""
+        """Return whether this host took another host's place in a running job."""
         return self._job.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state of the job's other workers, for the members too. See `Communicator.fetch_state`."""
+        """Fetch the state from another worker of the job, and pass the state, or the error, to this host's members.
+
+        See `Communicator.fetch_state`. The members call it too.
+        """
         members = [member.connection for member in self._members.values()]
         for connection in members:
             connection.send({"says": "fetching"})
@@ -121,7 +124,7 @@ class LocalGroupLeader(LocalRank):
         return state
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers. See `Communicator.resume`; all ranks of the host call it."""
+        """Continue the job with the newcomers, as `Communicator.resume`. All ranks of the host call this."""
         super().resume(state)
         self._job.resume(state)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a host's ranks: hands its vectors to the leader, and takes the means.
+"""A member of a host's ranks: passes its vectors to the leader, and takes the means.
 
-A member's error feedback has nothing in it as a rule: what a sum does not deliver stays at the leader. What it has all
-the same, from a checkpoint of another grouping or from an all-reduce that never began, goes along with the next vector.
+A member's error feedback is usually zero: the undelivered part of a sum stays at the leader. A residual from a
+checkpoint of another grouping, or from an all-reduce that never began, is added to the next vector.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Call:
 
 
 class LocalGroupMember(LocalRank):
-    """The communicator of a rank that hands its vectors to its host's leader, which is a worker of the job.
+    """The communicator of a rank that passes its vectors to its host's leader. The constructor starts a thread.
 
     Args:
         codec: the job's codec. This rank reads its properties and encodes nothing.
@@ -80,11 +80,18 @@ class LocalGroupMember(LocalRank):
 
     @property
     def is_newcomer(self) -> bool:
-        """True where this host took another host's place in a running job."""
+        """Return whether this host took another host's place in a running job."""
         return self._is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state that the leader fetches: it calls this too. See `Communicator.fetch_state`."""
+        """Return the state that the leader fetches, once the leader's program has called `fetch_state` too.
+
+        Args:
+            wait_s: most seconds until the leader begins to fetch. The transfer has no limit here.
+
+        Raises:
+            HopsumError: as `Communicator.fetch_state`, or the leader's error.
+        """
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)
         # The leader's own wait ends by silence, whatever the whole transfer takes.

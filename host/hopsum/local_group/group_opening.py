@@ -5,7 +5,7 @@
     2  the other ranks of the host connect                         as the same user, or they are refused
     3  the leaders take part in the job                            one worker for each host
 
-Whatever fails on one rank is the same error on all ranks.
+A failure on one rank is the same error on all ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hopsum.meeting import Meeting, MeetingError
 AUTO: Final = "auto"
 """The setting by which the ranks of one host are a group. Any other text is the name of a group of such ranks."""
 _OPENING_S: Final = 120.0
-"""For a leader to get into the job, beyond the time that it waits for the others: kernels may have to be compiled."""
+"""Further seconds for a leader to join the job, besides its wait for the others: kernels may have to be compiled."""
 _PEER: Final = struct.Struct("3i")
 """The process, user and group at the other end of a Unix socket, as SO_PEERCRED has them."""
 
@@ -44,13 +44,16 @@ def open_local_group(
     open_job: Callable[[Config, Meeting], tuple[Communicator, Config]],
     make_codec: Callable[[Config, int], Codec],
 ) -> Communicator:
-    """Take part as one rank; all ranks call this at the same point.
+    """Connect the ranks of each host, let their leaders join the job, and return this rank's communicator.
+
+    All ranks call this at the same point. The communicator is a LocalGroupLeader on the lowest rank of each host, else
+    a LocalGroupMember.
 
     Args:
-        meeting: of all ranks, which have told their hosts and groups.
-        open_job: takes part in the job, given the settings of a leader and the meeting of all leaders; returns its
-            communicator, and the settings with what the job records.
-        make_codec: returns the codec of settings for a number of workers.
+        meeting: of all ranks, with their arrivals.
+        open_job: called on leaders. Joins the job, given the leader's settings and the meeting of all leaders; returns
+            its communicator, and the settings with the codec of the job.
+        make_codec: called on members. Returns the codec of settings for a number of workers.
 
     Raises:
         ConfigError: (MeetingError) some rank cannot take part; the same text on all ranks.

@@ -34,7 +34,7 @@ class LocalGroup:
 
     @property
     def host(self) -> int:
-        """Return the worker of the job that this rank's host is."""
+        """Return the number of this rank's host, which is also the rank of its worker in the job."""
         return next(number for number, ranks in enumerate(self.hosts) if self.rank in ranks)
 
     @property
@@ -44,11 +44,14 @@ class LocalGroup:
 
     @property
     def leader(self) -> int:
-        """Return the rank that takes part in the job for this host."""
+        """Return the lowest rank of this host, which is the host's worker in the job."""
         return self.local[0]
 
     def in_words(self, error: HopsumError) -> str:
-        """Return an error of the job, whose workers are hosts, with the ranks that these are."""
+        """Return the text of an error of the job, extended by the ranks on the hosts that the error names.
+
+        An error that names no worker is extended by the ranks of this host.
+        """
         named = [*getattr(error, "ranks", ()), *getattr(error, "missing_ranks", ())] or [self.host]
         told = "; ".join(
             f"worker {number} is the host of {name_ranks(self.hosts[number])}"
@@ -59,11 +62,14 @@ class LocalGroup:
 
 
 class LocalRank(Communicator):
-    """The communicator of one rank of a host: its queue, and the thread that hears the host's other ranks.
+    """The communicator of one rank of a host: its queue, and the thread that reads messages of the host's other ranks.
+
+    A subclass starts the thread at the end of its constructor.
 
     Args:
+        group: the ranks of each host of the job.
         connections: to the leader, or to the members.
-        deadline_s: for the other ranks of the host.
+        deadline_s: the longest wait for the other ranks of the host.
     """
 
     on_host_only = True
@@ -146,7 +152,7 @@ class LocalRank(Communicator):
 
 
 def as_hopsum(error: BaseException, what: str = "") -> HopsumError:
-    """Return an error as one of hopsum's. Any other error is the cause of one whose text begins with `what`."""
+    """Return a HopsumError as it is, and any other error as the cause of an AllReduceError. `what` begins its text."""
     if isinstance(error, HopsumError):
         return error
     made = AllReduceError(f"{what}{type(error).__name__}: {error}")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the leader of a host's ranks and each of its members.
 
-from      message                                          says
-member    hello: rank                                      which rank this is
-member    call: number, call, segment [memory]             its next vector is in this segment; a new one comes along
+from      message                                          meaning
+member    hello: rank                                      its rank
+member    call: number, call, segment [memory]             its next vector is in this segment; a new one is attached
 member    abandon: why                                     its program ends before its work is done
 leader    begun: number                                    the sum of the host is on its way
 leader    done: number, skipped, seconds, contributors     the mean is in that segment
 leader    failed: number, error, over                      that all-reduce, which had begun, has failed, and all with it
 leader    over: error                                      the leader takes nothing more
-leader    fetching                                         it fetches what a newcomer needs
-leader    state: error [memory]                            that, as `fetch_state` returned it; without memory, its error
+leader    fetching                                         it fetches the state of another worker
+leader    state: error [memory]                            the state from `fetch_state`; without memory, its error
 
 A message is a JSON object in one packet of a Unix socket. The end of the connection is the end of the other process.
 """
@@ -37,11 +37,11 @@ from hopsum.errors import AllReduceError, GenerationEndedError, HopsumError
 
 
 class SharedVector:
-    """Shared memory for a vector of up to `elements` float32.
+    """Memory that two processes share, for a vector of up to `elements` float32. The constructor maps it.
 
     Args:
         number: its name between the two processes.
-        descriptor: of the memory; this object closes it.
+        descriptor: of the memory; the constructor closes it.
     """
 
     def __init__(self, number: int, descriptor: int) -> None:
@@ -59,7 +59,7 @@ class SharedVector:
         return self._words.size
 
     def vector(self, elements: int) -> Floats:
-        """Return the first elements, float32[elements]; the memory itself."""
+        """Return a view of the first elements, float32[elements]: writes change the shared memory."""
         return self._words[:elements]
 
 
@@ -71,9 +71,10 @@ class SegmentPool:
         self._made = 0
 
     def allocate(self, elements: int) -> tuple[SharedVector, int | None]:
-        """Return a segment for so many elements, and the descriptor that the other process needs if it is new.
+        """Return a segment for at least so many elements, and its descriptor if the segment is new, else None.
 
-        The caller closes the descriptor. Raises OSError where there is no memory.
+        The smallest free segment that fits is taken out of the pool until `give`. The other process needs the
+        descriptor. The caller closes the descriptor. Raises OSError if there is not enough memory.
         """
         # Best fit: buckets of a model have few sizes, so after one step no segment is made any more.
         fitting = [each for each in self._free if each.elements >= elements]
@@ -92,7 +93,7 @@ class SegmentPool:
         return made, descriptor
 
     def give(self, segment: SharedVector) -> None:
-        """Take a segment back that the other process has done with."""
+        """Put a segment back into the pool. The other process no longer uses it."""
         self._free.append(segment)
 
 
@@ -132,14 +133,20 @@ class Connection:
         return self._end.fileno()
 
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> bool:
-        """Send a message, with memory attached if a descriptor is given; return whether the other process is there."""
+        """Send a message, with a duplicate of the descriptor if one is given. Return whether the message was sent.
+
+        False: the other process has ended, or sending failed. Raises nothing. The caller keeps the descriptor.
+        """
         told = json.dumps(message).encode()
         with self._lock, suppress(OSError):
             return socket.send_fds(self._end, [told], [] if descriptor is None else [descriptor]) > 0
         return False
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
-        """Return the next message and the descriptor that came along; None: the other process has ended."""
+        """Wait for the next message. Return it with its descriptor or None, or None if the other process has ended.
+
+        The caller closes the descriptor.
+        """
         try:
             try:
                 told, found, _, _ = socket.recv_fds(self._end, _BYTES_MAX, 1)
@@ -156,21 +163,24 @@ class Connection:
         return message, found[0] if found else None
 
     def close(self) -> None:
-        """End the connection; a thread that waits in `receive` hears of it."""
+        """End the connection. A waiting `receive`, here or in the other process, returns None."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
 
 def told_error(error: BaseException) -> dict[str, Any]:
-    """Return an error as a message carries it."""
+    """Return an error as the JSON values of a message: its nearest known class, its text (shortened), its ranks.
+
+    An error of an unknown class becomes an AllReduceError.
+    """
     name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), AllReduceError.__name__)
     ranks = list(getattr(error, _WITH_RANKS.get(name, ""), ()))
     return {"kind": name, "text": str(error)[:_TEXT_MAX], "ranks": ranks}
 
 
 def error_of(told: dict[str, Any]) -> HopsumError:
-    """Return the error that `told_error` was made of."""
+    """Return a new error of the class, text and ranks in a message. An unknown class is AllReduceError."""
     kind = _KINDS.get(told["kind"], AllReduceError)
     if kind is NonFiniteError:
         return NonFiniteError(told["text"], 0)
@@ -181,7 +191,7 @@ def error_of(told: dict[str, Any]) -> HopsumError:
 
 
 def over(who: str, failure: BaseException) -> GenerationEndedError:
-    """Return the error of a rank that takes no more all-reduces, since an earlier one failed."""
+    """Return the error of all-reduces after a failure. `failure` is its cause, and `who` begins its text."""
     error = GenerationEndedError(f"{who} takes no more all-reduces: {failure}. Connect all ranks again")
     error.__cause__ = failure
     return error

@@ -5,8 +5,8 @@ channel         calls with deadlines, and their errors
 jobs_client     the operator's calls
 member_client   one worker's calls: join, heartbeats, leave
 controller_job  hopsum:// URLs: the steps from a token to an agent
-lease           the thread that keeps a worker's place
-job_agent       the agent under a lease, and its way from one generation to the next
+lease           the threads that keep a worker's place
+job_agent       the agent under a lease, and its changes of generation
 
 The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf. Its modules
 do.

@@ -29,9 +29,9 @@ class ControllerError(HopsumError):
 
 
 class ControllerUnreachableError(ControllerError):
-    """No answer: whether the call was served is not known. To repeat any call of hopsum's is harmless.
+    """The controller gave no answer, so whether the call took effect is unknown. Every call of hopsum may be repeated.
 
-    `tls` is the reason where the TLS handshake fails, empty otherwise.
+    `tls` is the reason if the TLS handshake failed, else empty.
     """
 
     def __init__(self, message: str, code: str, tls: str = "") -> None:
@@ -40,15 +40,15 @@ class ControllerUnreachableError(ControllerError):
 
 
 START_AGAIN: Final = "start all ranks again, or with min_workers this one"
-"""What the user of a rank without a place in a job of hosts:// is told."""
+"""The remedy in errors of a rank without a place in a job of hosts://."""
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
 MISSED_MAX: Final = 2
-"""Calls in a row that may go without an answer until another connection is opened."""
+"""Calls without an answer, one after the other, after which another connection is opened."""
 _REFUSAL_S: Final = 1.0
 """Seconds for the host of a controller to refuse a connection."""
 PING_S: Final = 5.0
-"""A silent connection is asked whether it lives, and given up when it does not say so in that time again."""
+"""Seconds of silence until a ping is sent, and seconds until a connection without an answer to it is given up."""
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -72,11 +72,11 @@ class TlsError(HopsumError):
 
 @dataclass(frozen=True, slots=True)
 class ControllerAddress:
-    """The controller's gRPC target, HOST:PORT or unix:PATH, and the TLS settings towards it.
+    """The controller's gRPC target, HOST:PORT or unix:PATH, and the TLS settings for it. No file is read.
 
-    With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one.
-    `identity` are the client certificate and its key (PEM), where the controller requires one. Without TLS, secrets
-    pass in the clear: on a unix socket or loopback they stay on the machine, elsewhere they do not.
+    With `tls` the controller's certificate is checked against `ca_file` (PEM), without a file against gRPC's own
+    authorities. `identity`: the files of the client certificate and its key (PEM), if the controller requires one.
+    Without TLS, secrets are sent unencrypted.
     """
 
     target: str
@@ -96,9 +96,17 @@ class ControllerAddress:
         certificate_file: str | Path = "",
         key_file: str | Path = "",
     ) -> ControllerAddress:
-        """Return an address. Without `tls` it uses TLS where there is a file for it or secrets would leave the machine.
+        """Return an address. No file is read.
 
-        Raises TlsError for files that are not used, or one of certificate and key.
+        Args:
+            target: HOST:PORT or unix:PATH.
+            tls: None: TLS if a file is given, or if the target is neither a unix socket nor loopback.
+            ca_file: empty: gRPC's own authorities.
+            certificate_file: empty: no client certificate.
+            key_file: of the client certificate.
+
+        Raises:
+            TlsError: a file although `tls` is off, or only one of certificate and key.
         """
         files = [str(file) for file in (ca_file, certificate_file, key_file) if file]
         if tls is None:
@@ -112,17 +120,16 @@ class ControllerAddress:
 
     @property
     def tls_files(self) -> TlsClientFiles:
-        """The files of its TLS."""
+        """Return the files of its TLS: CA, client certificate and key, None for each that is not set."""
         return TlsClientFiles(self.ca_file, *(self.identity or (None, None)))
 
 
 class Channel:
-    """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
+    """One connection to the controller, opened by the first call, and again after a failure. Thread-safe.
 
-    A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
-    so, and another one is opened. Calls that still wait on it end with ControllerUnreachableError. A connection that
-    has streams stays until they end: the controller may only be slow, and takes the end of a stream for the end of its
-    reader.
+    After MISSED_MAX calls in a row without an answer in time, another connection is opened. Calls that still wait on
+    the former one end with ControllerUnreachableError. A connection that has streams stays until they end: the
+    controller may only be slow, and takes the end of a stream for the end of its reader.
 
     The files of TLS are read for each connection. gRPC itself connects again with what it read first, so after a call
     without an answer another connection is opened where the files have changed.
@@ -141,17 +148,18 @@ class Channel:
         """The channel of each stream that has not ended."""
 
     def call(self, service: str, name: str, request: Any, *, secret: str = "", timeout_s: float = CALL_S) -> Any:
-        """Return the reply to a request.
+        """Send one request and return the reply. Blocks. The call is not repeated.
 
         Args:
             service: MEMBERSHIP_SERVICE or JOB_SERVICE.
             name: of the method. `request` is its message.
-            secret: whatever this method asks for, none if empty.
-            timeout_s: seconds until it is given up.
+            secret: the token or member secret that the method requires, empty for none.
+            timeout_s: the most seconds until the reply.
 
         Raises:
             ControllerUnreachableError: no answer in time.
-            ControllerError: the controller refused, in its own words, or the channel is closed.
+            ControllerError: the controller refused, in its own words, the channel is closed, or (hosts://) the process
+                with the controller has ended.
         """
         # The connection is read once: another thread may replace it during the call, and `_note` must count for this
         # one.
@@ -172,9 +180,9 @@ class Channel:
             raise self._gone(name) from None
 
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
-        """Return the replies to a request as they come, without a deadline.
+        """Send a request and return an iterator of its replies, without a deadline. Does not wait.
 
-        Takes what `call` takes, and raises ControllerError where the channel is closed. After that the replies raise.
+        Arguments as `call`. Raises ControllerError if the channel is closed. All later errors come from the iterator.
         """
         method = methods(service)[name]
         with self._lock:
@@ -190,7 +198,10 @@ class Channel:
         return replies
 
     def close(self) -> None:
-        """Close it. Calls in progress end with ControllerUnreachableError. Harmless when it is closed."""
+        """Close the channel, with its streams. May be called again.
+
+        Calls in progress end with ControllerUnreachableError, later ones with ControllerError.
+        """
         with self._lock:
             self._closed = True
             channels = {self._channel, *self._streams.values()}
@@ -311,10 +322,9 @@ class Channel:
 
 
 class Replies(Iterator[Any]):
-    """The replies of one call.
+    """An iterator of the replies of one stream. It ends when the controller ends the stream.
 
-    The iteration ends when the controller ends it, and where it breaks off it raises as `Channel.call` does. `cancel`
-    is for any thread.
+    If the stream breaks off, the iterator raises the errors of `Channel.call`. `cancel` is for any thread.
     """
 
     def __init__(self, channel: Channel, call: Any, name: str) -> None:
@@ -322,11 +332,11 @@ class Replies(Iterator[Any]):
 
     @property
     def is_given_up(self) -> bool:
-        """True where calls use another connection by now, or the replies have ended."""
+        """Return whether new calls use another connection than this stream, or the stream has ended."""
         return self._channel._is_given_up(self)
 
     def __next__(self) -> Any:
-        """Return the next reply. Waits for it."""
+        """Return the next reply. Blocks until it comes."""
         try:
             return next(self._call)
         except grpc.RpcError as error:
@@ -337,7 +347,7 @@ class Replies(Iterator[Any]):
             raise
 
     def cancel(self) -> None:
-        """End the call: who waits for a reply gets ControllerUnreachableError. Harmless when it has ended."""
+        """End the stream: a waiting reader gets ControllerUnreachableError. Does nothing on an ended stream."""
         self._call.cancel()
         self._channel._note_end(self)
 

@@ -3,10 +3,10 @@
 
     locate the switch -> bind a socket towards it -> join -> wait for the others -> agent under a lease (job_agent)
 
-The switch of a worker is its leaf where the job is over a tree. A job over several shards has a switch for each, and
-the worker a socket towards each of them.
+The switch of a worker is its leaf if the job is over a tree. A job over several shards has a switch for each, and the
+worker a socket towards each of them.
 
-What fails on the way gives everything back: sockets are closed and the rank is given up.
+After an error in one of these steps, sockets are closed and the rank is given back.
 """
 
 from __future__ import annotations
@@ -52,12 +52,17 @@ def open_job(
     make_agent: Callable[..., Any],
     kept: ExitStack | None = None,
 ) -> Agent:
-    """Take part in a job of the controller at `address`, as the settings say.
+    """Join a job of the controller at `address`, wait for the other ranks, and return the agent, with a lease.
+
+    After an error, sockets are closed and the rank is given back.
 
     Args:
-        make_codec: makes the codec for settings and a number of workers, once the job's size is known.
-        make_agent: makes the agent for a membership, a rank, a codec, and what else `Agent` takes. `make` is the class.
-        kept: closed when the agent has left the job, and where it does not get into it.
+        config: codec and options come from the job if it records a codec.
+        job: its name.
+        token: of the job.
+        make_codec: makes the codec for settings and a number of workers, before the rank is taken.
+        make_agent: makes the agent for a membership, a rank, a codec, and further arguments of `make`, its class.
+        kept: closed when the agent has left the job, and after an error.
 
     Raises:
         ControllerError: the controller refused, or cannot be reached.
@@ -141,9 +146,15 @@ def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Confi
 
 
 def leaf_of(located: pb.LocateResponse, ip: str) -> tuple[str, int]:
-    """Return the switch that this worker sends to: in a tree, the leaf whose networks contain the worker's address.
+    """Return (IPv4 address, port) of this worker's switch: in a tree, the leaf whose networks contain its address.
 
-    Raises ConfigError when none has.
+    Of several fitting leaves, the one with the longest prefix.
+
+    Args:
+        ip: the address of this worker. Empty: the source address of the route to each leaf.
+
+    Raises:
+        ConfigError: no leaf has the worker's address.
     """
     if not located.leaves:
         return _address(located.send_to)
@@ -183,9 +194,10 @@ def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack)
 
 
 def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> None:
-    """Send to the switches of a membership from now on, of which some may have moved.
+    """Redirect the links to the switches of a membership, of which some may have moved. Logs each that moved.
 
-    Raises MembershipError unless the membership has this worker where it is, and where there is no way to a switch.
+    Raises MembershipError if the membership has other shards or another address of this worker (nothing has changed),
+    or if there is no route to a switch.
     """
     if len(membership.shards) != len(links):
         raise MembershipError(
@@ -215,7 +227,11 @@ def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> No
 
 
 def token_of(config: Config, token_file: str) -> str:
-    """Return the job's token: what a file holds, else the setting `token`. Raises ConfigError."""
+    """Return the job's token: the text of a file, without a file the setting `token`.
+
+    Logs a WARNING if other users can read the file. Raises ConfigError for an unreadable file, no token, or a text that
+    is no token.
+    """
     where, found = "the setting token", config.token
     if token_file:
         where = f"token file {token_file}"
@@ -241,7 +257,7 @@ def token_of(config: Config, token_file: str) -> str:
 
 
 def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
-    """Return the IPv4 address that datagrams to `place` come from, bound to `ip` if given. None without a route.
+    """Return the source IPv4 address of datagrams to `place`, `ip` if that is given. None without a route.
 
     Raises OSError for an `ip` that is not this machine's. Nothing is sent.
     """
@@ -255,7 +271,7 @@ def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
 
 
 def listen_tcp(ip: str) -> socket.socket:
-    """Return a socket that listens at a free TCP port of an address, so that nobody else can.
+    """Return a new socket that listens at a free TCP port of an address.
 
     Raises OSError for an address that is not this machine's.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent of a controller's job, under a lease. From one generation to the next: seal, join again, wait, go on.
+"""An agent of a controller's job, under a lease. From one generation to the next: seal, join again, wait, continue.
 
     state    input                              next     also
     IN       the generation is over (Lease)          SEALED   the agent seals; the controller is told what it holds
@@ -9,10 +9,10 @@
     WAITING  ranks gone for `replacement_wait_s` OUT     MembershipError: nobody took their places
     SEALED   refused                            OUT      GenerationEndedError, with the controller's reason
     both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
-    any      stop                               STOPPED  nothing is said any more
+    any      stop                               STOPPED  nothing is sent any more
 
-A retry sends the same report. A generation that is over before all have heard of it is left in the same way. Each
-change has a thread of its own, since joining and waiting take their time and heartbeats go on meanwhile.
+A retry sends the same report. A generation that has ended before all workers know it is left in the same way. Each
+change has a separate thread, since joining and waiting take time and heartbeats continue meanwhile.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ _log: Final = logging.getLogger(__name__)
 
 
 class JobAgent(Agent):
-    """An agent that leaves its job when it is closed, and follows it into other generations.
+    """An agent that follows its job into other generations, and leaves the job when it is closed.
 
     Args:
         member: that joined with this rank.
         lease: of its rank, stopped with the agent.
-        held: what else goes when the agent has gone.
+        held: closed when the agent has left the job.
         check: raises MembershipError for a membership that is not this worker's.
-        wait_s: for the other ranks, in every change.
-        replacement_wait_s: for others in the places of ranks that are gone.
-        silence_s: for a switch that says nothing though the controller reaches it. None: until the deadline. With it,
-            a worker that hears neither its switches nor the controller ends after a lease.
-        timing: as of any agent, and `rest`.
+        wait_s: the longest wait for the other ranks in every change of generation, and for a switch that neither this
+            worker nor the controller reaches.
+        replacement_wait_s: the longest wait for replacements of ranks that are gone.
+        silence_s: seconds for which a switch may be silent although the controller reaches it. None: until the
+            deadline. With a value, a worker also ends after a lease in which neither its switches nor the controller
+            answer.
+        timing: as of `Agent`, and so is `rest`.
     """
 
     def __init__(
@@ -95,10 +97,11 @@ class JobAgent(Agent):
         self._change.enter()
 
     def close(self) -> None:
-        """End the agent, then leave the job. Harmless when it is closed.
+        """End the agent, then leave the job and close `held`. Blocks. May be called again.
 
-        While it serves its peers it goes with them into another generation: they may need what it holds. Where its
-        program has not finished the generation is over for them too, and nobody waits for anybody.
+        While the agent still serves its peers, it follows them into another generation, because they may need its
+        results. If its program has not finished, the generation ends for the peers too. Does nothing in a forked
+        process.
         """
         super().close()
         # A forked process has the agent's memory, and not its threads: the parent leaves the job.
@@ -122,15 +125,15 @@ class JobAgent(Agent):
         self._lease.abandon(why_unfinished(error))
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        """Keep nothing for workers that were evicted while this generation goes on. Any thread."""
+        """Drop the results that are kept for ranks that were evicted from this running generation. Any thread."""
         for shard in self._shards:
             shard.on_ranks_lost(generation, ranks)
 
     @property
     def switch_patience_s(self) -> float:
-        """Seconds that this worker would still wait for its switch if nothing comes from there. Any thread.
+        """Return the seconds that this worker still waits for a silent switch, at least 0. Any thread.
 
-        Of several shards, the seconds for the switch that is nearest to its limit.
+        With several shards, the seconds for the switch that is nearest to its limit.
         """
         workers = [shard.worker for shard in self._shards]
         limits_s = [worker.timing.unreachable_s for worker in workers]
@@ -202,14 +205,15 @@ class JobAgent(Agent):
 
 
 class GenerationChange:
-    """Takes an agent from generation to generation. Thread-safe.
+    """Takes an agent from generation to generation, each in a new thread, or ends the agent. Thread-safe.
 
     Args:
         rank: for messages.
+        statistics: returns the counts for each heartbeat.
         check: raises MembershipError for a membership that is not this worker's.
-        wait_s: for the controller, and for the other ranks.
-        replacement_wait_s: for others in the places of ranks that are gone. Where the switch is gone too, no longer
-            than the agent would have waited for the switch: the ranks that are gone have failed for the same reason.
+        wait_s: the longest wait for the controller, and for the other ranks.
+        replacement_wait_s: the longest wait for replacements of ranks that are gone. If the switch is gone too, no
+            longer than the agent waits for the switch: the ranks have failed for the same reason.
     """
 
     def __init__(
@@ -232,19 +236,19 @@ class GenerationChange:
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Let heartbeats name the agent's generation, and hear when it is over."""
+        """Let heartbeats name the agent's present generation. When the lease reports its end, a change begins."""
         generation = self._agent.membership.generation
         self._lease.enter(
             generation, self._statistics, self._begin, self._lose, partial(self._agent.on_ranks_lost, generation)
         )
 
     def stop(self) -> None:
-        """Change nothing more. A change in progress goes on until what it waits for ends. `join` waits for that end."""
+        """Begin no further change. Returns at once. A change in progress continues, but no longer ends the agent."""
         with self._lock:
             self._stopping.set()
 
     def join(self) -> None:
-        """Wait for the change in progress, if there is one, after `stop`."""
+        """Wait for the change in progress, if there is one, after `stop`. Returns at once in the change's thread."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

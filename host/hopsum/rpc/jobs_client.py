@@ -16,9 +16,9 @@ CHANGE_S: Final = 30.0
 
 
 class JobsClient:
-    """The administrator at a controller.
+    """The administrator's calls to a controller.
 
-    All methods raise ControllerError, ControllerUnreachableError without an answer.
+    All methods block, and raise ControllerError for a refusal, ControllerUnreachableError without an answer.
 
     Args:
         token: the administrator's, empty where the controller asks for none.
@@ -38,13 +38,13 @@ class JobsClient:
         shards: int | Sequence[str] = 1,
         **fields: Any,
     ) -> pb.CreateJobResponse:
-        """Make a job. The reply has the token that its workers join with.
+        """Make a job and write it to its switches. Return the reply, which has the token for the workers.
 
-        A call whose answer was lost can be repeated where its `token` was given: the reply is the same.
+        After a lost answer the call can be repeated if `token` was given: the reply is the same.
 
         Args:
-            codec_options: of `codec`, which workers take from the job. By default each worker's settings have them.
-            shards: number of switches side by side, each with a share of every vector, or their names.
+            codec_options: options of the field `codec`, recorded in the job for all workers. None: none are recorded.
+            shards: number of switches, each with a share of every vector, or their names.
             fields: further fields of CreateJobRequest (control.proto has their meanings): quorum, table, tree, ...
                 None is as a field that is left out.
         """
@@ -57,16 +57,16 @@ class JobsClient:
         return reply
 
     def jobs(self) -> list[pb.Job]:
-        """Return all jobs."""
+        """Return all jobs, without the counters of switches."""
         return list(self._call("ListJobs", pb.ListJobsRequest()).jobs)
 
     def job(self, name: str) -> pb.Job:
-        """Return one job."""
+        """Return one job. Raises ControllerError if there is no job of this name."""
         found: pb.Job = self._call("GetJob", pb.GetJobRequest(name=name))
         return found
 
     def delete(self, name: str) -> None:
-        """End a job. Its workers hear of it with their next heartbeat."""
+        """Delete a job. Its workers end after their next heartbeat."""
         self._call("DeleteJob", pb.DeleteJobRequest(name=name), CHANGE_S)
 
     def move(self, name: str, from_switch: str | None = None, to_switch: str | None = None) -> pb.MoveJobResponse:
@@ -91,11 +91,14 @@ class JobsClient:
         return reply.token
 
     def revoke_earlier_token(self, name: str) -> None:
-        """Let no newcomer join with the token before the present one. A worker that joined with it stays."""
+        """Revoke the job's token from before the last `rotate_token`. Workers that joined with it stay."""
         self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name, revoke_earlier=True))
 
     def backup(self) -> bytes:
-        """Return the content of the controller's database as it is now, complete."""
+        """Return the content of the controller's database as it is now.
+
+        Raises ControllerUnreachableError if the transfer broke off.
+        """
         content, total_bytes = bytearray(), 0
         for part in self._channel.stream(JOB_SERVICE, "Backup", pb.BackupRequest(), secret=self._token):
             content += part.content
@@ -111,7 +114,7 @@ class JobsClient:
         return list(self.cluster().switches)
 
     def cluster(self) -> pb.ListSwitchesResponse:
-        """Return all switches, and the troubles of the controller itself."""
+        """Return all switches, and the faults of the controller itself."""
         found: pb.ListSwitchesResponse = self._call("ListSwitches", pb.ListSwitchesRequest())
         return found
 

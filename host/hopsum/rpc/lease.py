@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads that keep a worker's place: heartbeats until it stops, or until its generation is over.
+"""The threads that keep a worker's place: heartbeats until it stops or its place is lost.
 
     state     heartbeat                                        next      also
-    FORMING   answered, or not                                 FORMING   no generation yet: nothing can be over
+    FORMING   answered, or not                                 FORMING   no generation yet, so none can end
     FORMING   refused                                          OVER
     FORMING   `enter`                                          HELD
-    HELD      RUNNING in this generation                       HELD      `on_without`, if it goes on without some ranks
+    HELD      RUNNING in this generation                       HELD      `on_without`, if it names evicted ranks
     HELD      no answer                                        HELD      again soon: sums need no controller
     HELD      another state or generation                      FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
@@ -16,15 +16,14 @@
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
-they say which generation they are about. The stream also tells the controller that this process is there. While other
-code holds Python's interpreter lock, no heartbeat is sent, but gRPC's own threads send pings over the stream's
-connection: then the controller takes these for signs of life. When the stream ends without LEAVE, and no heartbeat
-follows, the place is lost soon. So a stream ends only when the next one is heard: a controller that is slow may have
-its connections given up, and must not take that for the end of its members. A controller of before hears heartbeats
-only.
+they name their generation. The stream also tells the controller that this process runs. While other code holds
+Python's interpreter lock, no heartbeat is sent, but gRPC's own threads send pings over the stream's connection: then
+the controller takes these for signs of life. When the stream ends without LEAVE, and no heartbeat follows, the place is
+lost soon. So a stream ends only when the next one has a reply: a slow controller may have its connections given up, and
+must not take that for the end of its members. A controller of an older release takes heartbeats only.
 
-Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
-worker up the switch's silence ends the all-reduce.
+Without an answer the agent continues: if the controller is down, the switch keeps serving, and if the controller has
+given this worker up, the switch's silence ends the all-reduce.
 """
 
 from __future__ import annotations
@@ -51,14 +50,17 @@ HEARTBEAT_GAP_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
 _LONGEST_AGAIN_S: Final = 2.0
 _LEAVE_S: Final = 3.0
-"""LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
+"""The least time in which LEAVE is tried: longer than a channel waits before it connects to a controller again."""
 _HASTE_S: Final = 0.9
 """The time that a program which ends by an error waits for its LEAVE."""
 _log: Final = logging.getLogger(__name__)
 
 
 class Lease:
-    """Heartbeats of a member that has joined, from now on. `enter` and `stop` are for one thread at a time."""
+    """The heartbeats of a joined member, from the constructor on. `enter` and `stop` are for one thread at a time.
+
+    The constructor starts two threads.
+    """
 
     def __init__(self, member: MemberClient) -> None:
         self._member = member
@@ -94,14 +96,16 @@ class Lease:
     def enter(
         self, generation: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
     ) -> None:
-        """Send a generation in every heartbeat from now on.
+        """Name a generation in every heartbeat from now on, and watch for its end. Replaces earlier callbacks.
+
+        At most one of `on_over` and `on_lost` is called, once. All callbacks run in the lease's thread.
 
         Args:
-            statistics: called before each heartbeat, in this object's thread.
-            on_over: called with the controller's reason when the generation is over, and the place is kept.
-            on_lost: called with the reason in place of `on_over` when the place is lost, at once if it was before.
-            on_without: called with the ranks that were evicted while the generation goes on, after each such
-            heartbeat.
+            statistics: returns the counts that each heartbeat reports.
+            on_over: called with the controller's reason when the generation has ended and the place is kept.
+            on_lost: called with the reason when the place is lost; if it was lost before, by this call in its thread.
+            on_without: called with the ranks that were evicted from the running generation, after each heartbeat that
+                names some.
         """
         with self._lock:
             self._generation, self._statistics, self._told = generation, statistics, (on_over, on_lost)
@@ -113,16 +117,16 @@ class Lease:
             self._end(refused, lost=True)
 
     def heartbeat_now(self) -> None:
-        """Ask soon whether the generation goes on: the switch is silent.
-
-        It may be called in any thread, and again and again.
-        """
+        """Let the lease's thread send a heartbeat soon, at most one in HEARTBEAT_GAP_S. Returns at once. Any thread."""
         if time.monotonic() - self._heartbeat_at >= HEARTBEAT_GAP_S:
             self._roused.set()
 
     @property
     def switch_unreachable(self) -> tuple[str, float]:
-        """The reason why the controller cannot reach a switch of the generation, and the seconds since."""
+        """The reason why the controller cannot reach a switch of the generation, and since when, in seconds.
+
+        ("", about 0.0) if the controller reaches all switches. The last news stay until the next generation.
+        """
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
 
@@ -141,22 +145,25 @@ class Lease:
     def lost_by_tls(self) -> str:
         """The reason why no TLS handshake with the controller was possible for a whole lease, empty otherwise.
 
-        The controller may have given the place away meanwhile, and this worker would not hear of it.
+        The controller may have given the place away meanwhile, without the worker's knowledge.
         """
         why, since = self._no_tls or ("", 0.0)
         return why if why and time.monotonic() - since >= self.lease_s else ""
 
     def abandon(self, why: str) -> None:
-        """Leave the job soon, in this object's thread: the program ends before its work is done. Any thread."""
+        """Leave the job soon, in the lease's thread, because the program ends before its work is done. Any thread.
+
+        Heartbeats end. The controller passes the reason to the other workers. Only the first reason counts.
+        """
         with self._lock:
             self._unfinished = self._unfinished or why
         self._roused.set()
 
     def stop(self) -> None:
-        """End the thread and leave the job. Harmless when it was done. It returns whatever the controller does.
+        """End the heartbeats and leave the job. Blocks for some seconds at most if the controller is silent.
 
-        After `abandon` it returns soon, whether the controller answers or not: whoever opened the channel closes it.
-        In a forked process it does nothing.
+        May be called again. A LEAVE without an answer is logged, and the lease runs out. After `abandon` the call waits
+        less than a second for the LEAVE. The channel stays open. Does nothing in a forked process.
         """
         # fork() copies this object but not its threads. Only the process that made it may leave the job.
         if os.getpid() != self._process:

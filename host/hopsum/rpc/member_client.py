@@ -10,7 +10,7 @@
     SEATED     leave                                OUTSIDE
     any        refused                              same       ControllerError
 
-What a member asks for may be asked again: an answer that was lost does no harm.
+Every call of a member may be repeated: a lost answer does no harm.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A rank in a job, and what it takes to keep it. Seconds."""
+    """A rank in a job, with its lease, the interval of its heartbeats, and its secret. Times are in seconds."""
 
     rank: int
     lease_s: float
@@ -62,7 +62,7 @@ class ShardSource(NamedTuple):
 
 
 class MemberClient:
-    """One worker of `job`, for one life of it: what joins again is another one.
+    """The calls of one worker of `job` to the controller. A restarted worker is another member.
 
     Args:
         token: of the job.
@@ -82,15 +82,15 @@ class MemberClient:
 
     @property
     def registration(self) -> Registration:
-        """Return the rank that it has. Raises MembershipError if it has none."""
+        """Return the rank and lease from the last join. Raises MembershipError before a join and after `leave`."""
         if self._registration is None:
             raise MembershipError(f"this worker is not in job {self.job!r}: join first")
         return self._registration
 
     def locate(self, wait_s: float) -> pb.LocateResponse:
-        """Ask the controller for the job's switch, its number of workers, and the codec that it records.
+        """Return the job's switch, number of workers, and recorded codec, from the controller. No rank is taken.
 
-        Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
+        Tries for `wait_s` seconds to reach the controller, and logs long waits. Raises ControllerError.
         """
         request = pb.LocateRequest(job=self.job)
         found: pb.LocateResponse = _until(
@@ -109,19 +109,21 @@ class MemberClient:
         settings: Mapping[str, str] | None = None,
         further: Iterable[ShardSource] = (),
     ) -> Registration:
-        """Take a rank, and return it.
+        """Join the job and return the registration. From now on the lease needs heartbeats.
+
+        Does not wait for the other ranks. A repeated call has the same rank.
 
         Args:
             endpoint: (IPv4 address, UDP port) that this worker's datagrams come from.
-            wait_s: to try to reach the controller for.
-            rank: chosen by the controller if left out.
-            mac: of the interface, where the switch is reached by Ethernet.
+            wait_s: the seconds in which the call tries to reach the controller.
+            rank: None: the controller chooses it.
+            mac: of the interface, for a switch that is reached by Ethernet.
             side_port: TCP port, at the same address, for its peers.
-            settings: that the controller compares with those of the other workers, by name.
+            settings: texts that the controller compares with those of the other workers, by name.
             further: the worker at the job's shards 1 .. k - 1.
 
         Raises:
-            ControllerError: refused, with the numbers, or no controller.
+            ControllerError: the controller refused the worker, or could not be reached.
         """
         self._request = pb.JoinRequest(
             job=self.job,
@@ -145,15 +147,18 @@ class MemberClient:
         return self._join(wait_s)
 
     def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Registration:
-        """Wait for the next generation, as the same worker, with what it holds of the one that is over.
+        """Join again for the next generation, with the same rank, and report the results held of the ended generation.
+
+        Does not wait for the generation: `membership` does.
 
         Args:
-            sealed: the same in every try.
-            wait_s: to try to reach the controller for.
+            sealed: the report of `Agent.seal`, the same in every try.
+            allreduces_begun: the number of the job's all-reduces that this worker has begun.
+            wait_s: the seconds in which the call tries to reach the controller.
 
         Raises:
-            MembershipError: it has no rank.
-            ControllerError: refused, or no controller.
+            MembershipError: this worker has no rank.
+            ControllerError: the controller refused the worker, or could not be reached.
         """
         # The same request as at first, so that a controller which lost its memory of this worker takes it as new.
         self._request.rank = self.registration.rank
@@ -170,18 +175,19 @@ class MemberClient:
     def membership(
         self, wait_s: float, *, known_generation: int = 0, replacement_wait_s: float | None = None
     ) -> JobMembership:
-        """Return the job's membership when all ranks are there, under another generation than `known_generation`.
+        """Block until all ranks are there, and return the job's membership in another generation than the known one.
 
-        Joins again, as before, where it is told to. Who is waited for longer than a few seconds stands on the log.
+        If the controller misses this worker, the call joins again as before. Long waits are logged with their cause.
 
         Args:
-            wait_s: for ranks that are to join, since nobody was gone.
-            replacement_wait_s: for others in the places of ranks that are gone, since the call. They count after
-            a known generation only. `wait_s` if left out.
+            wait_s: the longest wait for ranks that have not joined, counted while no rank is gone.
+            known_generation: the last generation of this worker, 0 for none.
+            replacement_wait_s: the longest wait for replacements of ranks that are gone, counted from the call. It
+                counts only with a known generation. None: `wait_s`.
 
         Raises:
-            MembershipError: not within that time. The message names the ranks that are missing.
-            ControllerError: this worker is no longer in the job, or there is no controller.
+            MembershipError: not within that time. The message names the missing ranks.
+            ControllerError: this worker is no longer in the job, or the controller cannot be reached.
         """
         began = nobody_gone_since = time.monotonic()
         limit, notice, most_s = began + wait_s, self._notice(), 0.0  # the first answer says at once who is gone
@@ -244,21 +250,26 @@ class MemberClient:
         return self._call("Heartbeat", request, secret=registration.secret, timeout_s=timeout_s)
 
     def attend(self, generation: int) -> Replies:
-        """Open the stream of changes of this worker's place: a HeartbeatResponse for each change.
+        """Open the stream of changes of this worker's place, and return its replies, a HeartbeatResponse each.
 
-        While gRPC sends pings over its connection the lease goes on without heartbeats: this process runs. When it
-        breaks off the lease becomes short. The replies raise ControllerError.
+        While the stream is open, gRPC's pings prolong the lease in place of heartbeats. If the stream breaks off, the
+        controller shortens the lease. The replies raise ControllerError. Raises MembershipError without a rank.
         """
         registration = self.registration
         request = pb.AttendRequest(job=self.job, rank=registration.rank, generation=generation)
         return self._channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=registration.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
-        """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
+        """Give the rank back, trying for `wait_s` seconds. Does nothing without a rank.
 
-        `unfinished` is why the program ends before its work is done: the other workers hear it at once.
+        No error if the controller has already taken the rank.
 
-        Raises ControllerError: the lease runs out by itself then.
+        Args:
+            unfinished: the reason if the program ends before its work is done, else empty. The controller passes the
+                reason to the other workers at once.
+
+        Raises:
+            ControllerError: the rank was not given back. Its lease runs out.
         """
         registration = self._registration
         if registration is None:
